@@ -192,7 +192,8 @@ class Node:
         self.definitions.restore_pauses()
         if self.store is None:
             return
-        restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
+        assert self.broker.branch_queues is not None
+        restored = self.store.restore(self.broker.queues.values(), self.broker.branch_queues.core)
         self.broker.delivery_counts = DeliveryCounts(self.store.logs)
         self.broker.delivery_counts.restore(self.broker.queues)
         self.broker.restore_last_values()

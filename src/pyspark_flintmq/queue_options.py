@@ -44,16 +44,12 @@ STREAM_OPTIONS = (
     "checkpointLocation",
 )
 BATCH_OPTIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "maxMessages")
-# Names of the old transport, or of other connectors: what to do instead.
+# Names of the old transport: what to do instead. Those of Kafka's connector: connection.py.
 _ELSEWHERE = {
     "port": "'port' is that of AMQP, which transport=amqp uses; the data plane has 'flightPort'",
     "spooldir": "'spoolDir' belongs to transport=amqp: the data plane needs no spool",
     "exclusive": "'exclusive' belongs to transport=amqp: with the data plane other consumers do no harm",
     "heartbeat": "'heartbeat' belongs to transport=amqp",
-    "maxoffsetspertrigger": "use 'maxMessagesPerTrigger'",
-    "minoffsetspertrigger": "use 'minMessagesPerTrigger'",
-    "subscribepattern": "use 'queuePattern'",
-    "subscribe": "use 'queue' or 'queues'",
 }
 
 # earliest, latest, {"lsn": n}, {"time_us": t}, {"position": n} or, of a stream, {"offset": n}: as the data plane takes it.

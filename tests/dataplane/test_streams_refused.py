@@ -1,12 +1,13 @@
-"""The data plane reads and writes queues; a stream is refused by name, whatever asks for it, and nothing of the refused call happened."""
+"""Nothing is taken out of a stream: what would do so is refused by name."""
 
 from __future__ import annotations
 
 import pytest
 
 from flintmq.dataplane.wire import Refused
+from flintmq.transactions import TransactionRefused, Xid
 
-from .rig import Rig, block
+from .rig import Rig
 
 
 @pytest.fixture
@@ -15,9 +16,9 @@ def stream(rig: Rig) -> str:
     return "s"
 
 
-def text_of(rig: Rig, what: str, *data: bytes, **arguments: object) -> str:
+def text_of(rig: Rig, what: str, **arguments: object) -> str:
     with pytest.raises(Refused) as refused:
-        rig.call(what, *data, **arguments)
+        rig.call(what, **arguments)
     assert refused.value.code == "BAD_ARGUMENT"
     return refused.value.text
 
@@ -27,15 +28,11 @@ def test_browse_and_subscription(rig: Rig, stream: str) -> None:
     assert "'s' in vhost '/' is a stream" in text_of(rig, "sub.open", name="x", queues=["s"])
 
 
-def test_a_stage(rig: Rig, stream: str) -> None:
-    epoch = rig.call("scope.open")["epoch"]
-    stage_id = rig.call("stage.begin", scope="x", epoch=epoch, batch=0, part=0, attempt=0)["stage_id"]
-    assert "is routed to the stream 's' in vhost '/'" in text_of(rig, "block", block("a"), stage_id=stage_id, routes=[["", "s"]])
-    assert rig.broker.queues[rig.broker.vhosts["/"].queue("s").queue_id].core.ready_count() == 0
-
-
-def test_a_distributed_transaction_knows_no_such_queue(rig: Rig, stream: str) -> None:
-    assert rig.broker.branch_queues is not None
-    number = rig.broker.vhosts["/"].queue("s").queue_id
-    assert rig.broker.branch_queues.core(number) is None
-    assert rig.broker.branch_queues.core(rig.broker.vhosts["/"].queue("q").queue_id) is not None
+def test_a_distributed_transaction_holds_nothing_of_a_stream(rig: Rig, stream: str) -> None:
+    coordinator = rig.broker.transactions
+    assert coordinator is not None
+    xid = Xid(1, b"g", b"b", "/")
+    coordinator.select("me")
+    coordinator.start("me", xid)
+    with pytest.raises(TransactionRefused, match="there is no queue"):
+        coordinator.hold_run("me", xid, rig.broker.vhosts["/"].queue("s").queue_id, messages_max=1, bytes_max=1)

@@ -105,7 +105,7 @@ def append_many(stream: Stream, exchange: bytes, routing_key: bytes, header: byt
     content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, 0, 0)
     with nogil:
         for i in range(most):
-            if stream_append(stream.stream, content, address(ticket)) == STREAM_FAILED:
+            if stream_append(stream.stream, content, 0, address(ticket)) == STREAM_FAILED:
                 break
             taken += 1
     content_decref(content)

@@ -98,6 +98,7 @@ def test_positions_and_times() -> None:
         ("flightPrt", "did you mean 'flightPort'"),
     ]
     + [("colums", "did you mean 'columns'"), ("port", "'flightPort'"), ("spoolDir", "no spool"), ("subscribePattern", "'queuePattern'")]
+    + [("kafka.bootstrap.servers", "use 'url'"), ("maxOffsetsPerTrigger", "'maxMessagesPerTrigger'"), ("kafka.fetch.min.bytes", "not used")]
     + [("endingOffsets", "spark.read"), ("maxMessages", "spark.read")],
 )
 def test_a_mistyped_option_says_what_is_meant(typed: str, meant: str) -> None:

@@ -146,6 +146,7 @@ class TestOptions:
         """A mistyped option is an error, never ignored."""
         assert "did you mean 'routingKey'?" in refused("OPTION_UNKNOWN", parse, routngKey="k")
         assert "did you mean 'flightPort'?" in refused("OPTION_UNKNOWN", parse, fligtPort="1")
+        assert "use 'queue', or 'exchange' and 'routingKey'" in refused("OPTION_UNKNOWN", parse, topic="t")
 
 
 SOURCE_DDL = (

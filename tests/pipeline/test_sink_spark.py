@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_flintmq.connection import Connection
 from tests.pipeline.patience import patient
-from tests.support.broker import Broker, unique
+from tests.support.broker import Broker, unique, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +56,25 @@ def drain(channel: Any, queue: str) -> list[str]:
         if method is None:
             return got
         got.append(body.decode())
+
+
+def kept(channel: Any, stream: str, count: int) -> list[str]:
+    """The messages of a stream, which must be so many in the end."""
+
+    def depth() -> int:
+        return int(channel.queue_declare(stream, passive=True).method.message_count)
+
+    wait_until(lambda: depth() >= count, 60)
+    assert depth() == count
+    channel.basic_qos(prefetch_count=100)
+    got: list[str] = []
+    for method, _, body in channel.consume(stream, arguments={"x-stream-offset": "first"}):
+        got.append(body.decode())
+        channel.basic_ack(method.delivery_tag)
+        if len(got) == count:
+            break
+    channel.cancel()
+    return got
 
 
 def staged(broker: Broker, scope: str, committed: int) -> int:
@@ -104,19 +123,26 @@ def run(frame: DataFrame, checkpoint: Path, **options: str) -> str:
 
 
 def test_a_stream_is_written_once(spark: SparkSession, broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
-    """Batches of a stream arrive once and each partition in order, also when the driver died after a commit that it did not note."""
+    """Batches of a stream arrive once and each partition in order, in a queue and in a stream of the broker, also when the driver died
+    after a commit that it did not note."""
     files = put_files(tmp_path / "in", 0, 3)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 2).load(str(tmp_path / "in"))
-    scope = run(lines, tmp_path / "checkpoint", **options(broker, queue=queue))
+    stream, both = f"{queue}-stream", f"{queue}-both"
+    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    channel.exchange_declare(both, "fanout", durable=True)
+    for name in (queue, stream):
+        channel.queue_bind(name, both)
+    scope = run(lines, tmp_path / "checkpoint", **options(broker, exchange=both, routingKey=""))
     got = drain(channel, queue)
     assert sorted(got) == sorted(itertools.chain(*files)) and in_order(got, files)
 
     for name in ("1", ".1.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     more = put_files(tmp_path / "in", 3, 1)
-    assert run(lines, tmp_path / "checkpoint", **options(broker, queue=queue)) == scope
+    assert run(lines, tmp_path / "checkpoint", **options(broker, exchange=both, routingKey="")) == scope
     assert drain(channel, queue) == more[0]
     assert staged(broker, scope, 2) == 0
+    assert kept(channel, stream, len(got) + len(more[0])) == got + more[0]
 
     # An old copy of the checkpoint: batch 1 is planned anew and may hold other messages than those that are in the queue.
     for log in ("commits", "offsets", "sources/0"):

@@ -11,6 +11,7 @@ cdef enum:
     FAIL_COPY_FORWARD = 6       # some of a container's messages are copied
     FAIL_SQL_COMMITTED = 7      # a definition is durable, the log does not know
     FAIL_RESTART_MARKED = 8     # marks of a clean stop are written, the block that says "clean" is not
-    FAILPOINTS = 9
+    FAIL_STREAM_APPENDED = 9    # messages of a transaction are durable in a stream, and have no end in the message log
+    FAILPOINTS = 10
 
 cdef void failpoint(uint32_t which) noexcept nogil

@@ -25,9 +25,10 @@ NAMES = (
     "copy-forward",
     "sql-committed",
     "restart-marked",
+    "stream-appended",
 )
 SIGKILL = declare(c_int, 9)
-_left = declare(uint32_t[9])
+_left = declare(uint32_t[10])
 
 
 def failpoint(which: uint32_t) -> void:

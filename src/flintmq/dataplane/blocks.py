@@ -155,9 +155,6 @@ class Router:
         try:
             for handle in broker.handles_for_keys(self._vhost, exchange, keys, headers):
                 queue = broker.queues.get(handle.queue_id)
-                if queue is not None and queue.policy.is_stream:
-                    text = f"a message is routed to the stream '{queue.name}' in vhost '{queue.vhost}': a stage writes to queues only"
-                    raise Refused("BAD_ARGUMENT", text)
                 if queue is not None:
                     found[queue.queue_id] = queue
         except PeerError as error:

@@ -29,11 +29,12 @@ class BranchQueues:
     def __init__(self, queues: Mapping[int, Any]) -> None:
         self._queues = queues
         self._lock = threading.Lock()
-        # Queues that are not durable and may have records all the same (those of a stage): their end must be logged, too.
+        # Queues that are not durable, and streams, may have records in the message log all the same (a stage's): then their end must be
+        # logged, too.
         self._logged: set[int] = set()
 
     def take_logged(self, queue_id: int) -> bool:
-        """True once for a queue that is not durable and may have records in the log."""
+        """True once for a queue that is not durable, or a stream, and may have records in the message log."""
         with self._lock:
             if queue_id not in self._logged:
                 return False
@@ -42,9 +43,9 @@ class BranchQueues:
 
     def core(self, queue_id: int) -> Any:
         queue = self._queues.get(queue_id)
-        if queue is None or queue.policy.is_stream:  # an append can't be prepared: to transactions a stream is no queue
+        if queue is None:
             return None
-        if not queue.durable:
+        if not queue.durable or queue.policy.is_stream:
             with self._lock:
                 self._logged.add(queue_id)
         return queue.core

@@ -331,6 +331,9 @@ class Broker:
         if queue.policy.is_stream:
             if self.streams is not None:
                 self.streams.delete(queue_id)
+            if self.branch_queues is not None and self.branch_queues.take_logged(queue_id):
+                assert self.transactions is not None and self.log is not None
+                self.transactions.queue_deleted(queue_id, partial(self.log.drop_queue, queue_id))
             queue.core.owner = None
             return
         logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))

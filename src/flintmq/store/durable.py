@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,16 @@ class DurableStore:
         definitions.on_failure(logs.failed)
         return cls(directory, definitions, logs)
 
-    def restore(self, queues: Any) -> int:
-        """Puts the recovered entries into the cores of these durable queues. Returns how many."""
-        restored: int = sum(self.logs.restore(queue.core) for queue in queues)
+    def restore(self, queues: Any, log_stream: Callable[[int], object]) -> int:
+        """Puts the recovered entries into the cores of these durable queues; a stream's are those that it lacks of what transactions
+        committed, and `log_stream` hears of its id. Returns how many."""
+        restored = 0
+        for queue in queues:
+            if not queue.policy.is_stream:
+                restored += self.logs.restore(queue.core)
+            elif waiting := self.logs.restore_inbox(queue.queue_id):
+                log_stream(queue.queue_id)
+                log.info("stream '%s': %d messages of committed transactions are looked for in it", queue.name, waiting)
         self.logs.restored()
         return restored
 

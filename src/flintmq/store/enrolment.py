@@ -189,6 +189,9 @@ class LogEnrolment(Enrolment):
         for queue_id, core in cores.items():
             if core is None:
                 raise EnrolmentRefused(f"there is no queue {queue_id}", missing=True)
+            inbox = self.bulk.inbox(queue_id)
+            if inbox is not None and inbox.stream.broken:
+                raise EnrolmentRefused(f"the stream with queue id {queue_id} can't be opened: the broker's log says why")
         more = sum([len(one) * number for one, number in zip(destinations, counts, strict=True)])
         if self.enqueue_count + self.dequeue_count + more > self.enrolments_max:
             self._too_many()
@@ -227,7 +230,8 @@ class LogEnrolment(Enrolment):
 
     def _new_run(self, queue_id):
         core: QueueHandle = self.queues.core(queue_id)
-        return None if core is None else Run(core)
+        # A stream keeps what is read: nothing of it can be held.
+        return None if core is None or self.bulk.inbox(queue_id) is not None else Run(core)
 
     def _too_many(self):
         text = f"a transaction has at most {self.enrolments_max} enqueues and dequeues, and its runs {self.bulk.rows_max} pieces"
@@ -320,7 +324,7 @@ class LogEnrolment(Enrolment):
                 if core is None:
                     self.staged.drop_queue(queue_id)
                 else:
-                    rows += self.staged.reserve(core)
+                    rows += self.staged.reserve(core, self.bulk.inbox(queue_id))
         return 0 if self.transaction is None else self.write_commit(rows)
 
     def write_commit(self, rows: object) -> int:
@@ -373,7 +377,11 @@ class LogEnrolment(Enrolment):
         if core is None:
             return
         try:
-            stage.publish(core, lambda: self.queues.keep_limit(core))
+            inbox = self.bulk.inbox(queue_id)
+            if inbox is not None:
+                stage.deliver(queue_id, inbox)
+            else:
+                stage.publish(core, lambda: self.queues.keep_limit(core))
         except Exception:  # the transaction is committed: a restart puts the entries there
             log.critical("queue id %d: a committed transaction is not seen before the next restart", queue_id, exc_info=True)
 

@@ -52,6 +52,7 @@ from cython.cimports.flintmq.store.message_log import (
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
 from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
+from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 from flintmq.clock import SystemClock
@@ -242,6 +243,7 @@ class LogStore(LogPort):
         from flintmq.store.stream.stream_store import StreamStore
 
         self.streams = StreamStore(self, known, high_water, container_size, limits, overlap=threads)
+        self.bulk.streams = self.streams
         space: StreamSpace = self.streams.space
         self.logs.ml.stream_unwritten = address(space.space.unwritten)
 
@@ -364,6 +366,18 @@ class LogStore(LogPort):
         handle.queue.logged_at = self.messages.log.base
         return restored
 
+    def restore_inbox(self, queue_id: int) -> int:
+        """Messages that committed transactions have for a stream and that have no end in the message log: those that are not in the stream
+        yet go there. Returns how many there are. Called once per stream, before it is used."""
+        number: uint64_t = 0
+        if self.recovery is None:
+            return 0
+        entries: pointer[restored_t] = self.recovery.entries(queue_id, address(number))
+        inbox: StreamInbox = self.bulk.inbox(queue_id) if number else None
+        if inbox is not None:
+            inbox.restore(entries, number)
+        return number
+
     def restored(self) -> None:
         """All queues have their entries: recovery's memory is given back."""
         self.recovery = None
@@ -460,6 +474,7 @@ class LogStore(LogPort):
             if self.recovery is not None:
                 self.recovery.marks.pop(queue_id, None)
             end: uint64_t = marks.write_queue_end(self, queue_id)
+            self.bulk.drop_inbox(queue_id)
             for transaction in self.transactions.table.values():
                 if transaction.stage is not None and queue_id in transaction.stage.numbers:
                     known = False  # its messages stand nowhere yet, so no sweep finds them

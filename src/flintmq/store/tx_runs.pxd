@@ -13,4 +13,6 @@ cdef class BulkTransactions:
     cdef Logs logs
     cdef object worker          # Background, or None: everything runs in the caller's thread
     cdef uint64_t opened
+    cdef public object streams  # StreamStore, once it is open
+    cdef dict inboxes           # queue id -> StreamInbox
     cdef set named              # consumer ids whose names this run has logged

@@ -28,6 +28,8 @@ from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_copy_out, c
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked
+from cython.cimports.flintmq.store.stream.stream_files import Stream
+from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
@@ -190,6 +192,7 @@ class BulkTransactions:
         self.logs = logs
         self.named = set()
         self.opened = logs.messages.log.tail
+        self.inboxes = {}
         self.worker = None
         if threads:
             from flintmq.store.background import Background
@@ -207,6 +210,27 @@ class BulkTransactions:
             work()
         else:
             self.worker.run(work)
+
+    def inbox(self, queue_id: int) -> object:
+        """Where transactions put messages for a stream; None: the queue is none, or is gone."""
+        stream: Stream = None if self.streams is None else self.streams.get(queue_id)
+        found: StreamInbox = self.inboxes.get(queue_id)
+        if stream is None:
+            return None
+        if found is None or found.stream is not stream:
+            found = self.inboxes[queue_id] = StreamInbox(stream, self.logs, self)
+        return found
+
+    def drop_inbox(self, queue_id: int) -> None:
+        """The queue was deleted, if it was a stream. Under the lock of `logs`."""
+        found = self.inboxes.pop(queue_id, None)
+        if found is not None:
+            found.drop()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what takes long is to be left to the next start."""
+        return bool(self.logs.closed or (self.worker is not None and self.worker.stopping))
 
     @property
     def rows_max(self) -> int:

@@ -58,6 +58,7 @@ from cython.cimports.flintmq.store.message_log import (
     ml_write_delete,
     ml_write_enqueue,
 )
+from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset
@@ -404,8 +405,9 @@ class Stage:
             at: uint32_t = found
             self.queues[at].queue_id = 0
 
-    def reserve(self, core: QueueHandle) -> list:
-        """Gives its messages for this queue their positions. Returns the rows of the Commit: (queue id, first position, count)."""
+    def reserve(self, core: QueueHandle, inbox: StreamInbox | None = None) -> list:
+        """Gives its messages for this queue, or the stream whose `inbox` that is, their positions. Returns the rows of the Commit: (queue
+        id, first position, count)."""
         queue: pointer[stage_queue_t] = self.queues + cast(uint32_t, self.numbers[core.queue.id])
         done: uint64_t
         i: uint64_t
@@ -415,8 +417,11 @@ class Stage:
         number: uint32_t = 0
         last: uint32_t = core.queue.entries.level_count - 1
         rows: list = []
-        with nogil:
-            done = run_reserve(core.queue, queue.placed, queue.count)
+        if inbox is not None:
+            done = inbox.reserve(queue.placed, queue.count)
+        else:
+            with nogil:
+                done = run_reserve(core.queue, queue.placed, queue.count)
         if done < queue.count:
             if not core.is_deleted():
                 raise MemoryError("no memory for entries")
@@ -456,6 +461,12 @@ class Stage:
                 run_publish(core.queue, queue.placed + at, count)
             at += count
             between()
+
+    def deliver(self, queue_id: int, inbox: StreamInbox) -> None:
+        """Its messages for a stream go there."""
+        found = self.numbers.get(queue_id)
+        if found is not None:
+            inbox.take(self.queues[cast(uint32_t, found)].placed, self.queues[cast(uint32_t, found)].count, self)
 
     def _settle(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
         """Committed: places get their positions and are plain."""

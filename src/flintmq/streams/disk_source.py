@@ -46,7 +46,7 @@ def _of(log: p_void) -> pointer[stream_t]:
 @exceptval(check=False)
 def _append(log: p_void, content: pointer[content_t]) -> uint64_t:
     ticket: uint64_t = 0  # confirms read the port's counter, which is at least that
-    return stream_append(_of(log), content, address(ticket))
+    return stream_append(_of(log), content, 0, address(ticket))
 
 
 @cfunc

@@ -315,7 +315,9 @@ class Campaign:
             files = sorted(files + check.parquet_rows(self.directory / "second"), key=lambda row: row.position)
         copies = publisher.drain(self.broker.port, "copy")
         (self.directory / "copy.json").write_text(json.dumps([[*check.named(body), name] for body, name in copies]))
+        streamed = publisher.kept(self.broker.port, publisher.STREAM, len(copies))
         found = [*check.check("files", sent, files), *check.check("copy", sent, check.queue_rows(copies))]
+        found += check.check("stream", sent, check.queue_rows(streamed))
         self.findings += map(str, found)
         for queue, depth in publisher.depths(self.broker.port, _queues()).items():
             if depth:
@@ -326,7 +328,8 @@ class Campaign:
         for one in found:
             counts[one.kind] += one.count
         return {
-            "messages": len(sent.sure), "unconfirmed_or_transient": len(sent.maybe), "rows": len(files), "copies": len(copies), **counts,
+            "messages": len(sent.sure), "unconfirmed_or_transient": len(sent.maybe), "rows": len(files), "copies": len(copies),
+            "streamed": len(streamed), **counts,
         }  # fmt: skip
 
     def drained(self) -> None:

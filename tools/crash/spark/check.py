@@ -1,4 +1,5 @@
-"""What must hold after the faults: each confirmed persistent message once in the Parquet output and once in the sink's queue, in order.
+"""What must hold after the faults: each confirmed persistent message once in the Parquet output, in the sink's queue, in its stream; in
+order.
 
 in: what the publisher knows (`Sent`), the rows of the Parquet output in the order of its metadata log, the messages of the sink's queue.
 out: `Finding`s; none is good. What was not confirmed, or was transient, may come once or never.

@@ -1,6 +1,6 @@
 """The Spark driver that is killed: two streaming queries over queues of one broker, in one JVM.
 
-`files`: queues a.* -> Parquet file sink. `copy`: queues b.* -> flintmq sink -> queue `copy`.
+`files`: queues a.* -> Parquet file sink. `copy`: queues b.* -> flintmq sink -> queue `copy` and a stream.
 
 `python -m tools.crash.spark.driver JSON` with directory, crash, flight_port, keys, master, rows. stdin: `go` starts the queries, `stop`
 ends them, others are those of `Queries.obey`; stdout: a JSON line for each event (ready, started, ended with its code, stopped). It waits
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 QUERIES = ("files", "copy")
+COPIES = "copies"  # publisher.COPIES: pika is not needed here
 # Seconds between looks at the queries, and before one that ended is started again.
 LOOK_S, AGAIN_S = 0.1, 0.3
 _CODE = re.compile(r"FLINTMQ_[A-Z_]+|fault \d+")
@@ -54,7 +55,9 @@ def start(spark: Any, job: dict[str, Any], name: str) -> Any:
     frame = source_frame(spark, job, "copy" if name == "copy" else "files")
     if name == "copy":
         writer = frame.selectExpr("body", "queue as correlation_id", "cast(position as string) as message_id")
-        writer = writer.writeStream.format("flintmq_crash").options(flightPort=job["flight_port"], queue="copy", timeout=60)
+        writer = writer.writeStream.format("flintmq_crash").options(
+            flightPort=job["flight_port"], exchange=COPIES, routingKey="", timeout=60
+        )
         writer = writer.option("crashDir", job["crash"]).option("crashName", name)
     else:
         writer = frame.select("queue", "position", "body", "delivery_mode").writeStream.format("parquet")

@@ -19,6 +19,8 @@ import pika.exceptions
 from tools.crash.spark.check import Sent, body_of
 
 EXCHANGE = "crash"
+# where the sink writes: the exchange leads to the queue `copy` and to this stream
+COPIES, STREAM = "copies", "copied"
 TRANSIENT = 0.1  # share of messages with delivery mode 1
 RETRY_S = 0.1
 
@@ -37,11 +39,15 @@ def connect(port: int, seconds: float = 60.0) -> Any:
 
 
 def declare(port: int, keys: Sequence[str]) -> None:
-    """Exchange, queues of both queries, the sink's queue."""
+    """Exchange, queues of both queries, the sink's exchange with a queue and a stream."""
     with contextlib.closing(connect(port)) as connection:
         channel = connection.channel()
         channel.exchange_declare(EXCHANGE, "direct", durable=True)
+        channel.exchange_declare(COPIES, "fanout", durable=True)
         channel.queue_declare("copy", durable=True)
+        channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
+        for name in ("copy", STREAM):
+            channel.queue_bind(name, COPIES)
         for key in keys:
             for letter in "ab":
                 channel.queue_declare(f"{letter}.{key}", durable=True)
@@ -69,6 +75,29 @@ def drain(port: int, queue: str) -> list[tuple[bytes, str]]:
                     break
             channel.cancel()
             depth = channel.queue_declare(queue, passive=True).method.message_count
+    return found
+
+
+def kept(port: int, stream: str, least: int) -> list[tuple[bytes, str]]:
+    """All messages of a stream, which keeps them: (body, message id). What was committed comes soon: `least` are waited for."""
+    until = time.monotonic() + 60
+    found: list[tuple[bytes, str]] = []
+    with contextlib.closing(connect(port)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1000)
+        depth = channel.queue_declare(stream, passive=True).method.message_count
+        while depth < least and time.monotonic() < until:
+            time.sleep(RETRY_S)
+            depth = channel.queue_declare(stream, passive=True).method.message_count
+        if not depth:
+            return found
+        for method, properties, body in channel.consume(stream, arguments={"x-stream-offset": "first"}):
+            found.append((body, properties.message_id))
+            if len(found) % 500 == 0 or len(found) == depth:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if len(found) == depth:
+                break
+        channel.cancel()
     return found
 
 

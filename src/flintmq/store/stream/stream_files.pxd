@@ -27,6 +27,7 @@ cdef class Stream:
     cdef readonly list damage          # texts: what was found damaged
     cdef readonly bint broken          # its log can't be opened: nothing is appended or read; its files stay as they are
     cdef readonly uint64_t opened_bytes    # bytes that were read to open it
+    cdef public int64_t inbound            # messages of transactions whose originals have no durable end: retention waits (stream_inbox.py)
     cdef object files
     cdef object clock
     cdef str store_dir

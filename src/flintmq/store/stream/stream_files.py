@@ -34,6 +34,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_t,
 )
 from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.reader import STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, reader_pass, reader_salvage, reader_step
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, le16, le32, le64, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import (
@@ -76,7 +77,13 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_new,
 )
 from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN
-from cython.cimports.flintmq.store.stream.stream_reader import stream_first_of, stream_reader_free, stream_reader_new, stream_reader_t
+from cython.cimports.flintmq.store.stream.stream_reader import (
+    stream_first_of,
+    stream_reader_free,
+    stream_reader_new,
+    stream_reader_t,
+    stream_search,
+)
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
@@ -182,6 +189,39 @@ def remove_files(files: object, directory: str) -> None:
         pass
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _last_origin(reader: pointer[stream_reader_t], offset: uint64_t, highest: pointer[uint64_t]) -> c_int:
+    """See Stream.last_origin. STEP_END, or STEP_IO when the disk refused. A message that was never whole does not count: another one has
+    its offset, or it is not visible."""
+    record: record_t
+    what: c_int = STEP_RECORD
+    visible: uint64_t = at_load64(address(reader.stream.visible))
+    known: uint64_t = 0
+    origin: uint64_t = 0
+    reader.walk.limit = at_load64(address(reader.stream.dirty.log.durable))
+    reader.walk.error = 0
+    if not stream_search(reader, offset, 0):
+        return STEP_IO if reader.walk.error else STEP_END
+    while what == STEP_RECORD:
+        what = reader_step(address(reader.walk), address(record))
+        if what == STEP_BAD:
+            what = reader_salvage(address(reader.walk))
+            continue
+        if what != STEP_RECORD:
+            break
+        if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
+            if le64(record.data) > known:
+                highest[0] = max(highest[0], origin)
+            known = le64(record.data)
+            origin = record.undo_prev
+        reader_pass(address(reader.walk), address(record))
+    if known < visible:
+        highest[0] = max(highest[0], origin)
+    return what
+
+
 log = logging.getLogger("flintmq.store")
 
 # bytes of containers kept ready at most, when the writer had to wait for one
@@ -189,8 +229,9 @@ AHEAD_BYTES_MAX = 32 << 20
 # milliseconds without an append after which a stream's end is proven, and after which its memory is given back
 SETTLE_MS = declare(int64_t, 1_000)
 COOL_MS = declare(int64_t, 10_000)
-# errno that the log of a deleted stream is latched with
+# errno that the log of a deleted stream is latched with; of a read that the disk refused
 ESHUTDOWN = 108
+EIO = 5
 NEVER = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
@@ -388,11 +429,29 @@ class Stream:
         """Appends a message. Returns (offset, ticket). Raises: StoreError when it is not taken."""
         ticket: uint64_t = 0
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, 0)
-        offset: uint64_t = stream_append(self.stream, content, address(ticket))
+        offset: uint64_t = stream_append(self.stream, content, 0, address(ticket))
         content_decref(content)
         if offset == STREAM_FAILED:
             raise StoreError(f"stream {self.queue_id} took no message")
         return offset, ticket
+
+    def last_origin(self, offset: int) -> int:
+        """The highest position that a transaction brought a message at or behind `offset` here under (`stream_append`); 0: none did.
+
+        What is durable is looked at. Raises: OSError. O(records behind the offset).
+        """
+        what: c_int
+        highest: uint64_t = 0
+        start: uint64_t = offset
+        reader: pointer[stream_reader_t] = stream_reader_new(self.stream)
+        if reader == NULL:
+            raise MemoryError
+        with nogil:
+            what = _last_origin(reader, start, address(highest))
+            stream_reader_free(reader)
+        if what == STEP_IO:
+            raise OSError(EIO, f"stream {self.queue_id} can't be read")
+        return highest
 
     def hot(self, offset: int, count: int = 1, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
         """A hot read: (outcome, next offset, [(offset, exchange, routing key, header, body)])."""
@@ -433,7 +492,7 @@ class Stream:
                 log_release(self.managed.log)
                 if now - self.seen_ms >= COOL_MS:
                     self._cool()
-        if max_bytes or max_age_ms:
+        if (max_bytes or max_age_ms) and not self.inbound:
             self.retain(max_bytes, max_age_ms)
         return busy
 

@@ -15,6 +15,7 @@ class Stream:
     broken: bool
     gone: bool
     opened_bytes: int
+    inbound: int
 
     def forget_hot(self) -> None: ...
     @staticmethod
@@ -32,6 +33,7 @@ class Stream:
     def append(
         self, exchange: builtins.bytes, routing_key: builtins.bytes, header: builtins.bytes, body: builtins.bytes, flags: int = 0
     ) -> tuple[int, int]: ...
+    def last_origin(self, offset: int) -> int: ...
     def hot(
         self, offset: int, count: int = 1, max_bytes: int = ..., values: list[builtins.bytes] | None = None, unfiltered: bool = False
     ) -> tuple[int, int, list[tuple[int, builtins.bytes, builtins.bytes, builtins.bytes, builtins.bytes]]]: ...

@@ -101,7 +101,8 @@ cdef struct stream_t:
 
 # Appends a message: O(bytes), never blocks. Returns its offset, `*ticket` what its confirm waits for (log_port_t.durable_ticket).
 # The caller kicks the port at the end of its pass, as for every logged message. STREAM_FAILED: nothing was taken.
-cdef uint64_t stream_append(stream_t *stream, content_t *content, uint64_t *ticket) noexcept nogil
+# origin: position under which a transaction brought it here (store/stream_inbox.py), 0: none did.
+cdef uint64_t stream_append(stream_t *stream, content_t *content, uint64_t origin, uint64_t *ticket) noexcept nogil
 # The first offset that is not visible yet; the lowest offset kept.
 cdef uint64_t stream_visible(stream_t *stream) noexcept nogil
 cdef uint64_t stream_first(stream_t *stream) noexcept nogil

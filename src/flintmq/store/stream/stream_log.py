@@ -224,6 +224,7 @@ def _append_message(
     content: pointer[content_t],
     value: pointer[cython.const[uint8_t]],
     value_size: uint32_t,
+    origin: uint64_t,
     start: pointer[uint64_t],
     end: pointer[uint64_t],
 ) -> bint:
@@ -249,7 +250,7 @@ def _append_message(
     record = log_append(log, length, start)
     if record == NULL:
         return False
-    own = record_encode(record, length, RECORD_STREAM_MESSAGE, 0, 0, log_time(log), 0, 0, 0)
+    own = record_encode(record, length, RECORD_STREAM_MESSAGE, 0, 0, log_time(log), origin, 0, 0)
     set64(own, stream.next)
     set32(own + 8, content.body_len)
     set32(own + 12, content.header_len)
@@ -290,7 +291,7 @@ def _append_message(
     return True
 
 
-def stream_append(stream: pointer[stream_t], content: pointer[content_t], ticket: pointer[uint64_t]) -> uint64_t:
+def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin: uint64_t, ticket: pointer[uint64_t]) -> uint64_t:
     log: pointer[log_t] = stream.dirty.log
     arena: pointer[arena_t] = cast(pointer[arena_t], stream_arena_slot()[0])
     hot: pointer[content_t]
@@ -342,7 +343,7 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], ticket
         content_decref(hot)
         return STREAM_FAILED
     log_begin(log)
-    taken = _append_message(stream, content, value, filter_size, address(start), address(end))
+    taken = _append_message(stream, content, value, filter_size, origin, address(start), address(end))
     if not taken:
         # The log has failed. Or memory ran out in the middle of a long message: what is there of it is never completed, and readers
         # leave it out; the next message gets its offset.
