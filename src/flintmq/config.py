@@ -37,6 +37,10 @@ class Limits:
     handshake_ms_max: int = 10_000
     # milliseconds for TLS alone (RabbitMQ 5 s); cut off
     tls_handshake_ms_max: int = 5_000
+    # bytes of a header of the PROXY protocol, version 2 (values of TLS included); tls_handshake_ms_max is its time; a longer one: cut off
+    proxy_header_max: int = 4 * KIB
+    # bytes of the request that begins a WebSocket; a longer one is refused with 431
+    websocket_head_max: int = 8 * KIB
     # seconds; suggested to clients; a client may choose less, or 0 for none
     heartbeat_s: int = 60
     # connections of the node, as far as its descriptors reach (net/descriptors.py); above it a new one is closed at once and counted
@@ -348,6 +352,20 @@ class Limits:
     loop_alive_ms: int = 20_000
     # (user, source) pairs and sources that failures are counted of (200 bytes each); the one unused for longest makes room
     login_failures_max: int = 10_000
+    # --- tokens (docs/ACCESS.md, OAuth 2) ---
+    # characters of a token: what a frame before connection.open, or a request's head, holds; a longer one is refused as wrong
+    token_bytes_max: int = 8 * KIB
+    # verified tokens that are remembered (credential_cache_ms, and their end, bound how long); the one unused for longest makes room
+    token_cache_max: int = 4_096
+    # seconds by which `nbf` may lie in the future: clocks differ. There is no such grace for `exp`
+    token_leeway_s: int = 10
+    # bytes and keys of a key set, milliseconds that its server may take (also what a start waits for it), seconds between two looks at it,
+    # milliseconds between two that tokens with unknown keys cause; a set beyond that is not taken, the last one stays
+    jwks_bytes_max: int = 256 * KIB
+    jwks_keys_max: int = 256
+    jwks_ms: int = 5_000
+    jwks_refresh_s: int = 300
+    jwks_pause_ms: int = 10_000
     # lines of the audit that one user's refusals get in a second; the others are counted
     audit_user_lines: int = 10
     # users whose refusals are counted like that; the one unused for longest makes room
@@ -691,6 +709,14 @@ class Config:
     host: str = "127.0.0.1"
     port: int | None = 5672
     tls_port: int | None = None
+    # addresses and networks of proxies: AMQP's connections from there begin with a header of the PROXY protocol; empty: it is not read
+    proxy_from: tuple[str, ...] = ()
+    # path of a Unix domain socket for AMQP, and its permissions; None: there is none
+    unix_socket: str | None = None
+    unix_socket_mode: int = 0o600
+    # AMQP over WebSocket, with TLS where there is a certificate; None: off. Pages of these origins may use it ("*": of any)
+    websocket_port: int | None = None
+    websocket_origins: tuple[str, ...] = ()
     # management, pulls over HTTP: off unless asked for (`flintmq serve` asks for 15672)
     http_port: int | None = None
     # further names by which HTTP clients may call the broker (Host header); "*": any
@@ -725,6 +751,18 @@ class Config:
     tls_login_from: str = "distinguished_name"
     # SASL mechanisms that AMQP offers to everybody, in the order of preference (access.mechanisms.MECHANISMS)
     auth_mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
+    # OAuth 2 (docs/ACCESS.md): the name of this broker in `aud`; None: tokens are not looked at. Then: place of the keys (path or URL), who
+    # signs that server's certificate, `iss`, prefix of scopes (None: the name and a dot), further claims with scopes, claims that may name
+    # the user, algorithms that are accepted, whether `aud` must name the broker
+    oauth_resource_server_id: str | None = None
+    oauth_jwks: str | None = None
+    oauth_ca: str | None = None
+    oauth_issuer: str | None = None
+    oauth_scope_prefix: str | None = None
+    oauth_scopes_claims: tuple[str, ...] = ()
+    oauth_username_claims: tuple[str, ...] = ("sub", "client_id")
+    oauth_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    oauth_verify_audience: bool = True
     # file of refused accesses and of changes of definitions; None: they are in the log only
     audit_log: str | None = None
     io_threads: int = 1

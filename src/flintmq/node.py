@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.scram import SCRAM
-from flintmq.access.users import Users, default_user
+from flintmq.access.users import Users, default_user, is_loopback
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
 from flintmq.clock import Clock, SystemClock
@@ -33,10 +33,12 @@ from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.links.service import Links
+from flintmq.net import proxy, unix_socket
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
 from flintmq.net.sockets import accept
 from flintmq.net.tls import TlsLayer, server_context
+from flintmq.net.websocket import WebSocketLayer
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.pulls.service import PullService
@@ -49,6 +51,7 @@ from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
 from flintmq.session.stream_service import StreamService
+from flintmq.session.token_logins import TokenLogins
 from flintmq.session.weights import TLS_BYTES
 from flintmq.store.definitions import MemoryDefinitions
 
@@ -117,6 +120,13 @@ class Node:
         self.listeners: list[socket.socket] = []
         self.amqp_port: int | None = None
         self.amqps_port: int | None = None
+        self.websocket_port: int | None = None
+        self._tls_listener: socket.socket | None = None
+        self._unix_listener: socket.socket | None = None
+        self._unix_inode = 0
+        self._websocket_listener: socket.socket | None = None
+        # where connections begin with a header of the PROXY protocol
+        self._proxies = proxy.networks(config.proxy_from)
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
         # loop -> when its timer ran last (monotonic)
@@ -143,6 +153,7 @@ class Node:
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.node_name = name
         self.broker.log = store_log
+        self.tokens = self._token_logins()
         self.definitions = DefinitionsService(self.broker)
         self.users.on_keys = self.definitions.keep_keys
         self._restore()
@@ -176,6 +187,20 @@ class Node:
                 loop.attach_log(store_log)
         self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
         self.broker.memory = self.memory
+
+    def _token_logins(self) -> TokenLogins | None:
+        """Logins by OAuth 2, when they are asked for. Raises: OperatorError."""
+        if self.config.oauth_resource_server_id is None:
+            return None
+        try:
+            from flintmq.access.oauth import OAuth
+        except ImportError as error:
+            text = f"--oauth-resource-server-id needs the extra 'oauth' (pip install flintmq[oauth]): {error.name} is not there"
+            raise OperatorError(text) from error
+        tokens = self.broker.tokens = TokenLogins(self.broker, OAuth(self.config, self.clock, self.users.is_user))
+        self.broker.on_housekeeping.append(tokens.tick)
+        self.broker.quotas.expect_others()
+        return tokens
 
     def _restore(self) -> None:
         """Definitions, then what the logs hold for them, then transactions in doubt."""
@@ -211,6 +236,8 @@ class Node:
         """Opens the listeners and starts the loops; connections are accepted when this returns."""
         config = self.config
         tls_listener = plain = None
+        if self.tokens is not None:
+            self.tokens.oauth.start()
         if self.http is not None:
             self.http.open()
         if config.port is not None:
@@ -220,8 +247,14 @@ class Node:
         if self.tls is not None:
             tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671, "amqps")
             self.amqps_port = tls_listener.getsockname()[1]
+        if config.websocket_port is not None:
+            self._websocket_listener = self._listen(config.websocket_port, "ws")
+            self.websocket_port = self._websocket_listener.getsockname()[1]
+        if config.unix_socket is not None:
+            self._unix_listener = unix_socket.listen(config.unix_socket, config.unix_socket_mode)
+            self._unix_inode = os.lstat(config.unix_socket).st_ino
         first = self.loops[0]
-        for listener in (plain, tls_listener):
+        for listener in (plain, tls_listener, self._websocket_listener, self._unix_listener):
             if listener is not None:
                 first.add_listener(listener)
                 self.listeners.append(listener)
@@ -256,6 +289,7 @@ class Node:
         ports = [
             ("amqp", self.amqp_port),
             ("amqp/ssl", self.amqps_port),
+            ("http/web-amqp" if self.tls is None else "https/web-amqp", self.websocket_port),
             ("http" if self.tls is None else "https", self.http_port),
         ]
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
@@ -319,7 +353,7 @@ class Node:
     def _accept(self, listener: socket.socket) -> None:
         """Accepts one connection. The listener stays ready while more wait, so each gets its turn among the sockets of a pass."""
         try:
-            peer = accept(listener.fileno())
+            peer = accept(listener.fileno()) if listener is not self._unix_listener else unix_socket.accept(listener)
         except OSError as error:
             self._accept_failed(error)
             return
@@ -336,10 +370,40 @@ class Node:
         loop = self.loops[self._next_loop % len(self.loops)]
         self._next_loop += 1
         secure = listener is self._tls_listener
+        layered = None
+        if self._proxies or listener is self._websocket_listener:
+            layered = self._layered(listener, peer[1])
+            secure = secure or (listener is self._websocket_listener and self.tls is not None)
         if loop.is_current():
-            self._serve(loop, *peer, secure)
+            self._serve(loop, *peer, secure, None, layered)
         else:
-            loop.call(partial(self._serve, loop, *peer, secure))
+            loop.call(partial(self._serve, loop, *peer, secure, None, layered))
+
+    def _layered(self, listener: socket.socket, host: str) -> Callable[[ConnectionHandler, Any], Any] | None:
+        """What makes the layers of a connection out of its TLS layer (or None), when it has more than that."""
+        proxied = listener is not self._unix_listener and proxy.is_trusted(host, self._proxies)
+        limits, config = self.config.limits, self.config
+
+        def layers(handler: ConnectionHandler, tls: Any) -> Any:
+            made = tls
+            if listener is self._websocket_listener:
+                inner = WebSocketLayer(limits.websocket_head_max, config.websocket_origins)
+                made = inner if made is None else proxy.Layers(made, inner)
+            if proxied:
+                outer = proxy.ProxyLayer(partial(self._proxied, handler), host, limits.proxy_header_max, is_loopback)
+                made = outer if made is None else proxy.Layers(outer, made)
+            return made
+
+        return layers if proxied or listener is self._websocket_listener else None
+
+    def _proxied(self, handler: ConnectionHandler, source: tuple[str, int] | None) -> None:
+        """A trusted proxy has said whom it speaks for (None: itself): that is the peer from now on. On the connection's loop."""
+        if source is None or handler.ended:
+            return
+        self.broker.pending.discard(handler)
+        handler.peer_host, handler.peer_port = source
+        handler.name = f"{endpoint(*source)} -> {self.broker.listen_name}"
+        self.broker.pending.add(handler)
 
     def _evict(self) -> bool:
         """Cuts off a connection that has not finished its handshake, to make room for another. False: there is none."""
@@ -375,7 +439,16 @@ class Node:
         loop.call(partial(self._serve, loop, ours.detach(), name, 0, False, user))
         return theirs
 
-    def _serve(self, loop: Loop, fd: int, host: str, port: int, secure: bool, trusted: str | None = None) -> None:
+    def _serve(
+        self,
+        loop: Loop,
+        fd: int,
+        host: str,
+        port: int,
+        secure: bool,
+        trusted: str | None = None,
+        layered: Callable[[ConnectionHandler, Any], Any] | None = None,
+    ) -> None:
         try:
             connection = Connection((host, port), self.config.limits)
             handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), host, port, secure)
@@ -383,9 +456,11 @@ class Node:
             handler.trusted = trusted
             if self.broker.log is not None:
                 connection.attach_log(self.broker.log)
-            tls = TlsLayer(self.tls) if secure and self.tls is not None else None
+            tls: Any = TlsLayer(self.tls) if secure and self.tls is not None else None
             if tls is not None:
                 handler.memory.add(TLS_BYTES)
+            if layered is not None:
+                tls = layered(handler, tls)
         except BaseException:
             os.close(fd)  # nobody has it yet
             raise
@@ -444,11 +519,15 @@ class Node:
         self.broker.schedules.stop()
         if self.dataplane is not None:
             self.dataplane.stop()
+        if self.config.unix_socket is not None and self._unix_listener is not None:
+            unix_socket.remove(self.config.unix_socket, self._unix_inode)
         for loop in self.loops:
             loop.call(partial(self._stop_loop, loop))
         for thread in self._threads:
             thread.join(self.config.limits.shutdown_ms_max / 1000)
         self.users.close()
+        if self.tokens is not None:
+            self.tokens.oauth.close()
         self.pulls.close()
         clean = self.failure is None and not any(thread.is_alive() for thread in self._threads)
         if self.broker.streams is not None:

@@ -115,3 +115,38 @@ def test_logs_of_another_store_are_refused(tmp_path: Path) -> None:
     assert code == 74
     assert "belong" in error
     assert "Traceback" not in error
+
+
+def test_ways_in_of_a_file_and_of_the_command_line(tmp_path: Path) -> None:
+    """Repeatable options, tokens, sockets: what the file says, and what is refused with one line."""
+    import pika
+
+    (tmp_path / "jwks.json").write_text('{"keys": []}')
+    (tmp_path / "broker.toml").write_text(
+        f"""
+auth-mechanism = ["SCRAM-SHA-256", "PLAIN"]
+proxy-from = ["192.0.2.0/24", "2001:db8::/32"]
+unix-socket = "{tmp_path / "amqp.sock"}"
+unix-socket-mode = "660"
+websocket-port = 0
+websocket-origin = "https://console.example"
+oauth-resource-server-id = "rabbitmq"
+oauth-jwks = "{tmp_path / "jwks.json"}"
+oauth-scopes-claim = ["roles"]
+"""
+    )
+    pytest.importorskip("jwt", reason="PyJWT is not installed (requirements-test.lock)")
+    with serving("--memory", "--config", str(tmp_path / "broker.toml"), home=tmp_path) as (ready, _):
+        assert int(str(ready["websocket_port"])) > 0
+        assert (tmp_path / "amqp.sock").stat().st_mode & 0o777 == 0o660
+        pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", int(str(ready["amqp_port"])))).close()
+    assert not (tmp_path / "amqp.sock").exists()
+    for options, words in (
+        (("--auth-mechanism", "SCRAM"), "--auth-mechanism SCRAM: it is one of PLAIN, AMQPLAIN, SCRAM-SHA-256"),
+        (("--proxy-from", "10.0.0.1/8"), "--proxy-from: 10.0.0.1/8 has host bits set"),
+        (("--unix-socket-mode", "999"), "is no octal number"),
+        (("--oauth-resource-server-id", "x"), "needs --oauth-jwks"),
+        (("--oauth-resource-server-id", "x", "--oauth-jwks", "http://id.example/"), "keys come over https"),
+    ):
+        code, said = refused("--memory", *options, home=tmp_path)
+        assert code and words in said

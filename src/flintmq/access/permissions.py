@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
+from flintmq.access.token_user import Rights, TokenUser
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
 
@@ -69,6 +70,11 @@ class _Patterns(NamedTuple):
     write: re.Pattern[str]
     read: re.Pattern[str]
     everything: bool  # all three are ".*": nothing needs to be searched
+
+
+def asks_keys(user: str, keyed: Collection[str], exchange: str) -> bool:
+    """Whether routing keys of a topic exchange are asked for: of exchanges with topic permissions, and of users whom a token names."""
+    return exchange in keyed or isinstance(user, TokenUser)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -146,7 +152,14 @@ class Permissions:
 
     def has_vhost(self, user: str, vhost: str) -> bool:
         """Whether the user may open the vhost."""
-        return (user, vhost) in self._patterns
+        return self._of(user, vhost) is not None
+
+    def _of(self, user: str, vhost: str) -> _Patterns | Rights | None:
+        """Whose patterns count: those of the user's record, or of its token (token_user.U1). Where each verb of a connection comes, a plain
+        name spares the call."""
+        if isinstance(user, TokenUser):
+            return user.rights(vhost)
+        return self._patterns.get((user, vhost))
 
     # --- topics ---------------------------------------------------------------------------------------------------------
 
@@ -167,22 +180,27 @@ class Permissions:
 
         As on RabbitMQ: an exchange for which nothing is set lets every key pass.
         """
-        patterns = self._topics.get((user, vhost, exchange))
-        if patterns is not None and patterns[verb is Verb.READ].search(routing_key) is None:
+        if isinstance(user, TokenUser):
+            refused = not user.may_topic(vhost, verb.value, exchange, routing_key)
+        else:
+            patterns = self._topics.get((user, vhost, exchange))
+            refused = patterns is not None and patterns[verb is Verb.READ].search(routing_key) is None
+        if refused:
             text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             self.on_refused(user, text)
             raise PeerError(ReplyCode.ACCESS_REFUSED, text)
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when the user may open the vhost. Raises: PeerError 530."""
-        if (user, vhost) not in self._patterns:
+        patterns = self._patterns.get((user, vhost)) if type(user) is str else self._of(user, vhost)
+        if patterns is None:
             text = f"access to vhost '{vhost}' refused for user '{user}'"
             self.on_refused(user, text)
             raise PeerError(ReplyCode.NOT_ALLOWED, text)
 
     def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
         """Whether the user may do one of these to anything in the vhost: whether one of the patterns is not the empty one."""
-        patterns = self._patterns.get((user, vhost))
+        patterns = self._of(user, vhost)
         return patterns is not None and any(getattr(patterns, verb.value).pattern != _NOTHING for verb in verbs)
 
     def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
@@ -196,10 +214,10 @@ class Permissions:
     def _authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
         """Returns when the user may do the verb to the resource. Raises: PeerError 403 with RabbitMQ's text ("configure access to queue
         'q' in vhost '/' refused for user 'u'")."""
-        patterns = self._patterns.get((user, vhost))
+        patterns = self._patterns.get((user, vhost)) if type(user) is str else self._of(user, vhost)
         name = resource.name or ("amq.default" if resource.kind == EXCHANGE else "")
         if patterns is not None:
-            pattern: re.Pattern[str] = getattr(patterns, verb.value)
+            pattern: Any = getattr(patterns, verb.value)
             if pattern.search(name) is not None:
                 return
         raise self._refused(f"{verb.value} access", user, vhost, resource.kind, name)
@@ -210,7 +228,7 @@ class Permissions:
         Args: names: parameter -> name; None or missing: not given. Raises: PeerError 403; KeyError for a method without entry.
         """
         needs = NEEDS[method]
-        patterns = self._patterns.get((user, vhost))
+        patterns = self._patterns.get((user, vhost)) if type(user) is str else self._of(user, vhost)
         if patterns is not None and patterns.everything:
             return
         for need in needs:

@@ -32,6 +32,7 @@ from flintmq.access.checks import Answer, Check, Checks, source_of
 from flintmq.access.hashes import hash_of, is_foreign, keys_of, matches, with_keys
 from flintmq.access.secret import Secret
 from flintmq.access.throttle import Throttle
+from flintmq.access.token_user import TokenUser
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRecord
@@ -55,8 +56,9 @@ def hash_password(password: str) -> str:
 
 @lru_cache(maxsize=1024)
 def is_loopback(address: str) -> bool:
-    """Whether a peer's address (as the socket gives it, never the listener's) is this machine: 127/8, ::1, mapped; "" = Unix socket."""
-    if not address:
+    """Whether a peer's address (as the socket gives it, never the listener's) is this machine: 127/8, ::1, mapped; "" or "unix-uid-...":
+    of a Unix socket (net.unix_socket)."""
+    if not address or address.startswith("unix-uid-"):
         return True
     try:
         parsed = ipaddress.ip_address(address.split("%", 1)[0])
@@ -119,10 +121,18 @@ class Users:
     # --- management -----------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> UserRecord | None:
+        if type(name) is not str and isinstance(name, TokenUser):
+            return name.record()
         return self._users.get(name)
+
+    def is_user(self, name: str) -> bool:
+        """Whether the broker has a user of this name."""
+        return str(name) in self._users
 
     def born(self, name: str) -> int:
         """A number that a user keeps for as long as it is there; another user of the same name has another one. 0: there is none."""
+        if type(name) is not str and isinstance(name, TokenUser):
+            return name.born
         return self._born.get(name, 0)
 
     def names(self) -> list[str]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from flintmq.access.permissions import asks_keys
 from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
 from flintmq.admin.api_lists import Listing, in_order, listed, one
 from flintmq.admin.messages import plain
@@ -426,7 +427,7 @@ def _authorize_binding(call: Call, vhost: Any, source: str, kind: str, name: str
 
 def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, key: bytes) -> None:
     """As session.authorization.authorize_topic. Raises: PeerError 403."""
-    found = vhost.exchanges.get(exchange_name) if exchange_name in vhost.keyed else None
+    found = vhost.exchanges.get(exchange_name) if asks_keys(call.caller.user, vhost.keyed, exchange_name) else None
     if found is not None and found.kind == "topic":
         text = key.decode("utf-8", "surrogateescape")
         call.broker.permissions.authorize_topic(call.caller.user, vhost.name, verb, exchange_name, text)

@@ -1,5 +1,5 @@
 """Which requests are let in: none that a web page of another site made a browser send; then Basic authentication with the broker's users,
-and what they may.
+Bearer with a token (docs/ACCESS.md, OAuth 2), and what they may.
 
 in: the head of a request, the peer's address. out: a user name, or a refusal (400, 401, 403, 415, 421, 503).
 
@@ -33,6 +33,7 @@ from typing import Any
 
 from flintmq.access.checks import Check
 from flintmq.access.secret import Secret
+from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
 from flintmq.config import Limits
 from flintmq.errors import PeerError
@@ -62,6 +63,12 @@ def parse_basic(header: str | None, limits: Limits) -> tuple[str, Secret]:
     if not colon or not 1 <= len(user) <= limits.login_name_max or len(password) > limits.login_password_max:
         raise _unauthenticated("the Basic credentials are not of the form user:password")
     return user, Secret(password)
+
+
+def parse_bearer(header: str | None) -> Secret | None:
+    """The token of an Authorization header (RFC 6750). None: it is of another scheme."""
+    scheme, _, token = (header or "").partition(" ")
+    return Secret(token.strip()) if scheme.lower() == "bearer" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class Caller:
 class _Shared:
     """A check that requests with the same credentials, from the same peer, wait for."""
 
-    answer: asyncio.Future[bool | None]
+    answer: asyncio.Future[bool | TokenUser | str | None]
     check: Check
     waiting: int = 0
 
@@ -118,7 +125,13 @@ class Authenticator:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
         user = ""
         try:
-            user, password = parse_basic(header, self._limits)
+            tokens = self._broker.tokens
+            bearer = None if tokens is None else parse_bearer(header)
+            user, password = ("", bearer) if bearer is not None else parse_basic(header, self._limits)
+            if tokens is not None and is_token(password):
+                return await self._token_caller(password, peer, gone)
+            if bearer is not None:
+                raise _unauthenticated("the Bearer credentials are no token")
             users = self._broker.users
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
@@ -127,11 +140,20 @@ class Authenticator:
         except HttpError as error:
             self.refused += error.status == 401
             if header is not None and error.status == 401:
-                self._broker.audit.refused(user, f"login over HTTP: {error.reason}", peer)
+                reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
+                self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
         return Caller(user, self._broker)
 
-    async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool:
+    async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:
+        found = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
+        if not isinstance(found, TokenUser):
+            refused = _unauthenticated("the token was refused")
+            refused.add_note(str(found))  # for the audit: who has the token need not learn about keys and users
+            raise refused
+        return Caller(found, self._broker)
+
+    async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool | TokenUser | str:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
         key = user, password, peer
         if self._waiting >= self._limits.http_logins_max and key not in self._checks:
@@ -158,21 +180,23 @@ class Authenticator:
 
     def _submit(self, key: tuple[str, Secret, str]) -> _Shared:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool | None] = loop.create_future()
+        answer: asyncio.Future[bool | TokenUser | str | None] = loop.create_future()
 
-        def tell(good: bool | None) -> None:
+        def tell(good: bool | TokenUser | str | None) -> None:
             known = self._checks.get(key)
             if known is not None and known.answer is answer:
                 del self._checks[key]
             if not answer.done():
                 answer.set_result(good)
 
-        def done(good: bool | None) -> None:
+        def done(good: bool | TokenUser | str | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
                 loop.call_soon_threadsafe(tell, good)
 
         user, password, peer = key
         try:
+            if self._broker.tokens is not None and is_token(password):
+                return _Shared(answer, self._broker.tokens.submit(password, peer, done))
             return _Shared(answer, self._broker.users.submit_check(user, password, done, peer))
         except RuntimeError:
             raise closing() from None

@@ -52,6 +52,23 @@ class Port(click.ParamType[int | None]):
         return port
 
 
+class Mode(click.ParamType[int]):
+    """Permissions of a file, octal."""
+
+    name = "mode"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            mode = int(value, 8)
+        except ValueError:
+            self.fail(f"{value!r} is no octal number", param, ctx)
+        if not 0 <= mode <= 0o777:
+            self.fail(f"{value!r} is not between 0 and 777", param, ctx)
+        return mode
+
+
 def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     """Options of a TOML file: the names of the command line with `_` or `-`. The command line wins."""
     try:
@@ -63,7 +80,8 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     known = {param.name: param for param in ctx.command.params if param.name != "config"}
     known["http_host"] = known["http_hosts"]
     known["shovel_host"] = known["shovel_hosts"]
-    known["auth_mechanism"] = known["auth_mechanisms"]
+    for name in ("auth_mechanism", "oauth_scopes_claim", "oauth_username_claim", "oauth_algorithm", "websocket_origin"):
+        known[name] = known[f"{name}s"]
     options = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -148,6 +166,38 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     show_default=True,
     help=f"A SASL mechanism that AMQP offers (repeatable, in the order of preference): {', '.join(MECHANISMS)}.",
 )
+@click.option("--oauth-resource-server-id", help="The name of this broker in the tokens of OAuth 2 (aud): turns them on.")
+@click.option("--oauth-jwks", help="Keys that tokens are signed with (JSON Web Key Set): an https URL, or a file.")
+@click.option("--oauth-ca", type=click.Path(), help="Certificates (PEM) of those who sign the key server's; default: the system's.")
+@click.option("--oauth-issuer", help="What a token must have as its issuer (iss).")
+@click.option("--oauth-scope-prefix", help="Prefix of the scopes for this broker; default: its name and a dot.")
+@click.option("--oauth-scopes-claim", "oauth_scopes_claims", multiple=True, help="A claim with scopes besides 'scope' (repeatable).")
+@click.option(
+    "--oauth-username-claim",
+    "oauth_username_claims",
+    multiple=True,
+    default=("sub", "client_id"),
+    show_default=True,
+    help="A claim that names the user (repeatable; the first that is there).",
+)
+@click.option(
+    "--oauth-algorithm",
+    "oauth_algorithms",
+    multiple=True,
+    default=("RS256", "ES256", "EdDSA"),
+    show_default=True,
+    help="An algorithm of signatures that is accepted (repeatable).",
+)
+@click.option("--oauth-verify-audience/--no-oauth-verify-audience", default=True, show_default=True, help="Refuse tokens of others.")
+@click.option(
+    "--proxy-from",
+    multiple=True,
+    help="Address or network of a proxy (repeatable): AMQP's connections from there begin with a header of the PROXY protocol, v1 or v2.",
+)
+@click.option("--unix-socket", type=click.Path(), help="Path of a Unix domain socket for AMQP.")
+@click.option("--unix-socket-mode", type=Mode(), default="600", show_default=True, help="Permissions of the socket's file, octal.")
+@click.option("--websocket-port", type=Port(), default="off", show_default=True, help="Port for AMQP over WebSocket; TLS with --tls-cert.")
+@click.option("--websocket-origin", "websocket_origins", multiple=True, help="Origin of pages that may use it (repeatable; '*': any).")
 @click.option("--audit-log", type=click.Path(), help="File for refused accesses and changes of definitions; they are in the log, too.")
 @click.option(
     "--http-port",
@@ -262,6 +312,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "ready": True,
         "amqp_port": node.amqp_port,
         "amqps_port": node.amqps_port,
+        **({} if node.websocket_port is None else {"websocket_port": node.websocket_port}),
         "http_port": node.http_port,
         "flight_port": node.flight_port(finished.is_set),
         "store_dir": str(node.store.directory) if node.store is not None else None,

@@ -20,6 +20,7 @@ from typing import Any
 
 from flintmq.access import tags as rules
 from flintmq.access.hashes import hash_of, stored_hash
+from flintmq.access.token_user import TokenUser
 from flintmq.definitions import checks
 from flintmq.definitions.checks import bad, members
 from flintmq.definitions.line import BROKER, Actor, Done, Job, Line, Plan, Refused
@@ -474,7 +475,9 @@ class DefinitionsService:
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is set", plan, done)
 
     def _limit_links(self, actor: Actor, record: ParameterRecord) -> None:
-        """Links of a virtual host and of a user. Raises: Refused."""
+        """Links of a virtual host and of a user. A link acts for its user for ever: a token is over some time. Raises: Refused."""
+        if isinstance(actor.user, TokenUser):
+            raise bad(f"shovels and upstreams are set by users of the broker: user '{actor.user}' is named by a token")
         if record.component != checks.SHOVEL or (record.component, record.vhost, record.name) in self.parameters:
             return
         if len(self.of(checks.SHOVEL, record.vhost)) >= self._limits.links_vhost_max:

@@ -512,11 +512,18 @@ class Loop:
         try:
             clear: bytes = entry.tls.receive(data)
         except OSError as error:
-            entry.connection.handler.closed(f"TLS failed: {error}")
+            # What it has to say (an alert, why a request is refused), as far as the socket takes it now.
+            output_cipher(address(self.io), entry, entry.tls.pending())
+            output_flush(address(self.io), address(entry.socket))
+            entry.connection.handler.closed(f"{entry.tls.NAME} failed: {error}")
             self.remove(entry)
             return
         output_cipher(address(self.io), entry, entry.tls.pending())
-        if entry.tls.eof:
+        if entry.tls.over and out_pending(address(entry.socket.cipher)) == 0:
+            entry.tls = None  # net.proxy: what follows is not changed on its way
+            entry.socket.tls = False
+        elif entry.tls.eof:
+            output_flush(address(self.io), address(entry.socket))
             entry.connection.handler.closed("connection closed by peer")
             self.remove(entry)
             return

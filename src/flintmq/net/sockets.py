@@ -488,6 +488,8 @@ def output_encrypt(io: pointer[io_t], entry: Socket | None) -> object:
 
 
 def output_cipher(io: pointer[io_t], entry: Socket | None, cipher: bytes | None) -> object:
+    if not cipher:
+        return  # a layer with nothing to say; the buffer may not be there yet
     place: pointer[uint8_t] = out_reserve(address(entry.socket.cipher), len(cipher))
     if place == NULL:
         raise MemoryError

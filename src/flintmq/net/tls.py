@@ -42,6 +42,10 @@ def server_context(cert_file: str, key_file: str | None, ca_file: str | None = N
 class TlsLayer:
     """One connection's TLS state."""
 
+    NAME = "TLS"
+    # whether bytes pass as they are from now on
+    over = False
+
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()

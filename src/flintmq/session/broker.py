@@ -107,6 +107,8 @@ class Broker:
         self.cluster_name = cluster_name
         self.node_name = "flintmq@localhost"
         self.quotas = Quotas(self.limits, definitions.load_limits(), lambda: len(users))
+        # logins by token (session.token_logins.TokenLogins); None: they are off
+        self.tokens: Any = None
         self.allowance: Allowance | None = None
         if memory_limit is not None:
             one, everybody = self.limits.definitions_vhost_share, self.limits.definitions_share

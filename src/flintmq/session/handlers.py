@@ -335,7 +335,7 @@ class ConnectionHandler:
         if self.state not in (handshake.RUNNING, handshake.CLOSING):
             waited_ms = now_ms - max(self.started_ms, awake_ms)
             if socket.tls is not None and not socket.tls.established and waited_ms >= self.broker.limits.tls_handshake_ms_max:
-                self._cut("TLS handshake timed out")
+                self._cut(f"{socket.tls.NAME} handshake timed out")
             elif waited_ms >= self.broker.limits.handshake_ms_max:
                 self._cut("handshake timed out")
             return

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
 from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response, unknown_mechanism
 from flintmq.access.scram import SCRAM, Conversation, ScramError
+from flintmq.access.secret import Secret
+from flintmq.access.token_user import TokenUser, is_token
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
@@ -116,6 +118,10 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
             raise
         _refused(handler, "", "the response could not be read")
         return
+    if handler.broker.tokens is not None and is_token(password):
+        handler.state = AUTHENTICATING
+        _ask_for_token(handler, password, partial(_token_answer, handler, user))
+        return
     users = handler.broker.users
     if users.refused_from(user, handler.peer_host):
         _refused(handler, user, f"user '{user}' can only connect via localhost")
@@ -133,6 +139,32 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
 def _source(handler: ConnectionHandler) -> str:
     """Whose guesses are counted together: those of an address, or those of all links of one owner, who names the links."""
     return handler.peer_host if handler.trusted is None else f"links of user {handler.trusted}"
+
+
+def _ask_for_token(handler: ConnectionHandler, token: Secret, answer: Callable[[TokenUser | str | None], None]) -> None:
+    """`answer` is called on the connection's loop, at once when the token was verified lately."""
+    tokens, loop = handler.broker.tokens, handler.loop
+    known = tokens.cached(token)
+    if known is not None:
+        answer(known)
+    else:
+        handler.login = tokens.submit(token, _source(handler), lambda found: loop.call(partial(answer, found)))
+
+
+def _token_answer(handler: ConnectionHandler, claimed: str, answer: TokenUser | str | None) -> None:
+    """Who a token says it is; the name that was given with it is not looked at, as by RabbitMQ."""
+    if handler.ended or handler.state != AUTHENTICATING:
+        return
+    if isinstance(answer, TokenUser):
+        handler.broker.tokens.follow(handler, answer)
+        _authenticated(handler, answer, True)
+    elif answer is None:
+        _authenticated(handler, claimed, None)
+    else:
+        handler.login = None
+        _refused(handler, claimed, answer)
+        if handler.socket is not None:
+            handler.loop.touch(handler.socket)
 
 
 def _scram_first(handler: ConnectionHandler, message: bytes) -> None:
@@ -292,8 +324,43 @@ def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> Non
 
 
 def _update_secret(handler: ConnectionHandler, method: spec.ConnectionUpdateSecret) -> None:
-    """RabbitMQ's extension, for secrets that expire (OAuth tokens). Passwords don't: the new one is not looked at, as by RabbitMQ."""
-    handler.send(0, spec.ConnectionUpdateSecretOk())
+    """RabbitMQ's extension, for secrets that expire (OAuth tokens). Passwords don't: the new one is not looked at, as by RabbitMQ.
+
+    Nothing that follows is looked at before the new token is."""
+    if not isinstance(handler.user, TokenUser):
+        handler.send(0, spec.ConnectionUpdateSecretOk())
+        return
+    handler.connection.waiting = True
+    _ask_for_token(handler, Secret(method.new_secret.decode("utf-8", "replace")), partial(_new_token, handler))
+
+
+def _new_token(handler: ConnectionHandler, answer: TokenUser | str | None) -> None:
+    if handler.ended:
+        return
+    handler.login = None
+    handler.connection.waiting = False
+    broker, before = handler.broker, handler.user
+    if handler.state == RUNNING:
+        if not isinstance(answer, TokenUser):
+            reason = answer or "too many tokens wait to be checked"
+        elif str(answer) != str(before):
+            reason = f"it names another user, {str(answer)!r}"
+        elif answer.rights(handler.vhost.name) is None:
+            reason = f"it may not use vhost '{handler.vhost.name}'"
+        else:
+            reason = ""
+            handler.user, handler.user_born = answer, answer.born
+            broker.tokens.follow(handler, answer)
+            if not isinstance(before, TokenUser) or answer.texts != before.texts:
+                broker.permissions.on_changed()  # what channels remember of the old one
+            handler.send(0, spec.ConnectionUpdateSecretOk())
+        if reason:
+            log.error("connection %s: the new token for user %r was refused: %s", handler.name, before, reason)
+            broker.audit.refused(before, f"new token over AMQP: {reason}", handler.peer_host)
+            handler.close(ReplyCode.NOT_ALLOWED, "NOT_ALLOWED - New secret was refused by one of the backends")
+    if handler.socket is not None:
+        handler.loop.resume(handler.socket)
+        handler.loop.touch(handler.socket)
 
 
 Step = Callable[[Any, Any], None]

@@ -24,7 +24,7 @@ from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_pr
 from flintmq.routing.exchange import erlang_term
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import timed
-from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
+from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, each_key
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import BLOCK, DROPPING
@@ -71,7 +71,7 @@ def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     while True:
         version = broker.routes_version
         cache = broker.route_cache(vhost, exchange_name)
-        cacheable = vhost.route_is_cacheable(exchange_name)
+        cacheable = vhost.route_is_cacheable(exchange_name) and not each_key(handler, exchange_name)
         handles = broker.handles_for(vhost, exchange_name, key, None) if cacheable else []
         handler.connection.set_route(channel, cache, route, handles, cacheable)
         if version is broker.routes_version:

@@ -46,6 +46,11 @@ class Quotas:
         self._of_vhosts = {}
         self._of_users = {CONNECTIONS: {}, CHANNELS: {}, CONSUMERS: {}}
 
+    def expect_others(self) -> None:
+        """Users come whom the broker has no record of (tokens): one that it has is never the only one."""
+        known = self._user_count
+        self._user_count = lambda: known() + 1
+
     def put(self, record: LimitsRecord) -> None:
         """What the operator sets from now on (Q3); an empty record takes it away."""
         with self._lock:
@@ -74,7 +79,8 @@ class Quotas:
 
     # --- connections ----------------------------------------------------------------------------------------------------
 
-    def open_connection(self, user: str, vhost: str) -> None:
+    # `user` is an object: a user whom a token names (access.token_user) is a text with more to it, which `str` would refuse.
+    def open_connection(self, user: object, vhost: str) -> None:
         """Raises: PeerError 530."""
         with self._lock:
             here: long = self._of_vhosts.get(vhost, 0)
@@ -90,30 +96,30 @@ class Quotas:
             self._of_vhosts[vhost] = here + 1
             counts[user] = own + 1
 
-    def close_connection(self, user: str, vhost: str) -> None:
+    def close_connection(self, user: object, vhost: str) -> None:
         with self._lock:
             _less(self._of_vhosts, vhost, 1)
             _less(self._of_users[CONNECTIONS], user, 1)
 
     # --- channels and consumers -----------------------------------------------------------------------------------------
 
-    def open_channel(self, user: str) -> None:
+    def open_channel(self, user: object) -> None:
         """Raises: PeerError 530."""
         self._take(CHANNELS, user)
 
-    def add_consumer(self, user: str) -> None:
+    def add_consumer(self, user: object) -> None:
         """Raises: PeerError 530."""
         self._take(CONSUMERS, user)
 
-    def close_channels(self, user: str, count: int) -> None:
+    def close_channels(self, user: object, count: int) -> None:
         with self._lock:
             _less(self._of_users[CHANNELS], user, count)
 
-    def remove_consumer(self, user: str) -> None:
+    def remove_consumer(self, user: object) -> None:
         with self._lock:
             _less(self._of_users[CONSUMERS], user, 1)
 
-    def _take(self, what: str, user: str) -> object:
+    def _take(self, what: str, user: object) -> object:
         with self._lock:
             counts: dict = self._of_users[what]
             own: long = counts.get(user, 0)
@@ -124,7 +130,7 @@ class Quotas:
                 raise PeerError(ReplyCode.NOT_ALLOWED, text, hard=True)
             counts[user] = own + 1
 
-    def _reached(self, user: str, what: str, default: long, own: long) -> long:
+    def _reached(self, user: object, what: str, default: long, own: long) -> long:
         """The limit of a user that `own` of them have reached; -1: none."""
         limits: dict = self._set.get(("user", user), {})
         most = limits.get(what)
@@ -134,7 +140,7 @@ class Quotas:
 
 
 @cfunc
-def _less(counts: dict, name: str, number: long) -> object:
+def _less(counts: dict, name: object, number: long) -> object:
     left: long = counts.get(name, 0) - number
     if left > 0:
         counts[name] = left

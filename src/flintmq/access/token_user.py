@@ -1,0 +1,183 @@
+"""A user whom a token names: what its scopes let it do, until it is over.
+
+in: scopes of a verified token, without their prefix; a virtual host, a name, a routing key. out: patterns as those of access.permissions.
+
+U1  A TokenUser is a text, its name, and goes wherever the name of a user goes. Whoever decides (Users.get, Permissions) sees that it is no
+    plain text and asks the token, never the records of a user with the same name.
+U2  From the token's last millisecond on it may do nothing, whoever still holds it.
+U3  Patterns have one wildcard, `*`, and are matched part by part with no way back: no text of a client makes that long.
+
+Source: rabbit_oauth2_scope.erl and wildcard.erl of RabbitMQ (words of scopes; one without a routing key grants none of a topic exchange).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from flintmq.access.tags import TAGS
+from flintmq.clock import Clock
+from flintmq.ports import UserRecord
+
+_VERBS = ("configure", "write", "read")
+_TAG = "tag:"
+_HEX = frozenset("0123456789abcdefABCDEF")
+# virtual hosts whose patterns one token keeps
+_KEPT = 16
+_births = itertools.count(1)
+
+
+def is_token(password: str) -> bool:
+    """Whether a password looks like a token: three parts, the first of which begins like base64 of a JSON object."""
+    return password.startswith("eyJ") and password.count(".") == 2
+
+
+class Glob:
+    """A pattern with wildcards; its parts are percent-encoded. Raises: ValueError for what is no such encoding."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, text: str) -> None:
+        self.parts = tuple(map(_decoded, text.split("*")))
+
+    @property
+    def is_any(self) -> bool:
+        return len(self.parts) > 1 and not any(self.parts)
+
+    def matches(self, subject: str) -> bool:
+        """O(length of both)."""
+        first, *others = self.parts
+        if not others:
+            return subject == first
+        last = others.pop()
+        if len(subject) < len(first) + len(last) or not subject.startswith(first) or not subject.endswith(last):
+            return False
+        at, end = len(first), len(subject) - len(last)
+        for part in others:
+            at = subject.find(part, at, end)
+            if at < 0:
+                return False
+            at += len(part)
+        return True
+
+
+def _decoded(part: str) -> str:
+    for index, one in enumerate(part):
+        if one == "%" and not (len(part) > index + 2 and part[index + 1] in _HEX and part[index + 2] in _HEX):
+            raise ValueError(f"{part!r} is not percent-encoded")
+    return unquote_to_bytes(part.replace("+", " ")).decode("utf-8", "surrogateescape")
+
+
+class Scope(NamedTuple):
+    """One permission. key: of topic exchanges; None: no routing key of any."""
+
+    verb: str
+    vhost: Glob
+    name: Glob
+    key: Glob | None
+
+
+def parse_scopes(texts: Iterable[str]) -> tuple[list[Scope], tuple[str, ...]]:
+    """Permissions and tags. What is neither, or can't be read, grants nothing."""
+    scopes, tags = [], []
+    for text in texts:
+        if text.startswith(_TAG):
+            tags.append(text[len(_TAG) :])
+            continue
+        verb, _, pattern = text.partition(":")
+        parts = pattern.split("/")
+        if verb not in _VERBS or len(parts) not in (2, 3):
+            continue
+        try:
+            globs = [Glob(part) for part in parts]
+        except ValueError:
+            continue
+        scopes.append(Scope(verb, globs[0], globs[1], globs[2] if len(globs) == 3 else None))
+    return scopes, tuple(tag for tag in TAGS if tag in tags)
+
+
+class Names:
+    """The names that a verb is allowed for, in place of a regular expression."""
+
+    __slots__ = ("_globs", "pattern")
+
+    def __init__(self, globs: list[Glob]) -> None:
+        self._globs = globs
+        # of regular expressions it says whether anything is allowed (Permissions.grants)
+        self.pattern = "scopes" if globs else "^$"
+
+    def search(self, name: str) -> Glob | None:
+        return next((one for one in self._globs if one.matches(name)), None)
+
+    @property
+    def is_any(self) -> bool:
+        return any(one.is_any for one in self._globs)
+
+
+class Rights:
+    """What a token allows in one virtual host, as Permissions reads it."""
+
+    __slots__ = ("configure", "everything", "read", "write")
+
+    def __init__(self, scopes: list[Scope]) -> None:
+        self.configure, self.write, self.read = (Names([one.name for one in scopes if one.verb == verb]) for verb in _VERBS)
+        self.everything = self.configure.is_any and self.write.is_any and self.read.is_any
+
+
+class TokenUser(str):
+    """Args: name; scopes: of the token, without their prefix; expires_ms: wall clock."""
+
+    __slots__ = ("_clock", "_rights", "_scopes", "born", "expires_ms", "tags", "texts")
+
+    def __new__(cls, name: str, scopes: Iterable[str], expires_ms: int, clock: Clock) -> TokenUser:
+        made = super().__new__(cls, name)
+        made.texts = frozenset(scopes)
+        made._scopes, made.tags = parse_scopes(sorted(made.texts))
+        made.expires_ms = expires_ms
+        made.born = next(_births)
+        made._clock = clock
+        made._rights = {}
+        return made
+
+    texts: frozenset[str]
+    tags: tuple[str, ...]
+    expires_ms: int
+    born: int
+    _scopes: list[Scope]
+    _clock: Clock
+    _rights: dict[str, Rights | None]
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.wall_ms() >= self.expires_ms
+
+    def record(self) -> UserRecord | None:
+        """As that of a user of the broker; None: it is over."""
+        return None if self.is_over else UserRecord(str(self), "", self.tags)
+
+    def rights(self, vhost: str) -> Rights | None:
+        """What it may do there; None: not even open it."""
+        if self.is_over:
+            return None
+        if vhost not in self._rights:
+            if len(self._rights) >= _KEPT:
+                self._rights.clear()
+            here = [one for one in self._scopes if one.vhost.matches(vhost)]
+            self._rights[vhost] = Rights(here) if here else None
+        return self._rights[vhost]
+
+    def may_topic(self, vhost: str, verb: str, exchange: str, key: str) -> bool:
+        """Whether a routing key of a topic exchange is allowed to it."""
+        return not self.is_over and any(
+            one.key is not None and one.verb == verb and one.vhost.matches(vhost) and one.name.matches(exchange) and one.key.matches(key)
+            for one in self._scopes
+        )
+
+    def may_every_key(self, vhost: str, verb: str, exchange: str) -> bool:
+        """Whether all routing keys of it are."""
+        return any(
+            one.key is not None and one.key.is_any and one.verb == verb and one.vhost.matches(vhost) and one.name.matches(exchange)
+            for one in self._scopes
+        )
