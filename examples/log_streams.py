@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 from flintmq.clock import SystemClock
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import STREAMS, clear_temporaries, sequence_of
+from flintmq.store.log.containers import STREAMS, sequence_of
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.log.managed import ManagedLog
-from flintmq.store.log.opening import repair_tail
+from flintmq.store.log.managed import ManagedLog, clear_temporaries, repair_tail
 from flintmq.store.log.scan import LogScan
 from flintmq.store.log.writer import LogWriter
 

@@ -45,7 +45,6 @@ APART = {
     "src/flintmq/dataplane/sets.py": "may not know the pipeline, whose rows they are",
     "tests/twins/disk_images.py": "the sectors of a disk, not those of the log",
     "src/flintmq/store/log/containers.py": "record.pxd is no module of Python's",
-    "src/flintmq/store/log/opening.py": "record.pxd is no module of Python's",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

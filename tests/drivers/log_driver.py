@@ -98,7 +98,7 @@ class LogDriver:
             for queue_id, position, expires in places:
                 memset(address(slot), 0, sizeof(slot_t))
                 slot.content = content
-                begun.write_enqueue(self.queue(queue_id), position, address(slot), expires)
+                begun.port.enqueue(begun.port.context, self.queue(queue_id), position, address(slot), expires)
                 message_id = slot.message_id
             if len(places) > 1:
                 self.store.port.placed(self.store.port.context, content)
@@ -112,7 +112,7 @@ class LogDriver:
         memset(address(slot), 0, sizeof(slot_t))
         slot.message_id = message_id
         begun: LogEnrolment = self.begun[tx]
-        begun.write_dequeue(self.queue(queue_id), position, address(slot), 0, 1, 0)
+        begun.port.dequeue(begun.port.context, self.queue(queue_id), position, address(slot), 0, 1, 0)
 
     def tx_commit(self, tx: int) -> int:
         """Returns the ticket; call `tx_applied` once it is durable."""

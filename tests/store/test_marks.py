@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flintmq.store import marks
+from flintmq.store import logs
 from tests.store.rig import Rig
 from tests.store.test_maintenance import queue_of
 
@@ -18,14 +18,14 @@ def test_a_queue_with_a_fresh_record_needs_no_mark() -> None:
     busy.publish(b"x", b"k", b"h", b"b", 1, 0)
     wanted: list[Any] = rig.store.tails_below(border)
     assert [(queue, levels) for queue, levels, _ in wanted] == [(1, [1])]
-    marks.write_marks(rig.store, wanted, rig.messages.tail)
+    rig.store.write_marks(wanted, rig.messages.tail)
     assert rig.store.tails_below(border) == []
     assert len(rig.store.tails_below(rig.messages.tail)) == 2
 
 
 def test_filler_and_names_fit_a_record() -> None:
     """What clients and repairs hand in is cut to what a record of the smallest log holds."""
-    assert len(marks.filler(10**9)[1]) <= marks.FILLER_MAX + 8
-    assert len(marks.filler(-5)[1]) == 8
-    kind, payload = marks.name_record(7, b"t" * 10_000, b"g" * 10_000)
-    assert (kind, len(payload)) == (marks.NAME, 16 + 2 * (2 + marks.NAME_BYTES_MAX))
+    assert len(logs.filler(10**9)[1]) <= logs.FILLER_MAX + 8
+    assert len(logs.filler(-5)[1]) == 8
+    kind, payload = logs.name_record(7, b"t" * 10_000, b"g" * 10_000)
+    assert (kind, len(payload)) == (9, 16 + 2 * (2 + logs.NAME_BYTES_MAX))

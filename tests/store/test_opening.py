@@ -8,7 +8,7 @@ import pytest
 
 from flintmq.errors import OperatorError
 from flintmq.store.log.containers import round_container_size
-from flintmq.store.log.opening import repair_tail
+from flintmq.store.log.managed import repair_tail
 from tests.store.rig import STORE, Rig
 from tests.twins.sim_disk import SimDisk
 

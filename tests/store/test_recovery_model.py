@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flintmq.store.recovery import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Recovery
+from flintmq.store.recovery import Recovery
+from flintmq.store.transaction_log import COMMITTED, OPEN, PREPARED, ROLLED_BACK
 from tests.drivers.recovered import entries_of, live_messages, named_transactions
 from tests.store.test_recovery import Logs, recover_from
 from tests.support import logbytes as lb

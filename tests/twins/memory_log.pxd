@@ -46,7 +46,7 @@ cdef struct memory_log_t:
 cdef bint memory_log_answer(memory_log_t *log, uint32_t run, uint64_t hot_bytes) noexcept nogil
 # Content by its id, a counted reference; NULL when it is gone.
 cdef content_t *memory_log_find(memory_log_t *log, uint64_t message_id) noexcept nogil
-# Gives a held entry its persistence id, as Enrolment.write_enqueue does.
+# Gives a held entry its persistence id, as enrolment_port_t.enqueue does.
 cdef void memory_log_write(memory_log_t *log, slot_t *slot) noexcept nogil
 
 cdef class MemoryLog(LogPort):

@@ -278,33 +278,46 @@ def _pressure(context: p_void) -> c_int:
     return cast(c_int, at_load32(address(log.pressure)))
 
 
+@cfunc
+@exceptval(True, check=True)
+def _write_enqueue(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
+    work: MemoryEnrolment = cast(MemoryEnrolment, context)
+    work.log._refusal()
+    memory_log_write(address(work.log.log), slot)
+    _append(address(work.log.log))
+    work.log.transactions[work.tx].append(("enqueue", queue_get_id(queue), position))
+    return True
+
+
+@cfunc
+@exceptval(True, check=True)
+def _write_dequeue(
+    context: p_void,
+    queue: pointer[queue_t],
+    position: uint64_t,
+    slot: pointer[slot_t],
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+) -> bint:
+    work: MemoryEnrolment = cast(MemoryEnrolment, context)
+    try:
+        work.log._refusal()
+    except KeyError:
+        return False  # its queue was deleted
+    _append(address(work.log.log))
+    work.log.transactions[work.tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
+    return True
+
+
 @cclass
 class MemoryEnrolment:
     """A transaction of a MemoryLog, which keeps what it was asked."""
 
-    def write_enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
-        self.log._refusal()
-        memory_log_write(address(self.log.log), slot)
-        _append(address(self.log.log))
-        self.log.transactions[self.tx].append(("enqueue", queue_get_id(queue), position))
-        return True
-
-    def write_dequeue(
-        self,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> bint:
-        try:
-            self.log._refusal()
-        except KeyError:
-            return False  # its queue was deleted
-        _append(address(self.log.log))
-        self.log.transactions[self.tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
-        return True
+    def __cinit__(self):
+        self.port.context = cast(p_void, self)
+        self.port.enqueue = _write_enqueue
+        self.port.dequeue = _write_dequeue
 
     def decide(self) -> c_int:
         self.log._refusal()

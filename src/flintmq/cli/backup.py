@@ -104,8 +104,7 @@ def _teller(what: str, total: int, quiet: bool) -> Any:
 def _closed(store: Path) -> dict[str, Any]:
     """Facts of a store that nobody has open. Raises: OperatorError."""
     from flintmq.store import backup as copies
-    from flintmq.store.log.inspect import open_store
-    from flintmq.store.log.inspect_streams import open_streams
+    from flintmq.store.log.inspect import open_store, open_streams
 
     view = open_store(store)
     if view.live:
@@ -123,7 +122,7 @@ def _closed(store: Path) -> dict[str, Any]:
 def _check_store(store: Path) -> None:
     """Every byte that a checksum covers, and that records find what they refer to: as `flintmq log verify`. Raises: OperatorError (65)."""
     from flintmq.cli.log import describe, inspect
-    from flintmq.store.log.inspect_streams import check_stream, open_streams
+    from flintmq.store.log.inspect import check_stream, open_streams
 
     _, _, findings = inspect(store)
     for source in open_streams(store, False).logs.values():

@@ -291,7 +291,7 @@ def log_figures(source: Log, state: State) -> dict[str, Any]:
 @click.pass_context
 def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
     """Checks every byte of all logs that a checksum covers, and that records find what they refer to."""
-    from flintmq.store.log.inspect_streams import check_stream, open_streams
+    from flintmq.store.log.inspect import check_stream, open_streams
 
     view, state, findings = inspect(directory)
     notes = notes_of(view, state)

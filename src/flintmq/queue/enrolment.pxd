@@ -9,7 +9,18 @@ cdef struct held_t:             # a message on a queue that nobody sees before `
     uint64_t position
     bint logged
 
+# The log's half of a transaction, of a persistent message and of a logged entry. `context` stands for the transaction in the log. The first
+# writes the content if need be and sets slot.message_id. False: nothing is logged.
+ctypedef bint (*enrol_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except? True
+ctypedef bint (*enrol_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except? True
+
+cdef struct enrolment_port_t:   # NULL everywhere: nothing of the transaction is logged
+    void *context
+    enrol_enqueue_t enqueue
+    enrol_dequeue_t dequeue
+
 cdef class Enrolment:
+    cdef enrolment_port_t port
     cdef held_t *held
     cdef uint32_t held_count
     cdef uint32_t held_size
@@ -17,10 +28,6 @@ cdef class Enrolment:
     cdef bint enqueue(self, queue_t *queue, content_t *content, long long expires_at_ms) except? True
     # A delivered entry goes when the transaction commits. True: its dequeue is part of the log's transaction.
     cdef bint dequeue(self, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except? True
-    # The log's half of the two, of a persistent message and of a logged entry. The first writes the content if need be and sets
-    # slot.message_id. False: nothing is logged.
-    cdef bint write_enqueue(self, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except? True
-    cdef bint write_dequeue(self, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except? True
     # Writes the commit record: the transaction has happened once that is `durable`.
     cdef int decide(self) except -1
     cdef bint durable(self)

@@ -2,8 +2,8 @@
 
 in: messages for queues, delivered entries; the outcome. out: held entries, which nobody sees; in `apply` all of them at once.
 
-This class is a transaction of which nothing is logged. The store's (store/enrolment.py) adds the log's half, and what a branch adds to
-it: runs of entries, staged blocks.
+The log's half stands behind a port (`enrolment_port_t`); without one nothing is logged. The store's LogEnrolment fills the port in, and
+adds what a branch adds to a transaction: runs of entries, staged blocks.
 
 E1  A held entry has its final position when it is added; nobody sees it before `apply`.
 E2  Every held entry is published by `apply` or dropped by `undo`, once.
@@ -57,8 +57,8 @@ class Enrolment:
         held.queue = queue
         queue_incref(queue)
         self.held_count += 1
-        if content.flags & CONTENT_PERSISTENT and queue_is_durable(queue):
-            held.logged = self.write_enqueue(queue, held.position, held.slot, expires_at_ms)
+        if self.port.enqueue != NULL and content.flags & CONTENT_PERSISTENT and queue_is_durable(queue):
+            held.logged = self.port.enqueue(self.port.context, queue, held.position, held.slot, expires_at_ms)
         return True
 
     def dequeue(
@@ -70,21 +70,9 @@ class Enrolment:
         reason: c_int,
         delivered_us: uint64_t,
     ) -> bint:
-        return slot.state & ENTRY_LOGGED != 0 and self.write_dequeue(queue, position, slot, owner, reason, delivered_us)
-
-    def write_enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
-        return False
-
-    def write_dequeue(
-        self,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> bint:
-        return False
+        if self.port.dequeue == NULL or slot.state & ENTRY_LOGGED == 0:
+            return False
+        return self.port.dequeue(self.port.context, queue, position, slot, owner, reason, delivered_us)
 
     # --- outcome --------------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ cdef void list_came_back_locked(list_t *entries, segment_t *segment, uint64_t in
 # it before it scans: an event that it does not know of yet it finds the next time.
 cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t released) noexcept nogil
 
-# --- for list_upkeep (locked)
+# --- for upkeep (locked)
 cdef void segment_free(segment_t *segment) noexcept nogil
 cdef void directory_free(level_t *level) noexcept nogil
 # Place in the directory of the first segment that ends after `index`; level.count when there is none.

@@ -85,3 +85,8 @@ cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) no
 cdef uint64_t queue_expire_many(queue_t *queue, int64_t now_ms, uint64_t most) noexcept nogil
 # When the next entry expires, as the due index knows it from now on; 0: nothing does, or the queue stands on the index's list.
 cdef int64_t queue_rearm(queue_t *queue) noexcept nogil
+
+# --- arrivals in lists that are not in order: priorities, kinds from outside ---------------------------------------------------
+# An entry is available, perhaps before what readers have seen (the list has counted that for them): its kind and consumers are told.
+# `wanted`: consumers that the list knew of when it came.
+cdef void arrived_between(queue_t *queue, uint64_t position, content_t *content, uint32_t wanted) noexcept nogil

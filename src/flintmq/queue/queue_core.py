@@ -32,7 +32,6 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_t
-from cython.cimports.flintmq.queue.arrivals import arrived_between
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back,
     credit_left,
@@ -56,7 +55,6 @@ from cython.cimports.flintmq.queue.entry_list import (
 )
 from cython.cimports.flintmq.queue.expiries import list_take_expired
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
-from cython.cimports.flintmq.queue.list_upkeep import list_destroy
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import (
     delivery_fill,
@@ -92,7 +90,7 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     target_t,
 )
-from cython.cimports.flintmq.queue.upkeep import queue_reclaim
+from cython.cimports.flintmq.queue.upkeep import list_destroy, queue_reclaim
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -540,3 +538,17 @@ def queue_rearm(queue: pointer[queue_t]) -> int64_t:
     at = queue.entries.expiry_min
     spin_unlock(address(queue.entries.lock))
     return at if at and at_cas64(due_at, 0, cast(uint64_t, at)) else 0
+
+
+# --- arrivals in lists that are not in order: beside the path of a message, which has no room for what they need ------------------
+
+
+def arrived_between(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t], wanted: uint32_t) -> void:
+    before: bint = (position >> 56) != queue.entries.level_count - 1
+    kind_arrived(queue, position, content)
+    if wanted:
+        if not before and at_load_ptr(address(queue.manager.exclusive)) != NULL and queue_offer(queue, position):
+            return
+        manager_available(queue, position, content, True)
+    if before:
+        manager_wake_waiters(queue)  # it is served before the head they wait for

@@ -3,7 +3,15 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport list_t, queue_t, restored_t, slot_t
 
-# --- recovery and a clean stop
+# --- recovery and a clean stop. Entries of one queue, before they are put back:
+# Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last).
+cdef uint64_t restored_sort(restored_t *entries, uint64_t count) noexcept nogil
+# Flags the entries with positions first..last as delivered before.
+cdef void restored_mark_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t last) noexcept nogil
+# How many entries have positions first..first+length-1; `*start`: the first of them.
+cdef uint64_t restored_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length, uint64_t *start) noexcept nogil
+# Those of a set in doubt: held, and in the same delivery as before.
+cdef void restored_hold_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length) noexcept nogil
 # Puts entries at given positions, each above every earlier one of its level; not resident. Returns how many were put in: fewer when one
 # was refused.
 cdef uint64_t queue_restore_many(queue_t *queue, restored_t *restored, uint64_t count) noexcept nogil

@@ -9,7 +9,9 @@ position and be telling the log of it.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, void
+import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_wake_waiters
@@ -51,8 +53,79 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import qsort
 
 # --- recovery ---------------------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _by_position(left: pointer[cython.const[void]], right: pointer[cython.const[void]]) -> c_int:
+    a: pointer[restored_t] = cast(pointer[restored_t], cast(p_void, left))
+    b: pointer[restored_t] = cast(pointer[restored_t], cast(p_void, right))
+    if a.position != b.position:
+        return -1 if a.position < b.position else 1
+    return -1 if a.message_id < b.message_id else cast(c_int, a.message_id > b.message_id)
+
+
+def restored_sort(entries: pointer[restored_t], count: uint64_t) -> uint64_t:
+    """Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last)."""
+    i: uint64_t
+    kept: uint64_t = 1
+    sorted_: bint = True
+    spare: restored_t
+    for i in range(1, count):
+        if entries[i - 1].position >= entries[i].position:
+            sorted_ = False
+            break
+    if sorted_:
+        return 0
+    qsort(entries, count, sizeof(restored_t), _by_position)
+    for i in range(1, count):
+        if entries[i].position != entries[kept - 1].position:
+            if i != kept:
+                spare = entries[kept]
+                entries[kept] = entries[i]
+                entries[i] = spare
+            kept += 1
+    return count - kept
+
+
+def restored_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t, start: pointer[uint64_t]) -> uint64_t:
+    low: uint64_t = 0
+    high: uint64_t = count
+    middle: uint64_t
+    while low < high:
+        middle = (low + high) // 2
+        if entries[middle].position < first:
+            low = middle + 1
+        else:
+            high = middle
+    start[0] = low
+    while low < count and entries[low].position - first < length:
+        low += 1
+    return low - start[0]
+
+
+def restored_hold_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t) -> void:
+    at: uint64_t = 0
+    last: uint64_t = restored_range(entries, count, first, length, address(at))
+    last += at
+    while at < last:
+        # It is still in the delivery that it was in when the broker stopped.
+        entries[at].flags = entries[at].flags & ~cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
+        at += 1
+
+
+def restored_mark_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, last: uint64_t) -> void:
+    """Flags the entries with positions first..last as delivered before."""
+    at: uint64_t = 0
+    number: uint64_t = restored_range(entries, count, first, last - first + 1, address(at))
+    number += at
+    while at < number:
+        entries[at].flags |= RESTORED_REDELIVERED
+        at += 1
 
 
 @cfunc

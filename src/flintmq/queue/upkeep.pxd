@@ -1,6 +1,6 @@
 # Housekeeping and figures of a queue. Re-exported by queue_core.pxd.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport delivery_t, queue_t
+from flintmq.queue.types cimport delivery_t, list_t, log_port_t, queue_t, segment_t
 
 # Lower bound of the next expiry (ms on the wall clock), 0 when nothing expires: before it queue_take_expired finds nothing.
 cdef int64_t queue_next_expiry(queue_t *queue) noexcept nogil
@@ -25,3 +25,16 @@ cdef bint queue_content_failed(queue_t *queue, uint64_t position) noexcept nogil
 # The same for an entry that the broker acquired already (queue_take_head).
 cdef bint queue_acquired_failed(queue_t *queue, uint64_t position) noexcept nogil
 cdef uint64_t queue_failed_count(queue_t *queue) noexcept nogil
+
+
+# --- entry lists. Every function takes list_t.lock itself.
+# Frees everything, contents included, and tells the port (may be NULL) of spilled content that goes; nobody may be inside.
+cdef void list_destroy(list_t *entries, log_port_t *port) noexcept nogil
+
+# Frees an unused tail segment and the spare when nothing was added since the last call.
+cdef void list_shrink(list_t *entries) noexcept nogil
+# Detaches the retired segments; list_free_retired frees them once nobody can be inside
+# (`keep_spare`: one stays for the next growth), list_put_back_retired keeps them.
+cdef segment_t *list_take_retired(list_t *entries) noexcept nogil
+cdef void list_free_retired(list_t *entries, segment_t *retired, bint keep_spare) noexcept nogil
+cdef void list_put_back_retired(list_t *entries, segment_t *retired) noexcept nogil

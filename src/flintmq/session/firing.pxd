@@ -4,7 +4,8 @@ from flintmq.core.content cimport content_t
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.queue.handle cimport QueueHandle
 from flintmq.queue.log_port cimport LogPort
-from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.queue.types cimport slot_t
+from flintmq.session.placing cimport Landing
 
 cdef struct fired_t:          # an entry of the schedule, acquired by the broker
     slot_t *slot
@@ -13,7 +14,7 @@ cdef struct fired_t:          # an entry of the schedule, acquired by the broker
     bint logged
     bint aside                # it is left out, and stays where it is until the next start
 
-cdef class Firing:
+cdef class Firing(Landing):
     cdef QueueHandle core             # the schedule's
     cdef LogPort log                  # or None
     cdef Enrolment work               # since `begin`
@@ -25,4 +26,3 @@ cdef class Firing:
     cdef readonly list limited        # ids of queues that dead letters of the batch may have filled over their limit
     cdef readonly list streamed       # ids of streams that it was appended to
     cdef object _free(self)
-    cdef bint _land(self, queue_t *queue, content_t *content, int64_t expires_at_ms) except? True

@@ -19,7 +19,6 @@ from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
     content_decref,
-    content_from_bytes,
     content_header,
     content_incref,
     content_route,
@@ -38,6 +37,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_expired,
 )
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_MOVE, delivery_t, queue_t
+from cython.cimports.flintmq.session.placing import Landing
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
@@ -48,7 +48,7 @@ log = logging.getLogger("flintmq.schedules")
 
 
 @cclass
-class Firing:
+class Firing(Landing):
     """See firing.pyi."""
 
     def __cinit__(self, core: QueueHandle, log: LogPort | None):
@@ -163,24 +163,6 @@ class Firing:
         item: pointer[fired_t] = address(self.fired[index])
         check(not item.aside, b"firing F1 what is left out is not placed", item.position, index)
         return self._land(core.queue, item.content, expires_at_ms)
-
-    def hold(
-        self,
-        core: QueueHandle,
-        exchange: bytes,
-        routing_key: bytes,
-        header: bytes,
-        body: bytes,
-        flags: int,
-        priority: int,
-        expires_at_ms: int = 0,
-    ) -> bool:
-        """See firing.pyi."""
-        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        try:
-            return self._land(core.queue, content, expires_at_ms)
-        finally:
-            content_decref(content)
 
     # --- outcome --------------------------------------------------------------------------------------------------------
 

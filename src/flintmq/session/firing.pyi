@@ -2,8 +2,9 @@ from collections.abc import Callable
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.queue.log_port import LogPort
+from flintmq.session.placing import Landing
 
-class Firing:
+class Firing(Landing):
     """One batch of due messages. Args: core: the schedule's; log: None: nothing is logged. After `take`: begin, place and hold,
     decide, then `apply` when it is durable; or `abandon` before that. One thread."""
 
@@ -25,21 +26,6 @@ class Firing:
         """The others leave the schedule when the batch commits. Raises: StoreError; KeyError: the schedule is deleted."""
     def place(self, index: int, core: QueueHandle, expires_at_ms: int) -> bool:
         """One of them goes to this queue, too. False: it is deleted, or a stream that takes nothing. Raises: StoreError, MemoryError."""
-    def hold(
-        self,
-        core: QueueHandle,
-        exchange: bytes,
-        routing_key: bytes,
-        header: bytes,
-        body: bytes,
-        flags: int,
-        priority: int,
-        expires_at_ms: int = 0,
-    ) -> bool:
-        """A new message as a part of the batch (arguments as QueueHandle.publish): a dead letter, a changed copy.
-
-        False, raises: as `place`.
-        """
     def decide(self, durable: Callable[[], object]) -> bool:
         """Commits the batch; `durable()` is called, on any thread, when it may be applied. False: nothing is logged, apply it now.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import struct
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
@@ -26,6 +26,7 @@ from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
     CONTENT_SHARED,
     content_decref,
+    content_from_bytes,
     content_header,
     content_incref,
     content_t,
@@ -516,3 +517,35 @@ def connection_flush_confirms(connection: pointer[connection_t]) -> void:
                 channel.next_confirming = connection.confirming
                 connection.confirming = channel
         channel = following
+
+
+# --- messages that Python made, in a transaction -----------------------------------------------------------------------------------
+
+
+@cclass
+class Landing:
+    """A part of a transaction that puts messages on queues: `_land` says how."""
+
+    def _land(self, queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t) -> bint:
+        raise NotImplementedError
+
+    def hold(
+        self,
+        core: QueueHandle,
+        exchange: bytes,
+        routing_key: bytes,
+        header: bytes,
+        body: bytes,
+        flags: int,
+        priority: int,
+        expires_at_ms: int = 0,
+    ) -> bool:
+        """Puts a new message on a queue as a part of the transaction (arguments as QueueHandle.publish): a dead letter, a changed copy.
+
+        False: the queue is deleted, or a stream that takes nothing. Raises: StoreError, MemoryError.
+        """
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+        try:
+            return self._land(core.queue, content, expires_at_ms)
+        finally:
+            content_decref(content)

@@ -1,12 +1,12 @@
 # A committed transaction (tx class) on its way through the log: decided when the commit record is durable, then applied.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.handle cimport QueueHandle
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport log_port_t, queue_t
 from flintmq.routing.route_cache cimport destination_t, route_t
 from flintmq.session.connection cimport Connection
+from flintmq.session.placing cimport Landing
 from flintmq.session.types cimport channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 
 cdef enum:                    # late_t.kind: what is due when the transaction takes effect, besides its enrolment; not in the log's transaction
@@ -29,7 +29,7 @@ cdef struct settled_t:
     uint8_t requeue
     bint logged               # its dequeue is part of the log's transaction
 
-cdef class Transaction:
+cdef class Transaction(Landing):
     cdef Connection connection        # None: it ended, or the channel did
     cdef readonly object handler      # session.handlers.ConnectionHandler
     cdef readonly uint16_t number     # of the channel

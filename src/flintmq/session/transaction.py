@@ -28,14 +28,12 @@ from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
     CONTENT_SHARED,
     content_decref,
-    content_from_bytes,
     content_incref,
     content_t,
 )
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
@@ -63,6 +61,7 @@ from cython.cimports.flintmq.session.delivery import write_return
 from cython.cimports.flintmq.session.placing import (
     PUBLISH_IMMEDIATE,
     PUBLISH_MANDATORY,
+    Landing,
     drop_head,
     expiry_on,
     place_on_stream,
@@ -80,7 +79,7 @@ from cython.cimports.flintmq.session.types import (
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 
@@ -196,7 +195,7 @@ def _is_logged(connection: Connection, channel: pointer[channel_t]) -> bint:
 
 
 @cclass
-class Transaction:
+class Transaction(Landing):
     """See module. Made by `begin`; used on its loop's thread only."""
 
     def __init__(self, connection: Connection, number: int):
@@ -334,26 +333,11 @@ class Transaction:
         self.letters = []
         return letters
 
-    def hold(
-        self,
-        core: QueueHandle,
-        exchange: bytes,
-        routing_key: bytes,
-        header: bytes,
-        body: bytes,
-        flags: int,
-        priority: int,
-        expires_at_ms: int = 0,
-    ) -> bool:
-        """Puts a dead letter on a queue as part of the transaction (arguments as QueueHandle.publish). False when it was refused."""
-        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        try:
-            if core.queue.ops != NULL:
-                self._add(LATE_STREAM, core.queue, NULL, content)
-                return True
-            return self.enrolment.enqueue(core.queue, content, expires_at_ms)
-        finally:
-            content_decref(content)
+    def _land(self, queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t) -> bint:
+        if queue.ops != NULL:
+            self._add(LATE_STREAM, queue, NULL, content)
+            return True
+        return self.enrolment.enqueue(queue, content, expires_at_ms)
 
     def write(self) -> None:
         """Writes the commit record; the channel's next transaction begins. Raises StoreError (then call `abandon`).

@@ -28,3 +28,8 @@ cdef bint expire_now(connection_t *connection, queue_t *queue) noexcept nogil
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
 # True when some channel has consumers or unacked deliveries.
 cdef bint connection_consumes(connection_t *connection) noexcept nogil
+
+
+# What consumers leave of a queue that waited for them above its length limit (queue/limits.pxd).
+# A consumer of the queue had its turn and takes no more for now: the queue goes back to its limit, unless others are still to have theirs.
+cdef void limit_after_turn(connection_t *connection, subscription_t *subscription, queue_t *queue) noexcept nogil

@@ -23,6 +23,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
+from cython.cimports.flintmq.queue.limits import queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     consumer_incref,
@@ -37,9 +38,9 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
-from cython.cimports.flintmq.session.limits import limit_after_turn
+from cython.cimports.flintmq.session.placing import drop_head
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, unacked_add
-from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # messages of one target's turn while it has its queue for itself
@@ -392,3 +393,29 @@ def connection_consumes(connection: pointer[connection_t]) -> bint:
             return True
         channel = channel.next_open
     return False
+
+
+# --- the end of a consumer's turn on a queue above its length limit ---------------------------------------------------------------
+
+
+def limit_after_turn(connection: pointer[connection_t], subscription: pointer[subscription_t], queue: pointer[queue_t]) -> void:
+    if not queue_over_limit(queue) or queue_wanted(queue, 1):
+        return
+    if not subscription.dead_letters:
+        connection.dropped[DROP_MAXLEN] += drop_head(queue)
+        if not queue_over_limit(queue):
+            return
+    _keep_limit(connection, queue)  # in slices
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _keep_limit(connection: pointer[connection_t], queue: pointer[queue_t]) -> void:
+    with gil:
+        try:
+            handler = cast(object, connection.owner).handler
+            if handler is not None:
+                handler.keep_limit(queue_get_id(queue))
+        except Exception:
+            logging.getLogger("flintmq.connection").exception("internal error: a queue stays above its limit until the next look")

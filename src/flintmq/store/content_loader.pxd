@@ -6,11 +6,29 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t
-from flintmq.scheduler.actor cimport actor_t, actor_system_t, request_t
+from flintmq.scheduler.actor cimport actor_system_t, actor_t, request_t
 from flintmq.store.cold_pace cimport pace_t
-from flintmq.store.cold_readers cimport readers_t
 from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log.managed cimport ManagedLog
+
+# The readers of the cold reader: at most one worker at a time uses one, and who read a queue last reads on, since its window and its open
+# file are there.
+cdef enum:
+    COLD_READERS_MAX = 32       # readers at most; as many as the actor system has workers
+
+cdef struct readers_t:
+    uint32_t lock               # a spin lock; innermost
+    uint32_t count
+    uint64_t uses
+    void *readers[COLD_READERS_MAX]             # ContentReader, borrowed
+    uint64_t last_queue[COLD_READERS_MAX]
+    uint64_t last_used[COLD_READERS_MAX]
+    bint busy[COLD_READERS_MAX]
+
+# A reader that is free: the one that read this queue last, else the one that rested longest. -1: none is free.
+cdef int readers_take(readers_t *readers, uint64_t queue_id) noexcept nogil
+cdef void readers_give(readers_t *readers, int number) noexcept nogil
+
 
 cdef enum:
     STEP_ENTRIES = 32           # entries between two looks at the clock, at those who are parked, and at the pace

@@ -57,7 +57,6 @@ from cython.cimports.flintmq.scheduler.actor import (
 )
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.store.cold_pace import pace_begin, pace_charge
-from cython.cimports.flintmq.store.cold_readers import COLD_READERS_MAX, readers_give, readers_take
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.message_log import message_log_t
@@ -589,3 +588,33 @@ class ContentLoader:
         )
         if self.on_failed is not None:
             self.on_failed(queue_id, position, message_id)
+
+
+# --- who reads for the cold reader ------------------------------------------------------------------------------------------------
+
+
+def readers_take(readers: pointer[readers_t], queue_id: uint64_t) -> c_int:
+    i: uint32_t
+    best: c_int = -1
+    spin_lock(address(readers.lock))
+    for i in range(readers.count):
+        if readers.busy[i]:
+            continue
+        if readers.last_queue[i] == queue_id:
+            best = i
+            break
+        if best < 0 or readers.last_used[i] < readers.last_used[best]:
+            best = i
+    if best >= 0:
+        readers.uses += 1
+        readers.busy[best] = True
+        readers.last_queue[best] = queue_id
+        readers.last_used[best] = readers.uses
+    spin_unlock(address(readers.lock))
+    return best
+
+
+def readers_give(readers: pointer[readers_t], number: c_int) -> void:
+    spin_lock(address(readers.lock))
+    readers.busy[number] = False
+    spin_unlock(address(readers.lock))

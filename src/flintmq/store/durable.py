@@ -20,8 +20,7 @@ from flintmq.errors import OperatorError, StoreError
 from flintmq.store.directory import make_directory, store_directory
 from flintmq.store.log.containers import round_container_size
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.log.opening import missing_text
-from flintmq.store.log_store import LogStore
+from flintmq.store.log_store import LogStore, missing_text
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.failures import DISK_ERRORS
 

@@ -18,7 +18,7 @@ import contextlib
 import heapq
 import logging
 
-from cython import address, bint, cast, cclass, longlong, pointer
+from cython import address, bint, cast, cclass, cfunc, exceptval, longlong, p_void, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.queue.enrolment import Enrolment
@@ -42,6 +42,62 @@ HOLD_PIECES = 32
 log = logging.getLogger("flintmq.transactions")
 
 
+# --- the port of the enrolment: what it adds goes to the log -----------------------------------------------------------------------------
+
+
+@cfunc
+@exceptval(True, check=True)
+def _write_enqueue(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
+    work: LogEnrolment = cast(LogEnrolment, context)
+    message_id: uint64_t = slot.message_id
+    logs: Logs = work.logs
+    with logs.lock:
+        if (
+            ml_enqueue_tx(address(logs.ml), work.tx, queue.id, position, slot, slot_content(slot), address(message_id), expires_at_ms)
+            == LSN_NEVER
+        ):
+            raise logs.error()
+        queue.logged_at = logs.messages.log.tail
+        work.transaction.enqueues.append(Enqueue(queue.id, message_id, position, expires_at_ms))
+        logs.transactions.name(work.transaction, message_id)
+    return True
+
+
+@cfunc
+@exceptval(True, check=True)
+def _write_dequeue(
+    context: p_void,
+    queue: pointer[queue_t],
+    position: uint64_t,
+    slot: pointer[slot_t],
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+) -> bint:
+    work: LogEnrolment = cast(LogEnrolment, context)
+    lsn: uint64_t
+    logs: Logs = work.logs
+    with logs.lock:
+        lsn = ml_dequeue_tx(
+            address(logs.ml),
+            work.tx,
+            queue.id,
+            position,
+            slot.message_id,
+            owner,
+            reason,
+            delivered_us,
+            cast(uint32_t, (at_load64(address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
+        )
+        if lsn == LSN_NEVER:
+            raise logs.error()
+        if lsn == 0:
+            return False
+        work.transaction.dequeues.append(Dequeue(queue.id, position, slot.message_id))
+        logs.transactions.name(work.transaction, slot.message_id)
+    return True
+
+
 @cclass
 class LogEnrolment(Enrolment):
     """See module, and Enrolment in queue/enrolment.py and transactions/ports.py.
@@ -58,6 +114,9 @@ class LogEnrolment(Enrolment):
         self.queue_ids = set()
         self._runs = {}
         self.singles = {}
+        self.port.context = cast(p_void, self)
+        self.port.enqueue = _write_enqueue
+        self.port.dequeue = _write_dequeue
 
     def begin(self) -> LogEnrolment:
         """Its transaction in the log, of a branch when something is to be logged. Raises: ValueError: the xid is in use."""
@@ -71,53 +130,6 @@ class LogEnrolment(Enrolment):
         self.transaction = transaction
         self.tx = transaction.tx
         return self
-
-    # --- add ------------------------------------------------------------------------------------------------------------
-
-    def write_enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
-        message_id: uint64_t = slot.message_id
-        logs: Logs = self.logs
-        with logs.lock:
-            if (
-                ml_enqueue_tx(address(logs.ml), self.tx, queue.id, position, slot, slot_content(slot), address(message_id), expires_at_ms)
-                == LSN_NEVER
-            ):
-                raise logs.error()
-            queue.logged_at = logs.messages.log.tail
-            self.transaction.enqueues.append(Enqueue(queue.id, message_id, position, expires_at_ms))
-            logs.transactions.name(self.transaction, message_id)
-        return True
-
-    def write_dequeue(
-        self,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> bint:
-        lsn: uint64_t
-        logs: Logs = self.logs
-        with logs.lock:
-            lsn = ml_dequeue_tx(
-                address(logs.ml),
-                self.tx,
-                queue.id,
-                position,
-                slot.message_id,
-                owner,
-                reason,
-                delivered_us,
-                cast(uint32_t, (at_load64(address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
-            )
-            if lsn == LSN_NEVER:
-                raise logs.error()
-            if lsn == 0:
-                return False
-            self.transaction.dequeues.append(Dequeue(queue.id, position, slot.message_id))
-            logs.transactions.name(self.transaction, slot.message_id)
-        return True
 
     # --- add: branches --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 in: the file port, what recovery found; calls of the broker, any thread. out: logs on disk, recovered entries in their queues, records.
 
 LSNs that this face gives out are tickets (store/logs).
-I1  Nothing is appended before the tail that a scan found was made durable again (opening.py).
+I1  Nothing is appended before the tail that a scan found was made durable again (managed I6).
 I2  A Commit record is on disk only after all messages of its transaction (writer.py I1), and its effects are applied after that.
 I3  After a failure of the disk nothing becomes durable any more; `failure` says what happened.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 
 from cython import NULL, address, cclass, pointer
 from cython import int as c_int
@@ -26,7 +27,13 @@ from cython.cimports.flintmq.store.content_loader import ContentLoader, store_lo
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
-from cython.cimports.flintmq.store.log.record import BLOCK_CLEAN
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_CLEAN,
+    RECORD_MESSAGE_DELETE,
+    RECORD_QUEUE_END,
+    RECORD_QUEUE_MARK,
+    RECORD_REDELIVERED,
+)
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter, log_port_wake
 from cython.cimports.flintmq.store.logs import Logs
@@ -60,17 +67,19 @@ from flintmq.config import Limits
 from flintmq.core import failpoints
 from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import TxState
-from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.log.opening import check_whole, clear_pages, open_log, set_damage_aside, take_back_clean
+from flintmq.store.log.managed import open_log, set_damage_aside, take_back_clean
 from flintmq.store.log.space import message_floors, page_floors
+from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
 from flintmq.store.tx_runs import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
 
+# ranges in one Queue-Redelivered: it must fit into the smallest write buffer
+RANGES_MAX = 128
 # bytes that --max-write-buffers counts in
 WRITE_BUFFER = 1 << 20
 # containers of the transaction and page log kept ready
@@ -254,7 +263,7 @@ class LogStore(LogPort):
         # Nor may the mark of a clean stop be the last block while this run delivers messages: deliveries are not logged.
         if not reopened and not self.was_clean:
             return
-        marks.write_nothing(self)
+        self.write_nothing()
         self.writer.flush()
         for managed in reopened:
             if managed.durable_lsn >= managed.tail:
@@ -327,9 +336,9 @@ class LogStore(LogPort):
         transactions = self.transactions
         # The message log may name a transaction whose start was lost: a new one must not get its id.
         while self.transaction_records.tail <= self.recovery.named_tx_max:
-            self.transaction_records.append(*marks.filler(self.recovery.named_tx_max - self.transaction_records.tail))
+            self.transaction_records.append(*filler(self.recovery.named_tx_max - self.transaction_records.tail))
         for message_id in self.recovery.homeless:
-            self.messages.append(marks.MESSAGE_DELETE, b"", message_id)
+            self.messages.append(RECORD_MESSAGE_DELETE, b"", message_id)
         # Sets whose Commit was durable and whose End was not: what still stands is dequeued now, and not put back.
         for queue_id, position, message_id, consumer_id, acquired_us in self.recovery.taken:
             ml_dequeue_plain(address(self.logs.ml), queue_id, position, message_id, consumer_id, REASON_ACK, acquired_us, 0)
@@ -473,7 +482,7 @@ class LogStore(LogPort):
             known = self.queues.pop(queue_id, None) is not None and self.recovery is None
             if self.recovery is not None:
                 self.recovery.marks.pop(queue_id, None)
-            end: uint64_t = marks.write_queue_end(self, queue_id)
+            end: uint64_t = self.messages.append(RECORD_QUEUE_END, struct.pack("<Q", queue_id))[1]
             self.bulk.drop_inbox(queue_id)
             for transaction in self.transactions.table.values():
                 if transaction.stage is not None and queue_id in transaction.stage.numbers:
@@ -504,15 +513,15 @@ class LogStore(LogPort):
             self.maintenance.stop()
         self.loader.stop()
         if clean and self.logs.failure is None:
-            marks.write_redelivered(self, [self._redelivered(handle) for handle in self.queues.values()])
-            marks.write_marks(self, self.tails_below(0))
+            self.write_redelivered([self._redelivered(handle) for handle in self.queues.values()])
+            self.write_marks(self.tails_below(0))
         self.writer.stop()
         written = self.logs.failure is None and self._write_rest()
         while clean and written and self.streams is not None and self.streams.mark():
             written = self._write_rest()
         if clean and written:
             failpoints.hit("restart-marked")
-            marks.write_nothing(self)
+            self.write_nothing()
             self.writer.flush(BLOCK_CLEAN)
         self.logs.run_due()
         self.logs.reader.close()
@@ -582,10 +591,33 @@ class LogStore(LogPort):
         result.extend((queue_id, list(levels), None) for queue_id, levels in recovered.items() if any(levels))
         return result
 
-    def marked(self, handle: QueueHandle, lsn: int) -> None:
-        """A mark of the queue stands at this LSN."""
-        if lsn > handle.queue.logged_at:
-            handle.queue.logged_at = lsn
+    def write_marks(self, tails: object, known_at: int = 0) -> int:
+        """Queue-Mark for each (queue id, highest index per level, handle or None). Returns how many were written.
+
+        known_at: tail of the log before the indexes were read: what came after that has a record of its own at or above it.
+        """
+        handle: QueueHandle
+        lsn: uint64_t = known_at
+        written = 0
+        for queue_id, levels, handle in tails:
+            self.messages.append(RECORD_QUEUE_MARK, struct.pack(f"<QII{len(levels)}Q", queue_id, len(levels), 0, *levels))
+            if handle is not None and lsn > handle.queue.logged_at:
+                handle.queue.logged_at = lsn
+            written += 1
+        return written
+
+    def write_redelivered(self, queues: object) -> None:
+        """Queue-Redelivered: the entries that were delivered before, as (queue id, ranges of positions)."""
+        for queue_id, ranges in queues:
+            for at in range(0, len(ranges), RANGES_MAX):
+                part = ranges[at : at + RANGES_MAX]
+                payload = struct.pack("<QII", queue_id, len(part), 0) + b"".join(struct.pack("<QQ", *one) for one in part)
+                self.messages.append(RECORD_REDELIVERED, payload)
+
+    def write_nothing(self) -> None:
+        """One record in each log that says nothing: the first block of a run needs one, and the block that says "stopped cleanly"."""
+        for one in (self.messages, self.transaction_records):
+            one.append(*nothing(one))
 
     # --- running without threads (tests), maintenance -------------------------------------------------------------------
 
@@ -649,3 +681,32 @@ class LogStore(LogPort):
     def is_live(self, message_id: int) -> bool:
         """Whether a message with this id is in the log and has a place."""
         return self.messages.is_live(message_id)
+
+
+def check_whole(files: object, store_dir: str, last_blocks: dict) -> None:
+    """Both logs are there, or none is. Args: last_blocks: log -> LSN of its last block, 0 for one without any.
+
+    A directory that is there and empty stands for a log that somebody gave up. Raises: StoreError.
+    """
+    names = files.list_dir(store_dir)
+    for missing, other in (("messages", "transactions"), ("transactions", "messages")):
+        if missing not in names and last_blocks[other]:
+            raise StoreError(missing_text(f"{store_dir}/{missing}", f"{store_dir}/{other} is a log in use"))
+
+
+def missing_text(path: str, why: str) -> str:
+    """What to say of a log's directory that should be there."""
+    return (
+        f"{path} is missing, but {why}: starting without it would lose what it holds. Put it back (is its disk mounted?); to go on"
+        " without it, make an empty directory of that name"
+    )
+
+
+def clear_pages(files: object, directory: str) -> None:
+    """Spilled transient messages don't survive: their log starts empty."""
+    names = files.list_dir(directory)
+    for name in names:
+        files.unlink(f"{directory}/{name}")
+    files.make_dir(directory)
+    if names:
+        files.sync_dir(directory)

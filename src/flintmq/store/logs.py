@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import struct
 import threading
 from collections import deque
 from itertools import count
@@ -23,6 +24,7 @@ from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_t
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import log_begin, log_end
 from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.record import RECORD_NAME, RECORD_NOTE, RECORD_REDELIVERED
 from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.flintmq.store.message_log import list_free_all
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
@@ -30,10 +32,33 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreBusyError, StoreError
-from flintmq.store import marks
 from flintmq.store.transaction_log import TransactionLog
 
 log = logging.getLogger("flintmq.store")
+
+NAME_CONSUMER = 1
+NAME_BYTES_MAX = 255
+FILLER_MAX = 1024
+
+
+def nothing(log: object) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: a record that says nothing, for the block that carries it. `log`: the message or transaction log."""
+    if log.name == "messages":
+        return RECORD_REDELIVERED, struct.pack("<QII", 0, 0, 0)
+    return filler(0)
+
+
+def filler(size: int) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: a note that says nothing and takes about `size` bytes, at most 1 KiB, of the transaction log."""
+    size = min(max(size, 0), FILLER_MAX)
+    return RECORD_NOTE, struct.pack("<HHI", 0, 0, size) + bytes(size)
+
+
+def name_record(consumer_id: int, tag: bytes, group: bytes) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: which consumer tag and group a consumer id stands for."""
+    tag, group = tag[:NAME_BYTES_MAX], group[:NAME_BYTES_MAX]
+    payload = struct.pack("<IIQ", NAME_CONSUMER, 0, consumer_id)
+    return RECORD_NAME, payload + struct.pack("<H", len(tag)) + tag + struct.pack("<H", len(group)) + group
 
 
 @cclass
@@ -85,7 +110,7 @@ class Logs:
     def note_consumer(self, consumer_id: uint32_t, tag: bytes | None, group: bytes | None) -> c_int:
         """See LogPort."""
         if not self.messages.failed:  # a name is for the pipeline: the failure itself is told elsewhere
-            self.messages.append(*marks.name_record(consumer_id, tag, group))
+            self.messages.append(*name_record(consumer_id, tag, group))
         return 0
 
     def take_released(self) -> list:

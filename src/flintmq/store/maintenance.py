@@ -15,10 +15,10 @@ from typing import Any
 
 from flintmq.config import Limits
 from flintmq.errors import StoreError
-from flintmq.store import marks
 from flintmq.store.copy_forward import copy_container
 from flintmq.store.log.log import CONTAINER_SEALED
 from flintmq.store.log.managed import NO_MEANS
+from flintmq.store.logs import nothing
 
 log = logging.getLogger("flintmq.store")
 
@@ -271,10 +271,10 @@ class Maintenance:
         # The base is told by the next block: a log that nobody writes to must tell it, too. A full one would else never be freed,
         # since its publishers wait for that.
         if messages.base > messages.base_durable and not messages.dirty:
-            messages.append(*marks.nothing(messages))
+            messages.append(*nothing(messages))
             store.writer.kick()
         if store.transaction_records.base > store.transaction_records.base_durable and not store.transaction_records.dirty:
-            store.transaction_records.append(*marks.nothing(store.transaction_records))
+            store.transaction_records.append(*nothing(store.transaction_records))
             store.writer.kick()
         if messages.base > messages.base_durable or store.transaction_records.base > store.transaction_records.base_durable:
             self.busy = True
@@ -283,7 +283,7 @@ class Maintenance:
         """Writes anew what says how far the positions of queues have come, where the base would pass it."""
         at = self.store.messages.tail
         tails = [one for one in self.store.tails_below(target) if self._marked.get(one[0], 0) < target]
-        marks.write_marks(self.store, tails, at)
+        self.store.write_marks(tails, at)
         for queue_id, levels, handle in tails:
             if len(levels) > 1 or handle is None:
                 self._marked[queue_id] = at

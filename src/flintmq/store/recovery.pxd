@@ -1,5 +1,5 @@
 # Recovery of the message log (and, before it, the transaction log): what a restart puts back. docs/RELIABILITY.md has the rules.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.log.record cimport record_t
 from flintmq.store.log.scan cimport LogScan
@@ -13,7 +13,7 @@ cdef class Recovery:
     cdef readonly uint64_t location_count
     cdef named_t *names         # in the order of `live`
     cdef readonly uint64_t name_count
-    cdef readonly dict transactions      # id -> RecoveredTx (recovery.py): xid, state, rows, heuristic, ended, references
+    cdef readonly dict transactions      # id -> RecoveredTx (transaction_log.py): xid, state, rows, heuristic, ended, references
     cdef readonly dict notes             # (kind, key) -> value
     cdef readonly dict marks             # queue id -> tuple of highest position index per level, from Queue-Mark and from entries
     cdef readonly list unknown_queues    # ids the log names that are not in SQL and at or below its high water: their entries ended
@@ -30,3 +30,9 @@ cdef class Recovery:
     cdef object _error
     cdef LogScan _scan                 # of the transaction log, while it is read
     cdef uint64_t _behind              # the last record of the transaction log that was read ends there
+
+# --- applying the table
+# Applies the decision table (recovery.lookup) to every place. last_damage: the LSN behind the last damaged stretch, 0 = none.
+cdef void work_decide(work_t *work, const uint8_t *table, uint64_t last_damage, uint64_t lost_max) noexcept nogil
+# Writes what lives into arrays of the sizes that work_decide counted. `live` is the memory of work.seen itself. flags: of every entry.
+cdef void result_fill(work_t *work, restored_t *entries, live_t *live, location_t *locations, named_t *names, uint32_t flags) noexcept nogil

@@ -3,7 +3,8 @@
 in: a scan of the transaction log and one of the message log, the queue ids that the definitions know. out: live messages, the entries of
 every queue in position order, transactions with what is in doubt, and a report. Writes nothing: run twice, it finds the same.
 
-I1  Transactions are read first; what happened to a place is decided by the table of decisions.py alone.
+I1  Transactions are read first; what happened to a place is decided by the table below alone: every place goes through it, those of plain
+    messages, too. Exactly one row matches every combination of facts (tests/store/test_decisions.py goes through the whole product).
 I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
 I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
     would look like an open transaction.
@@ -12,115 +13,484 @@ I4  After an unclean stop every entry counts as delivered before; so it does whe
 
 from __future__ import annotations
 
-import heapq
-import struct
+import functools
 from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import product
 from typing import Any
 
 import cython
-from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
-from cython.cimports.flintmq.queue.types import RESTORED_REDELIVERED, restored_t
-from cython.cimports.flintmq.store.log.record import (
-    RECORD_ACQUIRE_SET,
-    RECORD_COMMIT,
-    RECORD_DTX_START,
-    RECORD_END,
-    RECORD_HEURISTIC,
-    RECORD_NOTE,
-    RECORD_PREPARE,
-    RECORD_ROLLBACK,
-    RECORD_TX_COPY,
-    RECORD_TX_DELETE,
-    RECORD_TX_START,
-    align8,
-    position_number,
-    position_waits,
-    record_t,
-)
+from cython.cimports.flintmq.queue.restoring import restored_hold_range, restored_mark_range, restored_range, restored_sort
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.store.log.record import align8, position_number, position_waits, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.recovery_read import (
+    CONTENT_BELOW_BASE,
+    CONTENT_DAMAGED,
+    CONTENT_PRESENT,
+    CONTENT_TORN,
+    DEQUEUE_PLAIN,
+    ENQUEUE_PLAIN,
     LOST_NO_PLACE,
     LOST_NO_POSITION,
     LOST_TAKEN,
     OUTCOME_HELD,
+    OUTCOME_LIVE,
+    OUTCOME_LOST,
     OUTCOME_PENDING,
     SEEN_ENDED,
+    SEEN_EXPIRES,
     SEEN_EXTRA,
+    SEEN_GONE,
     SEEN_LIVE,
+    SEEN_MISSING,
     SEEN_MOVED,
     SEEN_OLD,
+    SEEN_PLACE,
+    extra_of,
     extra_t,
+    live_t,
+    location_t,
     lost_t,
     moved_t,
+    name_node_t,
+    named_t,
+    place_at,
+    place_position,
+    queue_at,
     queue_info_t,
     range_t,
-    row_t,
+    seen_at,
     seen_place_t,
     seen_t,
     tx_info_t,
     vector_add,
+    work_complete,
     work_free,
     work_gap,
     work_gap_end,
     work_init,
-    work_queue,
+    work_purged,
     work_record,
     work_t,
+    work_transactions,
     work_trim,
     work_tx,
-    work_used,
-)
-from cython.cimports.flintmq.store.recovery_result import (
-    result_fill,
-    result_hold_range,
-    result_mark_range,
-    result_range,
-    result_sort,
-    work_decide,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memmove
 
 from flintmq.errors import StoreError
-from flintmq.store import decisions
-from flintmq.store.transaction_log import NOTE_RUN
+from flintmq.store.transaction_log import COMMITTED, OPEN, PREPARED, ROLLED_BACK, RecoveredTx, in_call_order, read_record
 
-# states of a transaction, as Tx-Copy writes them
-OPEN, PREPARED, COMMITTED, ROLLED_BACK = 1, 2, 3, 4
+# --- the decision table: what becomes of one place of a message, from five facts that the logs say of it ------------------------------
+#
+# The rule of seed 003 for a transaction that is not there: it was valid as long as a message named it, so the message ended further
+# along. When the log shows that end (Delete, flag 8, or a plain dequeue), the place ended; when it shows none, that is LOST.
+# A transaction that was open when the broker stopped has rolled back.
 
 
-@dataclass(slots=True)
-class RecoveredTx:
-    """A transaction that the log still has.
+class Content(IntEnum):
+    """Whether the message can be read."""
 
-    was_open: it had no outcome when the broker stopped and counts as rolled back: a Rollback is to be logged. start_lost: not even its
-    start became durable: a Tx-Copy is to be logged for it, and the transaction log has to go on above its id. references: live messages
-    that name it; at 0 a transaction with an outcome may be deleted, once the homeless messages are. Prepared ones only: `enqueues`
-    (queue id, message id, expires_at_ms, position or 0, body length, number) in the order of the calls (per queue; over queues as far as
-    the log tells), where `number` is the running number of an enqueue that waits for its position, else -1; and `dequeues` (queue id,
-    position, message id) in LSN order. `sets`: rows (queue id, first position, count) that it dequeues, for
-    consumer_id, acquired at acquired_us
-    (microseconds of the wall clock, 0 not known); empty once
-    it ended.
-    """
+    PRESENT = 0
+    BELOW_BASE = 1  # its first record is below the base: not needed any more when the base moved
+    TORN = 2  # its last chunks were in the tail that is cut off: never confirmed
+    DAMAGED = 3  # it should be there
 
-    id: int
-    xid: bytes = b""
-    state: int = OPEN
-    rows: list[tuple[int, int, int]] = field(default_factory=list)
-    heuristic: int = 0
-    ended: bool = False
-    references: int = 0
-    was_open: bool = False
-    start_lost: bool = False
-    enqueues: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    dequeues: list[tuple[int, int, int]] = field(default_factory=list)
-    sets: list[tuple[int, int, int]] = field(default_factory=list)
-    consumer_id: int = 0
-    acquired_us: int = 0
+
+class Enqueue(IntEnum):
+    """What put the message there."""
+
+    PLAIN = 0
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    OPEN = 3
+    PREPARED = 4
+    UNKNOWN = 5  # a transaction that the transaction log does not have
+
+
+class Dequeue(IntEnum):
+    """What took it from there."""
+
+    NONE = 0
+    PLAIN = 1
+    COMMITTED = 2
+    ROLLED_BACK = 3
+    OPEN = 4
+    PREPARED = 5
+    UNKNOWN = 6
+
+
+class Queue(IntEnum):
+    """Whether the definitions know the queue."""
+
+    KNOWN = 0
+    GONE = 1  # not in SQL, and its id was given out once; or the log has its Queue-End
+    ABOVE = 2  # an id that SQL never gave out
+
+
+class Outcome(IntEnum):
+    """What recovery does with the place."""
+
+    LIVE = 0
+    HELD = 1  # there, but a prepared transaction wants to take it
+    PENDING = 2  # a prepared transaction wants to put it there
+    ENDED = 3
+    LOST = 4  # named in the report
+    REFUSE = 5  # the store must not open: log and definitions do not belong together
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row; an empty set of a column matches everything."""
+
+    outcome: Outcome
+    why: str
+    queue: frozenset[Queue] = frozenset()
+    ended: frozenset[bool] = frozenset()
+    content: frozenset[Content] = frozenset()
+    enqueue: frozenset[Enqueue] = frozenset()
+    dequeue: frozenset[Dequeue] = frozenset()
+
+    def matches(self, content: Content, enqueue: Enqueue, dequeue: Dequeue, ended: bool, queue: Queue) -> object:
+        return (
+            (not self.queue or queue in self.queue)
+            and (not self.ended or ended in self.ended)
+            and (not self.content or content in self.content)
+            and (not self.enqueue or enqueue in self.enqueue)
+            and (not self.dequeue or dequeue in self.dequeue)
+        )
+
+
+_KNOWN = frozenset({Queue.KNOWN})
+_ALIVE = frozenset({False})
+_READABLE = frozenset({Content.PRESENT})
+_WANTED = frozenset({Content.PRESENT, Content.DAMAGED})
+_TAKEN = frozenset({Dequeue.PLAIN, Dequeue.COMMITTED})
+_NOT_TAKEN = frozenset(Dequeue) - _TAKEN
+_UNDONE = frozenset({Enqueue.ROLLED_BACK, Enqueue.OPEN})
+_STANDS = frozenset({Enqueue.PLAIN, Enqueue.COMMITTED})
+_FREE = frozenset({Dequeue.NONE, Dequeue.ROLLED_BACK, Dequeue.OPEN})
+
+ROWS: tuple[Row, ...] = (
+    Row(Outcome.REFUSE, "the log names a queue id that the definitions never gave out", frozenset({Queue.ABOVE})),
+    Row(Outcome.ENDED, "the queue was deleted, with everything on it", frozenset({Queue.GONE})),
+    Row(Outcome.ENDED, "the message's life ended", _KNOWN, frozenset({True})),
+    Row(Outcome.ENDED, "the base passed the message: it ended or was copied", _KNOWN, _ALIVE, frozenset({Content.BELOW_BASE})),
+    Row(Outcome.ENDED, "the message was never written to its end, so never confirmed", _KNOWN, _ALIVE, frozenset({Content.TORN})),
+    Row(Outcome.ENDED, "it was taken", _KNOWN, _ALIVE, _WANTED, frozenset(), _TAKEN),
+    Row(Outcome.ENDED, "its transaction did not commit", _KNOWN, _ALIVE, _WANTED, _UNDONE, _NOT_TAKEN),
+    Row(
+        Outcome.LOST,
+        "the message's content is in a damaged part of the log",
+        _KNOWN,
+        _ALIVE,
+        frozenset({Content.DAMAGED}),
+        frozenset(Enqueue) - _UNDONE,
+        _NOT_TAKEN,
+    ),
+    Row(
+        Outcome.LOST,
+        "enqueued by a transaction that the transaction log does not have",
+        _KNOWN,
+        _ALIVE,
+        _READABLE,
+        frozenset({Enqueue.UNKNOWN}),
+        _NOT_TAKEN,
+    ),
+    Row(
+        Outcome.LOST,
+        "dequeued by a transaction that the transaction log does not have",
+        _KNOWN,
+        _ALIVE,
+        _READABLE,
+        _STANDS | {Enqueue.PREPARED},
+        frozenset({Dequeue.UNKNOWN}),
+    ),
+    Row(Outcome.LIVE, "it is there", _KNOWN, _ALIVE, _READABLE, _STANDS, _FREE),
+    Row(Outcome.HELD, "a prepared transaction takes it", _KNOWN, _ALIVE, _READABLE, _STANDS, frozenset({Dequeue.PREPARED})),
+    Row(
+        Outcome.PENDING,
+        "a prepared transaction puts it there",
+        _KNOWN,
+        _ALIVE,
+        _READABLE,
+        frozenset({Enqueue.PREPARED}),
+        _FREE | {Dequeue.PREPARED},
+    ),
+)
+
+
+def index(content: int, enqueue: int, dequeue: int, ended: bool, queue: int) -> int:
+    """Place of a combination in `lookup()`."""
+    return (((content * len(Enqueue) + enqueue) * len(Dequeue) + dequeue) * 2 + ended) * len(Queue) + queue
+
+
+def row_of(content: Content, enqueue: Enqueue, dequeue: Dequeue, ended: bool, queue: Queue) -> Row:
+    """The row that decides. Raises: StopIteration can't happen (I1)."""
+    return next(row for row in ROWS if row.matches(content, enqueue, dequeue, ended, queue))
+
+
+@functools.cache
+def lookup() -> bytes:
+    """The outcome of every combination, at `index(...)`; with 8 x the row's number added (outcome = value & 7)."""
+    table = bytearray(len(Content) * len(Enqueue) * len(Dequeue) * 2 * len(Queue))
+    for content, enqueue, dequeue, ended, queue in product(Content, Enqueue, Dequeue, (False, True), Queue):
+        row = row_of(content, enqueue, dequeue, ended, queue)
+        table[index(content, enqueue, dequeue, ended, queue)] = row.outcome + 8 * ROWS.index(row)
+    return bytes(table)
+
+
+# --- every place gets its outcome, and what lives is written into arrays ----------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _lose(work: pointer[work_t], message_id: uint64_t, queue_id: uint64_t, position: uint64_t, row: uint32_t, most: uint64_t) -> void:
+    lost: pointer[lost_t]
+    work.lost_count += 1
+    if work.lost.count >= most:
+        return
+    lost = cast(pointer[lost_t], vector_add(address(work.lost), sizeof(lost_t)))
+    if lost == NULL:
+        work.failed = True
+        return
+    lost.message_id = message_id
+    lost.queue_id = queue_id
+    lost.position = position
+    lost.row = row
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _decide(
+    table: pointer[cython.const[uint8_t]], content: uint32_t, enqueue: uint32_t, dequeue: uint32_t, ended: uint32_t, queue: uint32_t
+) -> uint8_t:
+    return table[(((content * 6 + enqueue) * 7 + dequeue) * 2 + ended) * 3 + queue]
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _stands(work: pointer[work_t], message_id: uint64_t, queue: uint32_t, position: uint64_t, verdict: uint8_t, most: uint64_t) -> uint8_t:
+    """Counts one decided place; the outcome, which is LOST for an entry without a position."""
+    outcome: uint8_t = verdict & 7
+    row: uint32_t = verdict >> 3
+    if outcome <= OUTCOME_HELD and (position == 0 or position_waits(position)):
+        outcome = OUTCOME_LOST
+        row = LOST_NO_POSITION
+    if outcome <= OUTCOME_HELD:
+        queue_at(work, queue).count += 1
+        work.entry_count += 1
+    elif outcome == OUTCOME_LOST:
+        _lose(work, message_id, queue_at(work, queue).id, 0 if position_waits(position) else position, row, most)
+    return outcome
+
+
+def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], last_damage: uint64_t, lost_max: uint64_t) -> void:
+    i: uint64_t
+    message_id: uint64_t
+    next_moved: uint64_t = 0
+    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+    entry: pointer[seen_t]
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    nodes: pointer[name_node_t] = cast(pointer[name_node_t], work.names.data)
+    info: pointer[tx_info_t]
+    content: uint32_t
+    ended: uint32_t
+    number: uint32_t
+    outcome: uint8_t
+    places: uint64_t
+    alive: uint64_t
+    work_complete(work)
+    for i in range(work.seen.count):
+        entry = seen_at(work, i)
+        message_id = entry.lsn
+        if entry.flags & SEEN_MOVED:
+            while moved[next_moved].index < i:
+                next_moved += 1
+            message_id = moved[next_moved].id
+        if entry.flags & SEEN_OLD:
+            continue
+        content = CONTENT_PRESENT
+        if entry.flags & SEEN_MISSING:
+            content = CONTENT_BELOW_BASE if message_id < work.base[0] else CONTENT_DAMAGED
+        ended = 1 if entry.flags & SEEN_ENDED else 0
+        places = 0
+        alive = 0
+        if entry.flags & SEEN_EXTRA:
+            extra = extra_of(work, entry)
+            if extra.missing and content == CONTENT_PRESENT:
+                content = CONTENT_DAMAGED if entry.lsn < last_damage else CONTENT_TORN
+            number = extra.first
+            while number:
+                place = place_at(work, number)
+                places += 1
+                place.position = place_position(work, place)
+                place.row = 0
+                if work_purged(work, place.queue, place.position):
+                    place.dequeue = DEQUEUE_PLAIN
+                place.outcome = _stands(
+                    work,
+                    message_id,
+                    place.queue,
+                    place.position,
+                    _decide(table, content, place.enqueue, place.dequeue, ended, queue_at(work, place.queue).status),
+                    lost_max,
+                )
+                if place.outcome <= OUTCOME_PENDING:
+                    alive += 1
+                number = place.next
+            number = extra.names
+            if alive:
+                work.location_count += alive
+                while number:
+                    info = work_tx(work, nodes[number - 1].tx)
+                    info.references += 1
+                    work.name_count += 1
+                    number = nodes[number - 1].next
+            elif number and not ended:
+                work.homeless_count += 1
+        elif entry.flags & SEEN_PLACE:
+            places = 1
+            if work_purged(work, entry.queue, entry.word):
+                entry.flags |= SEEN_GONE
+            outcome = _stands(
+                work,
+                message_id,
+                entry.queue,
+                entry.word,
+                _decide(table, content, ENQUEUE_PLAIN, 1 if entry.flags & SEEN_GONE else 0, ended, queue_at(work, entry.queue).status),
+                lost_max,
+            )
+            if outcome == OUTCOME_LIVE:
+                alive = 1
+        if alive:
+            entry.flags |= SEEN_LIVE
+            work.live_count += 1
+        else:
+            work.dead_count += 1
+            if places == 0 and not ended and content != CONTENT_TORN and entry.lsn < last_damage:
+                _lose(work, message_id, 0, 0, LOST_NO_PLACE, lost_max)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _restore(
+    work: pointer[work_t],
+    entries: pointer[restored_t],
+    queue: uint32_t,
+    position: uint64_t,
+    message_id: uint64_t,
+    expires_at_ms: int64_t,
+    body_len: uint32_t,
+    flags: uint32_t,
+) -> void:
+    info: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data) + queue
+    entry: pointer[restored_t] = entries + info.start + info.count
+    info.count += 1
+    entry.position = position
+    entry.message_id = message_id
+    entry.expires_at_ms = expires_at_ms
+    entry.body_len = body_len
+    entry.flags = flags
+
+
+def result_fill(
+    work: pointer[work_t],
+    entries: pointer[restored_t],
+    live: pointer[live_t],
+    locations: pointer[location_t],
+    names: pointer[named_t],
+    flags: uint32_t,
+) -> void:
+    """Writes the result of work_decide into its arrays. `live` is the memory of work.seen itself: it is shorter per message, so writing
+    stays behind reading."""
+    i: uint64_t
+    count: uint64_t = 0
+    places: uint64_t = 0
+    named: uint64_t = 0
+    start: uint64_t = 0
+    next_moved: uint64_t = 0
+    number: uint32_t
+    message_id: uint64_t
+    expires: uint64_t
+    entry: seen_t
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+    node: pointer[name_node_t]
+    queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
+    seen: pointer[seen_t] = cast(pointer[seen_t], work.seen.data)
+    for i in range(work.queues.count):
+        queue[i].start = start
+        start += queue[i].count
+        queue[i].count = 0
+    for i in range(work.seen.count):
+        entry = seen[i]
+        if not entry.flags & SEEN_LIVE:
+            continue
+        message_id = entry.lsn
+        if entry.flags & SEEN_MOVED:
+            while moved[next_moved].index < i:
+                next_moved += 1
+            message_id = moved[next_moved].id
+        live[count].lsn = entry.lsn
+        live[count].id = message_id
+        live[count].bytes = entry.bytes
+        live[count].places = 0
+        if entry.flags & SEEN_EXTRA:
+            extra = cast(pointer[extra_t], work.extras.data) + entry.word
+            number = extra.first
+            while number:
+                place = cast(pointer[seen_place_t], work.places.data) + (number - 1)
+                number = place.next
+                if place.outcome > OUTCOME_PENDING:
+                    continue
+                locations[places].queue_id = queue[place.queue].id
+                locations[places].position = place.position
+                locations[places].expires_at_ms = place.expires_at_ms
+                locations[places].enqueued_by = place.enqueued_by if place.outcome == OUTCOME_PENDING else 0
+                locations[places].dequeued_by = place.dequeued_by
+                live[count].places += 1
+                places += 1
+                if place.outcome != OUTCOME_PENDING:
+                    _restore(
+                        work,
+                        entries,
+                        place.queue,
+                        place.position,
+                        message_id,
+                        place.expires_at_ms,
+                        entry.body_len,
+                        flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags,
+                    )
+            number = extra.names
+            while number:
+                node = cast(pointer[name_node_t], work.names.data) + (number - 1)
+                number = node.next
+                names[named].message_id = message_id
+                names[named].tx = node.tx
+                named += 1
+        else:
+            expires = 0
+            if entry.flags & SEEN_EXPIRES:
+                map64_get(address(work.expiries), i + 1, address(expires))
+            _restore(work, entries, entry.queue, entry.word, message_id, cast(int64_t, expires), entry.body_len, flags)
+        count += 1
+
+
+# --- the report, and the whole ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,46 +539,10 @@ class RecoveryReport:
         return text
 
 
-def in_call_order(found: list[Any]) -> list[Any]:
-    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
-
-    Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
-    of each queue that are left, the one that stands first in the log comes next.
-    """
-    queues: dict[int, list[Any]] = {}
-    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
-        queues.setdefault(item[1], []).append(item)
-    heads = [left.pop() for left in queues.values()]
-    heapq.heapify(heads)
-    ordered = []
-    while heads:
-        item = heads[0]
-        left = queues[item[1]]
-        if left:
-            heapq.heapreplace(heads, left.pop())
-        else:
-            heapq.heappop(heads)
-        ordered.append(item[1:])
-    return ordered
-
-
-_CODES = {
-    OPEN: decisions.Enqueue.OPEN,
-    PREPARED: decisions.Enqueue.PREPARED,
-    COMMITTED: decisions.Enqueue.COMMITTED,
-    ROLLED_BACK: decisions.Enqueue.ROLLED_BACK,
-}
 # lost places that are named one by one; more are counted only
 LOST_NAMED_MAX = 10_000
 # without a transaction log, no transaction is known to be later than it
 TX_TAIL_NONE = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _ignore(context: p_void, record: pointer[record_t]) -> void:
-    pass
 
 
 @cfunc
@@ -230,20 +564,6 @@ def _on_transaction(context: p_void, record: pointer[record_t]) -> void:
             recovery._behind = record.lsn + align8(record.length)
         except Exception as error:
             recovery._error = error
-
-
-def _rows(data: bytes, at: int) -> list[tuple[int, int, int]]:
-    count = struct.unpack_from("<I", data, at)[0]
-    if at + 8 + 24 * count > len(data):
-        raise ValueError("rows of a Commit run past its end")
-    return [struct.unpack_from("<QQQ", data, at + 8 + 24 * n) for n in range(count)]
-
-
-def _xid(data: bytes, at: int) -> bytes:
-    length = struct.unpack_from("<H", data, at)[0]
-    if at + 2 + length > len(data):
-        raise ValueError("an xid runs past the end of its record")
-    return data[at + 2 : at + 2 + length]
 
 
 @cclass
@@ -309,7 +629,7 @@ class Recovery:
             if transaction_scan.container_size:
                 # Not the tail: that may stand in the next container already, where a block is torn.
                 work.tx_tail = max(transaction_scan.block_end, transaction_scan.base)
-        self._give_transactions()
+        work_transactions(work, self.transactions)
         work.base = address(message_scan.base)
         message_scan.run(work_record, work)
         if work.failed:
@@ -318,7 +638,7 @@ class Recovery:
         last_damage: uint64_t = 0
         for damage in message_scan.damage:
             last_damage = max(last_damage, damage.next_lsn or message_scan.tail)
-        table: bytes = decisions.lookup()
+        table: bytes = lookup()
         outcomes: pointer[cython.const[uint8_t]] = table
         most: uint64_t = LOST_NAMED_MAX
         with nogil:
@@ -348,98 +668,9 @@ class Recovery:
     def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes, time_us: int) -> None:
         """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
         work_gap_end(address(self._work), lsn)
-        if kind == RECORD_TX_START:
-            self.transactions[lsn] = RecoveredTx(lsn)
-            return
-        if kind == RECORD_DTX_START:
-            self.transactions[lsn] = RecoveredTx(lsn, _xid(data, 0))
-            return
-        if kind == RECORD_NOTE:
-            note_kind, key_len, value_len = struct.unpack_from("<HHI", data)
-            if 8 + key_len + value_len > len(data):
-                raise ValueError("a Note runs past its end")
-            if note_kind == NOTE_RUN:
-                # From where the log ended when this start began: the note itself may stand in the next container.
-                work_gap(address(self._work), max(self._behind, self._scan.block_end, self._scan.base))
-                return
-            key = (note_kind, data[8 : 8 + key_len])
-            value = data[8 + key_len : 8 + key_len + value_len]
-            if value:
-                self.notes[key] = value
-            else:
-                self.notes.pop(key, None)
-            return
-        if kind == RECORD_TX_COPY:
-            state, heuristic, ended = data[0], data[1], data[2]
-            if state not in _CODES:
-                raise ValueError(f"a Tx-Copy has state {state}")
-            xid = _xid(data, 4)
-            at = 6 + len(xid) + 3 & ~3
-            rows = _rows(data, at)
-            tx = self.transactions[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
-            if data[3] & 1:
-                at += 8 + 24 * len(rows)
-                tx.sets = _rows(data, at)
-                tx.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
-            return
-        tx = self.transactions.get(tx_id)
-        if tx is None:
-            return  # it was deleted, and the base has passed its start
-        if kind == RECORD_PREPARE:
-            tx.state = PREPARED
-        elif kind == RECORD_COMMIT:
-            tx.state = COMMITTED
-            tx.rows = _rows(data, 0)
-        elif kind == RECORD_ROLLBACK:
-            tx.state = ROLLED_BACK
-        elif kind == RECORD_END:
-            tx.ended = True
-            tx.sets = []
-        elif kind == RECORD_ACQUIRE_SET:
-            tx.sets += _rows(data, 0)
-            tx.consumer_id = struct.unpack_from("<I", data, 4)[0]
-            tx.acquired_us = time_us
-        elif kind == RECORD_HEURISTIC:
-            tx.heuristic = data[0]
-        elif kind == RECORD_TX_DELETE:
-            del self.transactions[tx_id]
-
-    def _give_transactions(self) -> None:
-        """Tells the C side of every transaction and of the positions that commits gave."""
-        work: pointer[work_t] = address(self._work)
-        info: pointer[tx_info_t]
-        row: pointer[row_t]
-        queue: int64_t
-        for tx in self.transactions.values():
-            # A set's positions were given. Of a transient message the log has nothing else: one that got its position would be in the set.
-            for queue_id, first, count in tx.sets:
-                queue = work_queue(work, queue_id)
-                if queue >= 0 and count:
-                    work_used(work, cast(uint32_t, queue), first + count - 1)
-            info = work_tx(work, tx.id)
-            if info == NULL:
-                raise MemoryError("no memory for recovery")
-            info.lost_start = False
-            info.state = _CODES[tx.state]
-            info.first_row = cast(uint32_t, work.rows.count)
-            last_rows: dict = {}  # queue id -> number of its last row so far
-            for queue_id, first, count in tx.rows:
-                row = cast(pointer[row_t], vector_add(address(work.rows), sizeof(row_t)))
-                queue = work_queue(work, queue_id)
-                if row == NULL or queue < 0:
-                    raise MemoryError("no memory for recovery")
-                row.queue_id = queue_id
-                row.first = first
-                row.count = count
-                row.more = 0
-                if queue_id in last_rows:
-                    row = cast(pointer[row_t], work.rows.data) + cast(uint32_t, last_rows[queue_id])
-                    row.more = cast(uint32_t, work.rows.count)
-                last_rows[queue_id] = work.rows.count - 1
-                info.row_count += 1
-                if count and first:
-                    work_used(work, cast(uint32_t, queue), first + count - 1)
-        work.tx_named_max = 0
+        if not read_record(self.transactions, self.notes, lsn, kind, tx_id, data, time_us):
+            # From where the log ended when this start began: the note itself may stand in the next container.
+            work_gap(address(self._work), max(self._behind, self._scan.block_end, self._scan.base))
 
     def _finish_transactions(self) -> None:
         """References, what is in doubt, and what was open."""
@@ -473,7 +704,7 @@ class Recovery:
             queue = cast(pointer[queue_info_t], work.queues.data) + i
             queue_id = queue.id
             if queue_id in known and not queue.ended:
-                queue.status = decisions.Queue.KNOWN
+                queue.status = Queue.KNOWN
                 highest = [queue.high[0]]
                 if queue.levels != NULL:
                     for level in range(1, 256):
@@ -482,11 +713,11 @@ class Recovery:
                         highest.pop()
                 self.marks[queue_id] = tuple(highest)
             elif queue.ended or queue_id <= high_water:
-                queue.status = decisions.Queue.GONE
+                queue.status = Queue.GONE
                 if queue.named and not queue.ended:
                     self.unknown_queues.append(queue_id)
             else:
-                queue.status = decisions.Queue.ABOVE
+                queue.status = Queue.ABOVE
                 if queue.named:
                     above.append(queue_id)
         self.unknown_queues.sort()
@@ -569,7 +800,7 @@ class Recovery:
             queue = cast(pointer[queue_info_t], work.queues.data) + i
             if queue.count:
                 with nogil:
-                    twice = result_sort(self._entries + queue.start, queue.count)
+                    twice = restored_sort(self._entries + queue.start, queue.count)
                 queue.count -= twice
                 for at in range(queue.count, queue.count + twice):
                     self._lose(self._entries[queue.start + at].message_id, queue.id, self._entries[queue.start + at].position, LOST_TAKEN)
@@ -580,7 +811,7 @@ class Recovery:
         for i in range(work.ranges.count):
             span = cast(pointer[range_t], work.ranges.data) + i
             queue = cast(pointer[queue_info_t], work.queues.data) + span.queue
-            result_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
+            restored_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
 
     def _set_row(self, tx: object, row: tuple) -> None:
         """A run of positions that a transaction dequeues: held while it is in doubt; taken out once it has committed."""
@@ -597,9 +828,9 @@ class Recovery:
             return
         queue = cast(pointer[queue_info_t], work.queues.data) + number
         if tx.state == PREPARED:
-            result_hold_range(self._entries + queue.start, queue.count, first, count)
+            restored_hold_range(self._entries + queue.start, queue.count, first, count)
             return
-        taken = result_range(self._entries + queue.start, queue.count, first, count, address(start))
+        taken = restored_range(self._entries + queue.start, queue.count, first, count, address(start))
         for i in range(start, start + taken):
             self.taken.append(
                 (
@@ -625,7 +856,7 @@ class Recovery:
         }
         self.report.lost_count += 1
         if len(self.report.lost) < LOST_NAMED_MAX:
-            self.report.lost.append(Lost(message_id, queue_id, position, special.get(row) or decisions.ROWS[row].why))
+            self.report.lost.append(Lost(message_id, queue_id, position, special.get(row) or ROWS[row].why))
 
     def _fill_report(self, messages: LogScan, transactions: LogScan | None) -> None:
         work: pointer[work_t] = address(self._work)

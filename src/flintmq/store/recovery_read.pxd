@@ -4,11 +4,12 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.store.log.record cimport record_t
 
-cdef enum:                      # decisions.Enqueue, .Dequeue, .Content, .Outcome; tests/store/test_recovery.py compares them
+cdef enum:                      # recovery.Enqueue, .Dequeue, .Content, .Outcome; tests/store/test_recovery.py compares them
     ENQUEUE_PLAIN = 0
     ENQUEUE_COMMITTED = 1
     ENQUEUE_ROLLED_BACK = 2
     ENQUEUE_OPEN = 3
+    ENQUEUE_PREPARED = 4
     ENQUEUE_UNKNOWN = 5
     DEQUEUE_PLAIN = 1
     CONTENT_PRESENT = 0
@@ -59,9 +60,9 @@ cdef struct seen_place_t:
     uint32_t queue
     uint32_t next               # number + 1
     uint32_t row                # of a place that waits: first row_t of its queue in the Commit, number + 1; 0 = there is none
-    uint8_t enqueue             # decisions.Enqueue
-    uint8_t dequeue             # decisions.Dequeue
-    uint8_t outcome             # decisions.Outcome
+    uint8_t enqueue             # recovery.Enqueue
+    uint8_t dequeue             # recovery.Dequeue
+    uint8_t outcome             # recovery.Outcome
 
 cdef struct name_node_t:
     uint64_t tx
@@ -73,7 +74,7 @@ cdef struct moved_t:            # the id of a SEEN_MOVED entry, ascending index
 
 cdef struct tx_info_t:
     uint64_t id
-    uint32_t state              # decisions.Enqueue: COMMITTED ... UNKNOWN
+    uint32_t state              # recovery.Enqueue: COMMITTED ... UNKNOWN
     uint32_t first_row
     uint32_t row_count
     uint32_t references         # result: live messages that name it
@@ -87,7 +88,7 @@ cdef struct row_t:              # of a Commit record
 
 cdef struct queue_info_t:
     uint64_t id
-    uint32_t status             # decisions.Queue
+    uint32_t status             # recovery.Queue
     bint ended                  # Queue-End was read
     uint64_t named              # places named
     uint64_t high[1]            # highest index used on level 0
@@ -187,7 +188,7 @@ cdef int64_t work_queue(work_t *work, uint64_t queue_id) noexcept nogil
 # The transaction's tx_info_t, made when it is new: UNKNOWN, or OPEN when its id was never durable. NULL: no memory.
 cdef tx_info_t *work_tx(work_t *work, uint64_t tx) noexcept nogil
 # The record at this LSN of the transaction log says nothing, it only takes room: at a start, so that ids which the message log names are
-# not given again (marks.filler). A transaction with an id from there on, up to the next record, was lost with the tail that was cut off.
+# not given again (logs.filler). A transaction with an id from there on, up to the next record, was lost with the tail that was cut off.
 cdef void work_gap(work_t *work, uint64_t lsn) noexcept nogil
 cdef void work_gap_end(work_t *work, uint64_t lsn) noexcept nogil   # LSN of the next record, if it is one
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
@@ -228,3 +229,9 @@ cdef uint64_t place_position(work_t *work, seen_place_t *place) noexcept nogil
 
 # Takes in one record (context: the work_t). Fits scan_record_t.
 cdef void work_record(void *context, record_t *record) noexcept nogil
+# Before the first record: every transaction that the transaction log has (id -> RecoveredTx), and the positions that commits gave.
+cdef int work_transactions(work_t *work, dict transactions) except -1
+# After the last record: a Message-Copy whose chunks were not all read gives way to the older content; purged runs are put in order.
+cdef void work_complete(work_t *work) noexcept nogil
+# Whether a purge ended what stood there. O(log runs of the queue), after work_complete.
+cdef bint work_purged(work_t *work, uint32_t queue, uint64_t position) noexcept nogil

@@ -8,13 +8,14 @@ I2  The position of an enqueue that waits for its Commit is told from that enque
     its running number, counted over the Commit's rows of the queue. No other record has to be there.
 I3  A later record of a message overrides an earlier one; a Message-Copy overrides all of them, but as the place of the content only
     once all its chunks were read.
-I4  Nothing is decided while reading but what a transaction's final state says: the table decides at the end (recovery_result.py).
+I4  Nothing is decided while reading but what a transaction's final state says: the table decides at the end (recovery.py).
 """
 
 from __future__ import annotations
 
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import (
     PLACE_SIZE,
@@ -40,7 +41,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import calloc, free, qsort, realloc
 from cython.cimports.libc.string import memset
 
 GRAIN_SHIFT = declare(uint32_t, 12)
@@ -692,3 +693,136 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
         _on_queue(work, record)
     elif kind != RECORD_NAME:
         work.unknown_kinds += 1
+
+
+# --- before the first record, behind the last one ---------------------------------------------------------------------------------------
+
+# of RecoveredTx.state: what the decision table calls it
+ENQUEUE_STATES = {1: ENQUEUE_OPEN, 2: ENQUEUE_PREPARED, 3: ENQUEUE_COMMITTED, 4: ENQUEUE_ROLLED_BACK}
+
+
+def work_transactions(work: pointer[work_t], transactions: dict) -> c_int:
+    """Every transaction that the transaction log has (id -> RecoveredTx), and the positions that commits gave."""
+    info: pointer[tx_info_t]
+    row: pointer[row_t]
+    queue: int64_t
+    for tx in transactions.values():
+        # A set's positions were given. Of a transient message the log has nothing else: one that got its position would be in the set.
+        for queue_id, first, count in tx.sets:
+            queue = work_queue(work, queue_id)
+            if queue >= 0 and count:
+                work_used(work, cast(uint32_t, queue), first + count - 1)
+        info = work_tx(work, tx.id)
+        if info == NULL:
+            raise MemoryError("no memory for recovery")
+        info.lost_start = False
+        info.state = ENQUEUE_STATES[tx.state]
+        info.first_row = cast(uint32_t, work.rows.count)
+        last_rows: dict = {}  # queue id -> number of its last row so far
+        for queue_id, first, count in tx.rows:
+            row = cast(pointer[row_t], vector_add(address(work.rows), sizeof(row_t)))
+            queue = work_queue(work, queue_id)
+            if row == NULL or queue < 0:
+                raise MemoryError("no memory for recovery")
+            row.queue_id = queue_id
+            row.first = first
+            row.count = count
+            row.more = 0
+            if queue_id in last_rows:
+                row = cast(pointer[row_t], work.rows.data) + cast(uint32_t, last_rows[queue_id])
+                row.more = cast(uint32_t, work.rows.count)
+            last_rows[queue_id] = work.rows.count - 1
+            info.row_count += 1
+            if count and first:
+                work_used(work, cast(uint32_t, queue), first + count - 1)
+    work.tx_named_max = 0
+    return 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _undo_torn_copies(work: pointer[work_t]) -> void:
+    """A Message-Copy whose chunks were not all read: the older content counts on, with the places that the copy knows (I2)."""
+    i: uint64_t
+    moved: pointer[moved_t]
+    entry: pointer[seen_t]
+    older: pointer[seen_t]
+    extra: pointer[extra_t]
+    number: uint32_t
+    complete: bint
+    for i in range(work.moved.count):
+        moved = cast(pointer[moved_t], work.moved.data) + i
+        entry = seen_at(work, moved.index)
+        if entry.flags & SEEN_OLD or not entry.flags & SEEN_EXTRA:
+            continue
+        extra = extra_of(work, entry)
+        number = extra.older
+        while extra.missing and number:
+            older = seen_at(work, number - 1)
+            complete = not older.flags & SEEN_MISSING
+            if older.flags & SEEN_EXTRA:
+                number = extra_of(work, older).older
+                complete = complete and extra_of(work, older).missing == 0
+            else:
+                number = 0
+            if complete:
+                extra.missing = 0
+                older.word = entry.word
+                older.flags = (
+                    older.flags & ~cast(uint32_t, SEEN_OLD | SEEN_PLACE | SEEN_GONE | SEEN_EXPIRES) | SEEN_EXTRA | entry.flags & SEEN_ENDED
+                )
+                entry.flags |= SEEN_OLD
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _by_queue(left: pointer[cython.const[void]], right: pointer[cython.const[void]]) -> c_int:
+    a: pointer[range_t] = cast(pointer[range_t], cast(p_void, left))
+    b: pointer[range_t] = cast(pointer[range_t], cast(p_void, right))
+    if a.queue != b.queue:
+        return -1 if a.queue < b.queue else 1
+    return -1 if a.first < b.first else cast(c_int, a.first > b.first)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sort_purges(work: pointer[work_t]) -> void:
+    """Gives each queue its purged runs, in order of positions. They never overlap: a position is ended once."""
+    i: uint64_t
+    runs: pointer[range_t] = cast(pointer[range_t], work.purges.data)
+    queue: pointer[queue_info_t]
+    if work.purges.count == 0:
+        return
+    qsort(runs, work.purges.count, sizeof(range_t), _by_queue)
+    for i in range(work.purges.count):
+        queue = queue_at(work, runs[i].queue)
+        if queue.purge_count == 0:
+            queue.purges = i
+        queue.purge_count += 1
+
+
+def work_complete(work: pointer[work_t]) -> void:
+    _undo_torn_copies(work)
+    _sort_purges(work)
+
+
+def work_purged(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> bint:
+    """Whether a purge ended what stood there. O(log runs of the queue)."""
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    runs: pointer[range_t]
+    low: uint64_t = 0
+    high: uint64_t = info.purge_count
+    middle: uint64_t
+    if high == 0:
+        return False
+    runs = cast(pointer[range_t], work.purges.data) + info.purges
+    while low < high:
+        middle = (low + high) // 2
+        if runs[middle].last < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low < info.purge_count and runs[low].first <= position

@@ -14,6 +14,7 @@ All methods are called under the store's transaction lock.
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -310,3 +311,140 @@ class TransactionLog:
 def _set_of(rows: Sequence[Row], consumer_id: int) -> bytes:
     """A table of rows with the consumer, as Acquire-Set has it."""
     return struct.pack("<II", len(rows), consumer_id) + b"".join(struct.pack("<QQQ", *row) for row in rows)
+
+
+# --- reading the log at a start -----------------------------------------------------------------------------------------------------
+
+# states of a transaction, as Tx-Copy writes them
+OPEN, PREPARED, COMMITTED, ROLLED_BACK = 1, 2, 3, 4
+
+
+@dataclass(slots=True)
+class RecoveredTx:
+    """A transaction that the log still has.
+
+    was_open: it had no outcome when the broker stopped and counts as rolled back: a Rollback is to be logged. start_lost: not even its
+    start became durable: a Tx-Copy is to be logged for it, and the transaction log has to go on above its id. references: live messages
+    that name it; at 0 a transaction with an outcome may be deleted, once the homeless messages are. Prepared ones only: `enqueues`
+    (queue id, message id, expires_at_ms, position or 0, body length, number) in the order of the calls (per queue; over queues as far as
+    the log tells), where `number` is the running number of an enqueue that waits for its position, else -1; and `dequeues` (queue id,
+    position, message id) in LSN order. `sets`: rows (queue id, first position, count) that it dequeues, for
+    consumer_id, acquired at acquired_us
+    (microseconds of the wall clock, 0 not known); empty once
+    it ended.
+    """
+
+    id: int
+    xid: bytes = b""
+    state: int = OPEN
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    heuristic: int = 0
+    ended: bool = False
+    references: int = 0
+    was_open: bool = False
+    start_lost: bool = False
+    enqueues: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    dequeues: list[tuple[int, int, int]] = field(default_factory=list)
+    sets: list[tuple[int, int, int]] = field(default_factory=list)
+    consumer_id: int = 0
+    acquired_us: int = 0
+
+
+def in_call_order(found: list[Any]) -> list[Any]:
+    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
+
+    Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
+    of each queue that are left, the one that stands first in the log comes next.
+    """
+    queues: dict[int, list[Any]] = {}
+    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
+        queues.setdefault(item[1], []).append(item)
+    heads = [left.pop() for left in queues.values()]
+    heapq.heapify(heads)
+    ordered = []
+    while heads:
+        item = heads[0]
+        left = queues[item[1]]
+        if left:
+            heapq.heapreplace(heads, left.pop())
+        else:
+            heapq.heappop(heads)
+        ordered.append(item[1:])
+    return ordered
+
+
+def _rows(data: bytes, at: int) -> list[tuple[int, int, int]]:
+    count = struct.unpack_from("<I", data, at)[0]
+    if at + 8 + 24 * count > len(data):
+        raise ValueError("rows of a Commit run past its end")
+    return [struct.unpack_from("<QQQ", data, at + 8 + 24 * n) for n in range(count)]
+
+
+def _xid(data: bytes, at: int) -> bytes:
+    length = struct.unpack_from("<H", data, at)[0]
+    if at + 2 + length > len(data):
+        raise ValueError("an xid runs past the end of its record")
+    return data[at + 2 : at + 2 + length]
+
+
+def read_record(
+    table: dict[int, RecoveredTx], notes: dict[tuple[int, bytes], bytes], lsn: int, kind: int, tx_id: int, data: bytes, time_us: int
+) -> bool:
+    """Takes one record of the transaction log into the table of transactions and the notes. False: a note that says nothing (a filler).
+
+    Raises: ValueError, struct.error for fields that make no sense.
+    """
+    if kind == TX_START:
+        table[lsn] = RecoveredTx(lsn)
+        return True
+    if kind == DTX_START:
+        table[lsn] = RecoveredTx(lsn, _xid(data, 0))
+        return True
+    if kind == NOTE:
+        note_kind, key_len, value_len = struct.unpack_from("<HHI", data)
+        if 8 + key_len + value_len > len(data):
+            raise ValueError("a Note runs past its end")
+        if note_kind == NOTE_RUN:
+            return False
+        key = (note_kind, data[8 : 8 + key_len])
+        value = data[8 + key_len : 8 + key_len + value_len]
+        if value:
+            notes[key] = value
+        else:
+            notes.pop(key, None)
+        return True
+    if kind == TX_COPY:
+        state, heuristic, ended = data[0], data[1], data[2]
+        if not OPEN <= state <= ROLLED_BACK:
+            raise ValueError(f"a Tx-Copy has state {state}")
+        xid = _xid(data, 4)
+        at = 6 + len(xid) + 3 & ~3
+        rows = _rows(data, at)
+        tx = table[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
+        if data[3] & 1:
+            at += 8 + 24 * len(rows)
+            tx.sets = _rows(data, at)
+            tx.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
+        return True
+    tx = table.get(tx_id)
+    if tx is None:
+        return True  # it was deleted, and the base has passed its start
+    if kind == PREPARE:
+        tx.state = PREPARED
+    elif kind == COMMIT:
+        tx.state = COMMITTED
+        tx.rows = _rows(data, 0)
+    elif kind == ROLLBACK:
+        tx.state = ROLLED_BACK
+    elif kind == END:
+        tx.ended = True
+        tx.sets = []
+    elif kind == ACQUIRE_SET:
+        tx.sets += _rows(data, 0)
+        tx.consumer_id = struct.unpack_from("<I", data, 4)[0]
+        tx.acquired_us = time_us
+    elif kind == HEURISTIC:
+        tx.heuristic = data[0]
+    elif kind == TX_DELETE:
+        del table[tx_id]
+    return True

@@ -9,8 +9,11 @@ B2  A set's entries are dequeued by plain records after its Commit is durable, a
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -195,7 +198,7 @@ class BulkTransactions:
         self.inboxes = {}
         self.worker = None
         if threads:
-            from flintmq.store.background import Background
+            from flintmq.store.tx_runs import Background
 
             self.worker = Background()
 
@@ -309,3 +312,53 @@ class BulkTransactions:
             at += count
             if ok:
                 self.let_write()
+
+
+# --- one thread for work that follows a durable outcome and takes its time, so that the log's writer goes on ----------------------
+
+log = logging.getLogger("flintmq.store")
+
+
+class Background:
+    """Threading: `run` from any thread."""
+
+    def __init__(self) -> None:
+        self._work: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self.stopping = False
+        self._thread = threading.Thread(target=self._run, name="flintmq-transactions", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Runs it soon; at once, in the caller's thread, after `stop`."""
+        with self._wake:
+            if not self.stopping:
+                self._work.append(work)
+                self._wake.notify()
+                return
+        self._do(work)
+
+    def stop(self) -> None:
+        """Ends the thread when everything was done."""
+        with self._wake:
+            self.stopping = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._work and not self.stopping:
+                    self._wake.wait()
+                if not self._work:
+                    return
+                work = self._work.popleft()
+            self._do(work)
+
+    @staticmethod
+    def _do(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("internal error in the work of a transaction's outcome")

@@ -5,7 +5,15 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
-from flintmq.streams.wakes cimport stream_wake_all, stream_wake_group, stream_wake_seat
+
+# Wakes of a stream's consumers: one for each lone consumer, one for each group. Any thread, no GIL.
+# Tells one member of the group, if none was told before; `others`: then, too. Manager lock held. True when one was told now.
+cdef bint wake_group_locked(group_t *group, bint others) noexcept nogil
+# The same, taking the lock.
+cdef void stream_wake_group(group_t *group, bint others) noexcept nogil
+cdef void stream_wake_seat(seat_t *seat) noexcept nogil
+cdef void stream_wake_all(stream_queue_t *stream) noexcept nogil
+
 
 # NULL when the queue is no stream.
 cdef stream_queue_t *stream_of(queue_t *queue) noexcept nogil

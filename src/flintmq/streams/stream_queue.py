@@ -29,6 +29,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
+    NOTIFY_DONE,
     credit_left,
     credit_take,
     manager_move,
@@ -80,7 +81,6 @@ from cython.cimports.flintmq.streams.group import (
 )
 from cython.cimports.flintmq.streams.lost_header import content_with_lost
 from cython.cimports.flintmq.streams.types import READ_ASKED, cursor_t, group_t, seat_t, stream_queue_t
-from cython.cimports.flintmq.streams.wakes import stream_wake_all, stream_wake_group, stream_wake_seat, wake_group_locked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 
@@ -574,3 +574,75 @@ _ops.housekeeping = _housekeeping
 _ops.figure = _figure
 _ops.free_reader = _free_reader
 _ops.destroy = _destroy
+
+
+# --- who is told that a stream has something for it -------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _to_tail(group: pointer[group_t], seat: pointer[seat_t]) -> void:
+    """The one that was woken is the last to be woken next. Manager lock held."""
+    last: pointer[seat_t] = seat
+    if seat.next == NULL:
+        return
+    while last.next != NULL:
+        last = last.next
+    if seat.prev != NULL:
+        seat.prev.next = seat.next
+    else:
+        group.members = seat.next
+    seat.next.prev = seat.prev
+    last.next = seat
+    seat.prev = last
+    seat.next = NULL
+
+
+def wake_group_locked(group: pointer[group_t], others: bint) -> bint:
+    seat: pointer[seat_t]
+    if not others:
+        seat = group.members
+        while seat != NULL:
+            if seat.consumer.list == CONSUMER_NOTIFIED:
+                return False
+            seat = seat.next
+    at_store32(address(group.idle), 0)
+    seat = group.members
+    while seat != NULL:
+        if manager_notify_locked(group.stream.queue, seat.consumer) == NOTIFY_DONE:
+            at_store32(address(group.idle), 1)
+            _to_tail(group, seat)
+            return True
+        seat = seat.next
+    return False
+
+
+def stream_wake_group(group: pointer[group_t], others: bint) -> void:
+    lock: pointer[uint32_t] = address(group.stream.queue.manager.lock)
+    spin_lock(lock)
+    wake_group_locked(group, others)
+    spin_unlock(lock)
+
+
+def stream_wake_seat(seat: pointer[seat_t]) -> void:
+    lock: pointer[uint32_t] = address(seat.stream.queue.manager.lock)
+    spin_lock(lock)
+    if seat.consumer != NULL:
+        manager_notify_locked(seat.stream.queue, seat.consumer)
+    spin_unlock(lock)
+
+
+def stream_wake_all(stream: pointer[stream_queue_t]) -> void:
+    group: pointer[group_t]
+    seat: pointer[seat_t]
+    spin_lock(address(stream.queue.manager.lock))
+    seat = stream.lone
+    while seat != NULL:
+        manager_notify_locked(stream.queue, seat.consumer)
+        seat = seat.next
+    group = stream.groups
+    while group != NULL:
+        wake_group_locked(group, False)
+        group = group.next_group
+    spin_unlock(address(stream.queue.manager.lock))

@@ -7,10 +7,8 @@ I1  A container's final name appears only after its header is durable, and count
 
 from __future__ import annotations
 
-import errno
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 from flintmq.core.checksum import crc32c_of
 
@@ -102,115 +100,3 @@ def sequence_of(name: str) -> int | None:
 def round_container_size(size: int, least: int) -> int:
     """A container size as seed 003 has it: at least `least` bytes, and a multiple of 4096 (any disk's sector)."""
     return max(least, (size + 4095) // 4096 * 4096)
-
-
-def make_container(files: Any, directory: str, header: ContainerHeader, zero: bool, direct: bool) -> int:
-    """A new container under its final name (the caller syncs the directory). Returns its descriptor, which is for writing only.
-
-    zero: it is filled with zeros, else reserved only; direct: it is written around the page cache, if that can be. Raises: OSError,
-    nothing is left.
-    """
-    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
-    if f"{header.sequence:020d}{TEMPORARY}" in files.list_dir(directory):
-        files.unlink(temporary)
-    fd: int = files.open(temporary, create=True)
-    try:
-        files.allocate(fd, header.size, zero)
-        files.write(fd, header.encode(), 0)
-        files.sync(fd)
-        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
-    except OSError as error:
-        error.filename = error.filename or temporary
-        files.close(fd)
-        files.unlink(temporary)
-        raise
-    if not (direct and files.make_direct(fd)) and not zero:
-        files.warm(fd, header.size)
-    return fd
-
-
-def recycle_container(files: Any, directory: str, old_sequence: int, header: ContainerHeader, direct: bool) -> int:
-    """The file of a dead container becomes another one (the caller syncs the directory). Returns its descriptor, which is for writing
-    only. direct: it is written around the page cache, if that can be.
-
-    The old header goes first: from then on the file is no container, whatever else happens. Raises: OSError.
-    """
-    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
-    old = f"{directory}/{container_name(old_sequence)}"
-    fd: int = files.open(old)  # first: without a descriptor nothing has happened
-    try:
-        files.rename(old, temporary)
-        if direct:
-            files.make_direct(fd)
-        files.write(fd, header.encode(), 0)
-        files.sync(fd)
-        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
-    except OSError as error:
-        error.filename = error.filename or temporary
-        files.close(fd)
-        raise
-    return fd
-
-
-def copy_file(files: Any, path: str, directory: str, name: str) -> None:
-    """Copies a file into `directory` under its final name, its bytes synced (the caller syncs the directory). Raises: OSError."""
-    source = files.open(path)
-    try:
-        data = files.read(source, files.size(path), 0)
-    finally:
-        files.close(source)
-    temporary = f"{name}{TEMPORARY}"
-    if temporary in files.list_dir(directory):
-        files.unlink(f"{directory}/{temporary}")
-    fd = files.open(f"{directory}/{temporary}", create=True)
-    try:
-        files.write(fd, data, 0)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
-
-
-def _check_copy(files: Any, path: str, copy: str) -> None:
-    """Raises: FileExistsError when the headers differ."""
-    headers = []
-    for one in (path, copy):
-        fd = files.open(one)
-        try:
-            headers.append(files.read(fd, HEADER_SIZE, 0))
-        finally:
-            files.close(fd)
-    if headers[0] != headers[1]:
-        text = "it is no copy of this store's container: give each store an archive of its own (--log-archive-dir)"
-        raise FileExistsError(errno.EEXIST, text, copy)
-
-
-def archive_containers(files: Any, source: str, directory: str, sequences: list[int], most: int) -> tuple[list[int], int]:
-    """Copies up to `most` containers of a log into `directory`, which is made if need be. Returns those that are there now, their names
-    durable, and how many of them were copied. Raises: OSError; FileExistsError for a file that is no copy of this log's container: another
-    store's archive is neither taken for this one's nor written over."""
-    files.make_dir(directory)
-    there = set(files.list_dir(directory))
-    archived: list[int] = []
-    copied = 0
-    for sequence in sequences:
-        name = container_name(sequence)
-        if name in there:
-            _check_copy(files, f"{source}/{name}", f"{directory}/{name}")
-        else:
-            if copied == most:
-                break
-            copy_file(files, f"{source}/{name}", directory, name)
-            copied += 1
-        archived.append(sequence)
-    files.sync_dir(directory)
-    return archived, copied
-
-
-def clear_temporaries(files: Any, directory: str) -> None:
-    """Removes what a crash left of containers in the making."""
-    left = [name for name in files.list_dir(directory) if name.endswith(TEMPORARY)]
-    for name in left:
-        files.unlink(f"{directory}/{name}")
-    if left:
-        files.sync_dir(directory)

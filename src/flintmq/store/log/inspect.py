@@ -33,7 +33,7 @@ from flintmq.store.log.containers import (
     ContainerHeader,
     read_header,
 )
-from flintmq.store.log.inspect_records import HEADER, HEADER_SIZE, TYPE_NAMES, Record, aligned
+from flintmq.store.log.inspect_records import HEADER, HEADER_SIZE, STREAM_MESSAGE, TYPE_NAMES, Malformed, Record, aligned, fields_of
 from flintmq.store.log.reader import begun_at, blocks_in, record_in, records_in
 
 BLOCK_HEADER = 64
@@ -530,3 +530,45 @@ def _identity(path: Path) -> tuple[bytes, int]:
             if isinstance(header, ContainerHeader):
                 votes[header.store_uuid, header.size] += 1
     return votes.most_common(1)[0][0] if votes else (b"", 0)
+
+
+# --- logs of stream queues: which there are, and whether every record of them checks ----------------------------------------------
+
+
+def stream_names(path: Path) -> tuple[str, ...]:
+    """Names of the logs of all streams of a store, by queue id."""
+    found = [one.name for one in (path / STREAM_LOGS).glob("*") if one.is_dir() and one.name.isascii() and one.name.isdigit()]
+    return tuple(STREAM_LOGS + name for name in sorted(found, key=int))
+
+
+def open_streams(path: Path, live: bool) -> StoreView:
+    """Reads headers and chains of all streams. Raises: OperatorError as open_store."""
+    return open_store(path, stream_names(path), live)
+
+
+def check_stream(log: Log) -> tuple[Counter[str], list[Damage]]:
+    """Records by type, and all findings: of the chain, of records, of offsets that fall or are missing."""
+    counts: Counter[str] = Counter()
+    findings = list(log.damage)
+    following: int | None = None
+    for block in log.blocks:
+        for item in log.records_of(block):
+            if isinstance(item, Damage):
+                findings.append(item)
+                following = None  # what is missing behind damage is told already
+                continue
+            counts[TYPE_NAMES.get(item.type, "unknown")] += 1
+            try:
+                values = fields_of(item, log.number)
+            except Malformed as error:
+                findings.append(log.damaged("malformed", item.lsn, item.lsn, f"{item.name}: {error}"))
+                continue
+            if item.type != STREAM_MESSAGE:
+                continue
+            offset = values["stream_offset"]
+            # A message that was never whole is followed by another one with its offset.
+            if following is not None and offset not in (following, following - 1) and not log.damage:
+                text = f"offset {offset} where {following} was expected"
+                findings.append(log.damaged("reference", item.lsn, item.lsn, text))
+            following = offset + 1
+    return counts, findings

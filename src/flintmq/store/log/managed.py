@@ -1,11 +1,17 @@
 """A log with its files (see managed.pxd): opens it, keeps containers ready in front of the tail, moves the base, recycles.
 
-in: the store's maintenance, one thread at a time. out: container files through the file port; the table of containers in log_t.
+in: what a scan found; the store's maintenance, one thread at a time. out: container files through the file port; the table of containers
+in log_t.
 
 I1  A container below the base goes only when the base on disk has passed it (base_durable) and every record that ended something in
     it is durable.
 I2  A container is READY in the table only after its directory was synced.
 I3  The base moves forward, and never past the tail.
+I4  A container's final name appears only after its header is durable, and counts only after the directory's fsync.
+I5  Opening is idempotent: a crash at any point of it leaves a store that opens to the same state.
+I6  Nothing is trusted because a read showed it, not even after a clean stop: at every start the containers from the durable hint's to
+    the tail's are written to new files and synced before anything is confirmed (after a failed sync the page cache may show bytes that
+    the disk does not have).
 
 Source: seed 003 ("Log Usage", container options); facts of recycling in docs/RELIABILITY.md.
 """
@@ -13,6 +19,7 @@ Source: seed 003 ("Log Usage", container options); facts of recycling in docs/RE
 from __future__ import annotations
 
 import errno
+import logging
 import os
 
 from cython import NULL, address, bint, cast, cclass, p_char, pointer
@@ -43,10 +50,12 @@ from cython.cimports.flintmq.store.log.log import (
     log_where,
 )
 from cython.cimports.flintmq.store.log.record import (
+    BLOCK_CLEAN,
     BLOCK_HEADER,
     CONTAINER_HEADER,
     RECORD_TRANSACTION,
     RECORD_UNDO_NEXT,
+    SECTOR,
     align8,
     record_encode,
     record_prefix,
@@ -57,15 +66,12 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
 from flintmq.core import failpoints
+from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import (
-    ContainerHeader,
-    archive_containers,
-    container_name,
-    make_container,
-    recycle_container,
-)
+from flintmq.store.log.containers import HEADER_SIZE, TEMPORARY, ContainerHeader, container_name, in_present_format, sequence_of
 from flintmq.store.log.space import NO_FLOORS
+
+log = logging.getLogger("flintmq.store")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # what the process may run out of, and gets back: no failure of the disk, so it is tried again
@@ -625,3 +631,254 @@ class ManagedLog:
             one = address(self.log.containers[i])
             result.append((one.sequence, one.live_count, one.count, one.state, one.bytes))
         return result
+
+
+# --- files ---------------------------------------------------------------------------------------------------------------------
+
+
+def make_container(files: object, directory: str, header: ContainerHeader, zero: bool, direct: bool) -> int:
+    """A new container under its final name (the caller syncs the directory). Returns its descriptor, which is for writing only.
+
+    zero: it is filled with zeros, else reserved only; direct: it is written around the page cache, if that can be. Raises: OSError,
+    nothing is left.
+    """
+    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
+    if f"{header.sequence:020d}{TEMPORARY}" in files.list_dir(directory):
+        files.unlink(temporary)
+    fd: int = files.open(temporary, create=True)
+    try:
+        files.allocate(fd, header.size, zero)
+        files.write(fd, header.encode(), 0)
+        files.sync(fd)
+        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
+    except OSError as error:
+        error.filename = error.filename or temporary
+        files.close(fd)
+        files.unlink(temporary)
+        raise
+    if not (direct and files.make_direct(fd)) and not zero:
+        files.warm(fd, header.size)
+    return fd
+
+
+def recycle_container(files: object, directory: str, old_sequence: int, header: ContainerHeader, direct: bool) -> int:
+    """The file of a dead container becomes another one (the caller syncs the directory). Returns its descriptor, which is for writing
+    only. direct: it is written around the page cache, if that can be.
+
+    The old header goes first: from then on the file is no container, whatever else happens. Raises: OSError.
+    """
+    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
+    old = f"{directory}/{container_name(old_sequence)}"
+    fd: int = files.open(old)  # first: without a descriptor nothing has happened
+    try:
+        files.rename(old, temporary)
+        if direct:
+            files.make_direct(fd)
+        files.write(fd, header.encode(), 0)
+        files.sync(fd)
+        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
+    except OSError as error:
+        error.filename = error.filename or temporary
+        files.close(fd)
+        raise
+    return fd
+
+
+def copy_file(files: object, path: str, directory: str, name: str) -> None:
+    """Copies a file into `directory` under its final name, its bytes synced (the caller syncs the directory). Raises: OSError."""
+    source = files.open(path)
+    try:
+        data = files.read(source, files.size(path), 0)
+    finally:
+        files.close(source)
+    temporary = f"{name}{TEMPORARY}"
+    if temporary in files.list_dir(directory):
+        files.unlink(f"{directory}/{temporary}")
+    fd = files.open(f"{directory}/{temporary}", create=True)
+    try:
+        files.write(fd, data, 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
+
+
+def _check_copy(files: object, path: str, copy: str) -> None:
+    """Raises: FileExistsError when the headers differ."""
+    headers = []
+    for one in (path, copy):
+        fd = files.open(one)
+        try:
+            headers.append(files.read(fd, HEADER_SIZE, 0))
+        finally:
+            files.close(fd)
+    if headers[0] != headers[1]:
+        text = "it is no copy of this store's container: give each store an archive of its own (--log-archive-dir)"
+        raise FileExistsError(errno.EEXIST, text, copy)
+
+
+def archive_containers(files: object, source: str, directory: str, sequences: list, most: int) -> tuple:
+    """Copies up to `most` containers of a log into `directory`, which is made if need be. Returns those that are there now, their names
+    durable, and how many of them were copied. Raises: OSError; FileExistsError for a file that is no copy of this log's container: another
+    store's archive is neither taken for this one's nor written over."""
+    files.make_dir(directory)
+    there = set(files.list_dir(directory))
+    archived: list = []
+    copied = 0
+    for sequence in sequences:
+        name = container_name(sequence)
+        if name in there:
+            _check_copy(files, f"{source}/{name}", f"{directory}/{name}")
+        else:
+            if copied == most:
+                break
+            copy_file(files, f"{source}/{name}", directory, name)
+            copied += 1
+        archived.append(sequence)
+    files.sync_dir(directory)
+    return archived, copied
+
+
+def clear_temporaries(files: object, directory: str) -> None:
+    """Removes what a crash left of containers in the making."""
+    left = [name for name in files.list_dir(directory) if name.endswith(TEMPORARY)]
+    for name in left:
+        files.unlink(f"{directory}/{name}")
+    if left:
+        files.sync_dir(directory)
+
+
+# --- opening: what a scan found becomes a log that is ready to append. docs/RELIABILITY.md has the rules ----------------------------
+
+
+def open_log(
+    files: object,
+    directory: str,
+    log_id: int,
+    scan: object,
+    uuid: bytes,
+    container_size: int,
+    initial: int,
+    *,
+    epoch: int,
+    clock: object,
+    floors: object,
+    keeping: tuple,
+) -> object:
+    """The log in `directory` as `scan` found it, or a new one: its ManagedLog, ready to append.
+
+    Args: initial: containers of a new log; floors: what stays free of the disk; keeping: retention in bytes and seconds, archive.
+    Raises: OSError, StoreError.
+    """
+    name = directory.rpartition("/")[2]
+    if scan.container_size and scan.container_size != container_size:
+        log.warning("%s keeps its container size of %d bytes: --container-size is ignored", name, scan.container_size)
+        container_size = scan.container_size
+    managed = ManagedLog(files, directory, name, log_id, uuid, container_size, container_size, True, clock, *keeping)
+    managed.set_floors(floors)
+    managed.set_ahead(max(2, initial))
+    if not scan.container_size:
+        clear_temporaries(files, directory)
+        managed.open_new(initial, epoch)
+        return managed
+    # Also after a clean stop: that a read shows its last block does not say that the block was synced.
+    repair_tail(files, directory, scan.tail, container_size, scan.hint)
+    clear_temporaries(files, directory)
+    managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
+    first = scan.base // container_size
+    here = sorted(number for number in map(sequence_of, files.list_dir(directory)) if number is not None)
+    ahead = [number for number in here if number > scan.tail // container_size]
+    useless = [number for place, number in enumerate(ahead, scan.tail // container_size + 1) if number != place]
+    for number in reversed(useless):  # behind a gap that a crash left: nothing was ever written there
+        files.unlink(managed.path_of(number))
+    if useless:
+        files.sync_dir(directory)
+    for sequence in [number for number in here if number not in useless]:
+        if sequence < first:
+            managed.adopt_dead(sequence)
+        else:
+            managed.adopt(sequence)
+    managed.prepare(True)
+    return managed
+
+
+def repair_tail(files: object, directory: str, tail: int, container_size: int, durable: int, *, zero: bool = True) -> None:
+    """Writes the containers anew that may hold something which was never synced: from the durable hint's to the tail's, zeros behind the
+    tail; and removes those behind it.
+
+    zero: the zeros are written, which makes later syncs cheaper; else the room is only reserved and reads as zeros. Not in place: the
+    confirmed blocks above the hint would be in flight once more, and a power failure may spoil a sector that is being written.
+    """
+    sequence = tail // container_size
+    names = {number: name for name in files.list_dir(directory) if (number := sequence_of(name)) is not None}
+    # From the last one down: a crash in between leaves no gap. First, so that a full disk has room for the rest.
+    behind = sorted((number for number in names if number > sequence), reverse=True)
+    for later in behind:
+        files.unlink(f"{directory}/{container_name(later)}")
+    if behind:
+        files.sync_dir(directory)
+    for number in range(min(durable // container_size, sequence), sequence + 1):
+        if number in names:
+            _write_anew(files, directory, number, tail % container_size if number == sequence else container_size, container_size, zero)
+    files.sync_dir(directory)
+
+
+def _write_anew(files: object, directory: str, sequence: int, kept: int, size: int, zero: bool) -> None:
+    """Replaces a container by a copy of its first `kept` bytes and zeros."""
+    path = f"{directory}/{container_name(sequence)}"
+    temporary = f"{directory}/{sequence:020d}{TEMPORARY}"
+    fd = files.open(path)
+    try:
+        data = files.read(fd, kept, 0)
+    finally:
+        files.close(fd)
+    if len(data) < SECTOR:
+        return
+    if f"{sequence:020d}{TEMPORARY}" in files.list_dir(directory):
+        files.unlink(temporary)
+    fd = files.open(temporary, create=True)
+    try:
+        files.allocate(fd, size, zero)
+        files.write(fd, in_present_format(data), 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
+
+
+def take_back_clean(files: object, managed: object, last_block: int) -> None:
+    """The last block of a clean stop becomes an ordinary one, in its place: it holds nothing else, so it may be torn by that.
+
+    For a start that can't write a block of its own, since the disk is full: what it delivers must count as delivered after the next stop.
+    Raises: OSError.
+    """
+    fd = files.open(managed.path_of(last_block // managed.container_size))
+    try:
+        offset = last_block % managed.container_size
+        header = bytearray(files.read(fd, SECTOR, offset))
+        flags = int.from_bytes(header[56:60], "little") & ~BLOCK_CLEAN
+        header[56:60] = flags.to_bytes(4, "little")
+        header[60:64] = crc32c_of(bytes(header[:60])).to_bytes(4, "little")
+        files.write(fd, bytes(header), offset)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def set_damage_aside(files: object, store_dir: str, log_name: str, damage: object, container_size: int) -> None:
+    """Names every damaged place in the broker's log and keeps a copy of its container in the quarantine directory."""
+    for one in damage:
+        copy = quarantine(files, store_dir, log_name, f"{store_dir}/{log_name}", one.lsn // container_size)
+        log.error("damaged container: %s%s", one, f"; copied to {copy}" if copy else "")
+
+
+def quarantine(files: object, store_dir: str, log_name: str, directory: str, sequence: int) -> str | None:
+    """Copies a damaged container to the quarantine directory, once. Returns the copy's path, None when it was there already."""
+    target_dir = f"{store_dir}/quarantine"
+    files.make_dir(target_dir)
+    name = f"{log_name}-{container_name(sequence)}"
+    if name in files.list_dir(target_dir) or container_name(sequence) not in files.list_dir(directory):
+        return None
+    copy_file(files, f"{directory}/{container_name(sequence)}", target_dir, name)
+    files.sync_dir(target_dir)
+    return f"{target_dir}/{name}"

@@ -88,9 +88,8 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import STREAMS, clear_temporaries, container_name, sequence_of
-from flintmq.store.log.managed import UNBOUNDED
-from flintmq.store.log.opening import quarantine, repair_tail
+from flintmq.store.log.containers import STREAMS, container_name, sequence_of
+from flintmq.store.log.managed import UNBOUNDED, clear_temporaries, quarantine, repair_tail
 
 
 @cfunc
