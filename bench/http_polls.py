@@ -46,7 +46,7 @@ def quantiles(values_ns: list[int]) -> dict[str, float]:
 
 def layer(polls: int, messages: int) -> dict[str, Any]:
     """`polls` pulls held on as many groups of QUEUES queues; `messages` messages, one at a time; a pull that was answered asks again."""
-    from flintmq.pulls.face import MESSAGES, Answers
+    from flintmq.pulls.requests import MESSAGES, Answers
     from flintmq.testing.broker import Broker
 
     answers = Answers()
@@ -73,8 +73,8 @@ def layer(polls: int, messages: int) -> dict[str, Any]:
             assert pull.outcome == MESSAGES, pull.outcome
             answered.append(pull.answered_ns - before)
             received.append(now - before)
-            pull.drawer.settle(pull.messages()[0][0], 1)
-            node.pulls.pull(queue, pull.drawer.group, answers, pull.context, **hold)
+            pull.pull_group.settle(pull.messages()[0][0], 1)
+            node.pulls.pull(queue, pull.pull_group.group, answers, pull.context, **hold)
         gauges = node.actors.gauges()
     return {
         "polls": polls,

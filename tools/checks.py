@@ -31,7 +31,7 @@ FOREIGN = (
     "pipeline",
     "protocol",
     "session/handshake",
-    "session/verbs",
+    "session/methods",
     "store/content_reader",
     "store/log/containers",
     "store/log/inspect",

@@ -27,7 +27,7 @@ from flintmq.admin.server import HttpServer
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
-from flintmq.dataplane.plane import PIPELINE_FORMATS
+from flintmq.dataplane.shared import PIPELINE_FORMATS
 from flintmq.definitions.service import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError

@@ -15,7 +15,7 @@ import pytest
 
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.protocol.v0_9_1.tables import Timestamp
-from flintmq.pulls.face import place
+from flintmq.pulls.requests import place
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection

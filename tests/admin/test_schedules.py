@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.pulls.face import is_durable
+from flintmq.pulls.requests import is_durable
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 

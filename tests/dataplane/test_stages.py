@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from flintmq.dataplane.plane import NOTE_SCOPE, NOTE_STAGE
+from flintmq.dataplane.shared import NOTE_SCOPE, NOTE_STAGE
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
 
@@ -436,7 +436,7 @@ def test_concurrent_begins_commits_and_aborts_publish_each_batch_once(rig: Rig) 
 
     def work(number: int) -> None:
         from flintmq.dataplane.arguments import Arguments
-        from flintmq.dataplane.plane import Caller
+        from flintmq.dataplane.shared import Caller
 
         caller, stages = Caller("guest", "/"), rig.service.stages
         try:

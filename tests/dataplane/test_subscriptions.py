@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.dataplane.plane import NOTE_SUBSCRIPTION
+from flintmq.dataplane.shared import NOTE_SUBSCRIPTION
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid

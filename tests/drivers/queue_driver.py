@@ -18,6 +18,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
+from cython.cimports.flintmq.queue.held_runs import placed_t, run_publish, run_reserve
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
@@ -74,7 +75,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.runs import placed_t, run_publish, run_reserve
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,

@@ -7,8 +7,8 @@ from typing import Any
 
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
+from flintmq.flight.batches import Plane, Ticket
 from flintmq.flight.link import Caller
-from flintmq.flight.plane import Plane, Ticket
 from flintmq.scheduler.outcomes import Space
 from flintmq.scheduler.system import ActorSystem
 from tests.flight.fake import SCHEMA, Codec, table_of

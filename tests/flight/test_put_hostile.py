@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flintmq.flight.plane import Codec
+from flintmq.flight.batches import Codec
 from tests.arrow.hostile import column, good_batch, with_number
 from tests.flight.fake import Plane
 

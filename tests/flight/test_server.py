@@ -17,9 +17,9 @@ from pyarrow import flight
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.actions import ACTIONS, read_object
+from flintmq.flight.batches import Piece
 from flintmq.flight.errors import PlaneError
 from flintmq.flight.link import Caller
-from flintmq.flight.plane import Piece
 from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until

@@ -9,7 +9,7 @@ from flintmq.access.users import Users
 from flintmq.clock import ManualClock
 from flintmq.config import Config
 from flintmq.protocol.v0_9_1.codec import encode_properties
-from flintmq.pulls.face import Answers, Pull
+from flintmq.pulls.requests import Answers, Pull
 from flintmq.pulls.service import PullService
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session.broker import Broker

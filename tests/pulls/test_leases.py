@@ -150,7 +150,7 @@ def test_leases_end_at_their_time_in_any_order(steps: list[tuple[str, int]]) -> 
                 for message in rig.now(queue, most=3, visibility_s=value + 1).messages():
                     number = int(message[7])
                     assert number not in acked and number not in {one[0] for one in held.values()} and number not in back
-                    held[f"{rig.pulls._drawers[queue.queue_id, ''].key}.{message[0]:x}"] = (number, now + value + 1)
+                    held[f"{rig.pulls._pull_groups[queue.queue_id, ''].key}.{message[0]:x}"] = (number, now + value + 1)
             elif what == "time":
                 rig.advance(value)
                 now += value

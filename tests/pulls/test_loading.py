@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.pulls.face import BUSY, EMPTY, MESSAGES
+from flintmq.pulls.requests import BUSY, EMPTY, MESSAGES
 from flintmq.scheduler.system import ActorSystem
 from tests.pulls.rig import Rig, bodies
 from tests.twins.memory_log import MemoryLog

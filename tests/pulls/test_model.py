@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flintmq.pulls.face import EMPTY, INVALID, MESSAGES
+from flintmq.pulls.requests import EMPTY, INVALID, MESSAGES
 from tests.pulls.rig import Rig, bodies, leases
 
 GROUPS = ["a", "b"]

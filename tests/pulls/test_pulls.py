@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.pulls.face import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
+from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
 from flintmq.pulls.service import BUSY as REFUSED_BUSY
 from flintmq.pulls.service import INVALID as REFUSED_INVALID
 from flintmq.pulls.service import NO_QUEUE, STOPPING, PullRefused
@@ -88,7 +88,7 @@ def test_several_messages_at_once_wake_as_many_waiters(rig: Rig) -> None:
 
 
 def test_a_full_batch_leaves_the_rest_to_the_next_waiter(rig: Rig) -> None:
-    """A pull that did not empty the queue wakes the waiter behind it (case 2 of the drawer's argument)."""
+    """A pull that did not empty the queue wakes the waiter behind it (case 2 of the pull group's argument)."""
     queue = rig.queue()
     first, second = rig.pull(queue, hold_s=60, most=2), rig.pull(queue, hold_s=60, most=2)
     assert rig.taken() == []

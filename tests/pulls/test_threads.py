@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from flintmq.clock import SystemClock
-from flintmq.pulls.face import CLOSED, INVALID, MESSAGES, Answers
+from flintmq.pulls.requests import CLOSED, INVALID, MESSAGES, Answers
 from flintmq.pulls.service import STOPPING, PullRefused
 from flintmq.scheduler.system import ActorSystem
 from tests.pulls.rig import Rig, bodies, leases

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from flintmq.queue.handle import QueueHandle
-from flintmq.queue.runs import Run
+from flintmq.queue.held_runs import Run
 
 MESSAGES = 20_000
 LARGE = 1 << 60

@@ -23,8 +23,8 @@ WRONG = {
         class Service:
             def pull(self):
                 with self._lock:
-                    self._drawer()
-            def _drawer(self):
+                    self._pull_group()
+            def _pull_group(self):
                 return self._seat()
             def _seat(self):
                 self.noted.wait(5)

@@ -133,7 +133,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "a failed actor pauses for ever",
-        "upkeep.py",
+        "deadlines.py",
         "                actor.pause_until_ns = 0\n                run = True\n",
         "                actor.pause_until_ns = 0\n",
         "poison",

@@ -27,7 +27,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties
-from flintmq.pulls.face import place, publishers_wait
+from flintmq.pulls.requests import place, publishers_wait
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import publishing
 from flintmq.session.scheduling import due_of

@@ -20,7 +20,7 @@ from flintmq.admin.errors import HttpError, busy, closing
 from flintmq.admin.messages import body_of, plain, properties_of
 from flintmq.admin.parts import Parts
 from flintmq.config import Limits
-from flintmq.pulls.face import BUSY, CLOSED, EMPTY, EXPIRED, FILTERED_EMPTY, MESSAGES, Answers, Pull
+from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, FILTERED_EMPTY, MESSAGES, Answers, Pull
 from flintmq.vhost.stream_arguments import StreamStart
 
 # bytes of bodies from which on an answer is put together by a thread: the loop has other clients

@@ -24,7 +24,7 @@ from flintmq.errors import PeerError, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
-from flintmq.pulls.face import place, publishers_wait
+from flintmq.pulls.requests import place, publishers_wait
 from flintmq.session import publishing
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
 

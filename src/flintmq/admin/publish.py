@@ -14,7 +14,7 @@ from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
-from flintmq.pulls.face import is_durable, place, publishers_wait
+from flintmq.pulls.requests import is_durable, place, publishers_wait
 from flintmq.session import publishing
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import DROPPING

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flintmq.dataplane.plane import Caller, Plane
+from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.snapshots import LOGS, Pins
 from flintmq.dataplane.wire import Refused
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.core.content import FRAME_OVERHEAD
-from flintmq.dataplane.plane import Caller, Plane, refusal_of
+from flintmq.dataplane.shared import Caller, Plane, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb

@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.plane import Caller, Plane
 from flintmq.dataplane.sets import rows_at_once
+from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.snapshots import Pins
 from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from flintmq.dataplane.plane import Caller, Plane
+from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.taking import Subscription
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import Verb

@@ -21,7 +21,7 @@ from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.browse import Browses
-from flintmq.dataplane.plane import Caller, Plane, log, refusal_of
+from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
 from flintmq.dataplane.snapshots import Pins, Snapshots
 from flintmq.dataplane.stages import Stages
 from flintmq.dataplane.streams import Streams

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.plane import Caller, Plane
 from flintmq.dataplane.quotas import Quota
+from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 

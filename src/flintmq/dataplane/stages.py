@@ -24,9 +24,9 @@ from flintmq.core.checksum import crc32c_of
 from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
-from flintmq.dataplane.plane import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import ENDED, FAILED, KINDS, ONCE, OPEN, PREPARED, QUERY, Scope, Stage, kind_of
+from flintmq.dataplane.shared import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
 from flintmq.ports import Verb

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.plane import Caller, Plane
 from flintmq.dataplane.quotas import Quota
+from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb

@@ -68,8 +68,8 @@ def serve(options: argparse.Namespace, channels: list[Channel], limits: Limits) 
     """Args: options: of the command line; channels: to the broker; limits."""
     import pyarrow as pa
 
+    from flintmq.flight.batches import Codec
     from flintmq.flight.link import Link
-    from flintmq.flight.plane import Codec
     from flintmq.flight.server import FlightService
 
     tls = None

@@ -22,9 +22,9 @@ from flintmq.config import Limits
 from flintmq.endpoint import endpoint
 from flintmq.flight import auth
 from flintmq.flight.actions import ACTIONS, read_object, whole
+from flintmq.flight.batches import Plane
 from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.flight.link import Caller, Link
-from flintmq.flight.plane import Plane
 from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 
 log = logging.getLogger("flintmq.flight")

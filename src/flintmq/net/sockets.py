@@ -89,8 +89,8 @@ from cython.cimports.flintmq.net.sysio import (
 from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
 from cython.cimports.flintmq.session.placing import connection_flush_confirms
+from cython.cimports.flintmq.session.turns import connection_block_output, connection_consumes, connection_unblock_output
 from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
-from cython.cimports.flintmq.session.work import connection_block_output, connection_consumes, connection_unblock_output
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset

@@ -1,13 +1,13 @@
 """The pull service of a node: groups of queues, their pulls, leases as clients know them.
 
-in: pulls and settlements on behalf of a user who is authorized already. out: Pulls (pulls.face), results by lease.
+in: pulls and settlements on behalf of a user who is authorized already. out: Pulls (pulls.requests), results by lease.
 
 S1  What is refused is told: PullRefused with its reason, or an answer with its outcome. Nothing is dropped in silence.
-S2  A lease id names drawer and lease; it is good for the queue it was given for, in this run of the broker, and until the message was
+S2  A lease id names pull group and lease; it is good for the queue it was given for, in this run of the broker, and until the message was
     settled or went back. Whatever else it says is "gone".
 S3  On an ordinary queue, groups share the messages (each goes to one of them), each with its own turn; on a stream each group has a cursor.
 
-Threading: any thread; `_lock` guards the table of drawers and that none is closed while a pull enters it.
+Threading: any thread; `_lock` guards the table of pull groups and that none is closed while a pull enters it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
 from flintmq.ports import DequeueReason
-from flintmq.pulls.face import Answers, Drawer, Pull, tend
+from flintmq.pulls.requests import Answers, Pull, PullGroup, tend
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.session.expiry import STEP_NS
@@ -42,7 +42,7 @@ NO_QUEUE = "no_queue"
 STOPPING = "stopping"
 
 _MS = 1_000_000
-# leases of one drawer that one housekeeping pass gives back before others have their turn
+# leases of one pull group that one housekeeping pass gives back before others have their turn
 _DUE_AT_ONCE = 1_000
 
 
@@ -63,9 +63,9 @@ class PullService:
         self._system = system
         self._limits = broker.limits
         self._lock = threading.Lock()
-        self._drawers: dict[tuple[int, str], Drawer] = {}
-        self._by_key: dict[str, Drawer] = {}
-        self._closing: list[Drawer] = []
+        self._pull_groups: dict[tuple[int, str], PullGroup] = {}
+        self._by_key: dict[str, PullGroup] = {}
+        self._closing: list[PullGroup] = []
         self._serial = 0
         self._run = secrets.token_hex(4)
         self.stopping = False
@@ -103,8 +103,8 @@ class PullService:
         if vhost is not None:
             vhost.touch(queue)
         with self._lock:
-            drawer = self._drawer(queue, group, start)
-            pull = drawer.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)
+            pull_group = self._pull_group(queue, group, start)
+            pull = pull_group.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)
         if pull is None:
             if queue.deleted or self.stopping:
                 raise self._gone(queue)
@@ -114,7 +114,7 @@ class PullService:
 
     def is_open(self, queue: Any, group: str) -> bool:
         """Whether a pull of the group can be asked at once: all but the first of a stream's group."""
-        found = self._drawers.get((queue.queue_id, group))
+        found = self._pull_groups.get((queue.queue_id, group))
         return not queue.policy.is_stream or self.stopping or queue.deleted or (found is not None and not found.closed)
 
     def open(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> bool:
@@ -138,16 +138,16 @@ class PullService:
                 self.refused_invalid += 1
                 raise PullRefused(INVALID, f"{name}: {value} is not between {low} and {high}")
 
-    def _drawer(self, queue: Any, group: str, start: StreamStart | None) -> Drawer:
-        """The drawer of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
+    def _pull_group(self, queue: Any, group: str, start: StreamStart | None) -> PullGroup:
+        """The pull group of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
         if self.stopping or queue.deleted:
             raise self._gone(queue)
-        found = self._drawers.get((queue.queue_id, group))
+        found = self._pull_groups.get((queue.queue_id, group))
         if found is not None:
             if not found.closed:
                 return found
             self._retire(found)
-        if len(self._drawers) >= self._limits.pull_groups_max:
+        if len(self._pull_groups) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
         seat = None
@@ -160,7 +160,7 @@ class PullService:
                 raise PullRefused(BUSY, f"the place of group '{group}' is not on disk yet")
         self._serial += 1
         limits = self._limits
-        drawer = Drawer(
+        pull_group = PullGroup(
             self._system,
             queue.core,
             queue,
@@ -172,24 +172,24 @@ class PullService:
             limits.pull_load_ms * _MS,
             self._expire,
         )
-        if not drawer.attach(seat):
-            drawer.stop()
-            self._closing.append(drawer)
+        if not pull_group.attach(seat):
+            pull_group.stop()
+            self._closing.append(pull_group)
             if queue.deleted or queue.core.is_deleted():
                 raise self._gone(queue)
             raise PullRefused(EXCLUSIVE, f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
-        self._drawers[queue.queue_id, group] = drawer
-        self._by_key[drawer.key] = drawer
+        self._pull_groups[queue.queue_id, group] = pull_group
+        self._by_key[pull_group.key] = pull_group
         if queue.queue_id in self._broker.pauses.queues:
-            drawer.pause(True)
-        return drawer
+            pull_group.pause(True)
+        return pull_group
 
     def pause(self, queue: Any, paused: bool) -> None:
         """A queue rests, or is resumed (session.pausing). Any thread."""
         with self._lock:
-            for (queue_id, _), drawer in self._drawers.items():
+            for (queue_id, _), pull_group in self._pull_groups.items():
                 if queue_id == queue.queue_id:
-                    drawer.pause(paused)
+                    pull_group.pause(paused)
 
     def _seat(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> Seat | None:
         """The group's place in a stream; leases keep the time. None: it is new, and not on disk; `ready` is called then, as
@@ -226,16 +226,16 @@ class PullService:
     @staticmethod
     def lease_id(pull: Pull, lease: int) -> str:
         """What the client is told of a message's lease."""
-        return f"{pull.drawer.key}.{lease:x}"
+        return f"{pull.pull_group.key}.{lease:x}"
 
-    def _find(self, queue: Any, lease_id: str) -> tuple[Drawer, int] | None:
+    def _find(self, queue: Any, lease_id: str) -> tuple[PullGroup, int] | None:
         key, _, number = lease_id.partition(".")
-        drawer = self._by_key.get(key)
-        if drawer is None or drawer.queue is not queue or not 1 <= len(number) <= 16 or not set(number) <= set("0123456789abcdef"):
+        pull_group = self._by_key.get(key)
+        if pull_group is None or pull_group.queue is not queue or not 1 <= len(number) <= 16 or not set(number) <= set("0123456789abcdef"):
             return None
-        return drawer, int(number, 16)
+        return pull_group, int(number, 16)
 
-    def _each(self, queue: Any, leases: Iterable[str], action: Callable[[Drawer, int], bool]) -> list[str]:
+    def _each(self, queue: Any, leases: Iterable[str], action: Callable[[PullGroup, int], bool]) -> list[str]:
         results = []
         for lease_id in leases:
             found = self._find(queue, lease_id)
@@ -244,33 +244,33 @@ class PullService:
 
     def ack(self, queue: Any, leases: Iterable[str]) -> list[str]:
         """The messages are done with. Per lease DONE, or GONE: its time was over, or it was settled before."""
-        return self._each(queue, leases, lambda drawer, lease: drawer.settle(lease, DequeueReason.ACK))
+        return self._each(queue, leases, lambda pull_group, lease: pull_group.settle(lease, DequeueReason.ACK))
 
     def nack(self, queue: Any, leases: Iterable[str], *, requeue: bool = True, delay_ms: int | None = None) -> list[str]:
         """The messages go back to their places, flagged redelivered: at once, after `delay_ms`, or, None, as their queue says. Not
         requeued: they go to the queue's dead-letter exchange, or are dropped, counted. Raises: StoreError."""
         if requeue:
             delay_ns = -1 if delay_ms is None else delay_ms * _MS
-            results = self._each(queue, leases, lambda drawer, lease: drawer.release(lease, delay_ns, True))
+            results = self._each(queue, leases, lambda pull_group, lease: pull_group.release(lease, delay_ns, True))
             if delay_ns > 0 and not queue.policy.is_stream:  # a stream's group keeps the time of what came back
                 self.clock.arm(self._system.now_ns() + delay_ns)
             return results
         return self._each(queue, leases, self._reject)
 
-    def _reject(self, drawer: Drawer, lease: int) -> bool:
-        queue, broker = drawer.queue, self._broker
+    def _reject(self, pull_group: PullGroup, lease: int) -> bool:
+        queue, broker = pull_group.queue, self._broker
         if queue.policy.dead_letter_exchange is None or queue.policy.is_stream:
             # A stream sees to its dead letters itself.
-            done = drawer.settle(lease, DequeueReason.REJECT)
+            done = pull_group.settle(lease, DequeueReason.REJECT)
             if done and not queue.policy.is_stream:
                 broker.count_drop("rejected")
             return bool(done)
-        position = drawer.take(lease)
+        position = pull_group.take(lease)
         if position == 0:
             return False
         try:
             if queue.policy.keeps_letters:
-                passed_on = bool(drawer.pass_on(position))
+                passed_on = bool(pull_group.pass_on(position))
                 if passed_on:
                     broker.letters.bury(queue, position, REJECTED)
                 return passed_on
@@ -278,16 +278,16 @@ class PullService:
             publishing.dead_letter(broker, queue, queue.core.message_at(position), REJECTED)
         except (KeyError, StoreError):
             log.exception("a rejected message of queue %r is not dead-lettered; it goes back", queue.name)
-            drawer.put_back(position, True)
+            pull_group.put_back(position, True)
             return False
         except BaseException:
-            drawer.put_back(position, True)
+            pull_group.put_back(position, True)
             raise
-        return bool(drawer.finish(position, DequeueReason.REJECT))
+        return bool(pull_group.finish(position, DequeueReason.REJECT))
 
     def extend(self, queue: Any, leases: Iterable[str], visibility_ms: int) -> list[str]:
         """The leases are good for that time from now."""
-        return self._each(queue, leases, lambda drawer, lease: drawer.extend(lease, visibility_ms * _MS))
+        return self._each(queue, leases, lambda pull_group, lease: pull_group.extend(lease, visibility_ms * _MS))
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -297,40 +297,40 @@ class PullService:
 
     def _give_back(self) -> int:
         """What is due goes back. Returns when the next is."""
-        return tend(list(self._drawers.values()), self._limits.pull_idle_ms * _MS, _DUE_AT_ONCE)[1]
+        return tend(list(self._pull_groups.values()), self._limits.pull_idle_ms * _MS, _DUE_AT_ONCE)[1]
 
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass: what is due goes back, idle groups leave their queues."""
         idle_ns = self._limits.pull_idle_ms * _MS
-        closing, due_ns = tend(list(self._drawers.values()), idle_ns, _DUE_AT_ONCE)
+        closing, due_ns = tend(list(self._pull_groups.values()), idle_ns, _DUE_AT_ONCE)
         # No lease is shorter than the time between two passes, but for delays, which `nack` arms: so none is over before it was seen here.
         self.clock.arm(due_ns)
-        for drawer in closing:
-            deleted = drawer.queue.core.is_deleted()
+        for pull_group in closing:
+            deleted = pull_group.queue.core.is_deleted()
             with self._lock:
                 # Under the lock no pull comes in: idle now means idle until it is closed.
-                if deleted or drawer.idle_ns() >= idle_ns:
-                    self._retire(drawer)
+                if deleted or pull_group.idle_ns() >= idle_ns:
+                    self._retire(pull_group)
         if self._closing:
             with self._lock:
-                self._closing = [drawer for drawer in self._closing if not drawer.close()]
+                self._closing = [pull_group for pull_group in self._closing if not pull_group.close()]
 
-    def _retire(self, drawer: Drawer) -> None:
+    def _retire(self, pull_group: PullGroup) -> None:
         """Under `_lock`."""
-        drawer.stop()
-        if self._drawers.pop((drawer.queue.queue_id, drawer.group), None) is not None:
-            del self._by_key[drawer.key]
-            for name, value in drawer.figures().items():
+        pull_group.stop()
+        if self._pull_groups.pop((pull_group.queue.queue_id, pull_group.group), None) is not None:
+            del self._by_key[pull_group.key]
+            for name, value in pull_group.figures().items():
                 self._before[name] = self._before.get(name, 0) + value
-            self._closing.append(drawer)
+            self._closing.append(pull_group)
 
     def stop(self) -> None:
         """Pulls that wait are answered CLOSED; new ones are refused. Again is no error."""
         with self._lock:
             self.stopping = True
-            drawers = list(self._drawers.values())
-        for drawer in drawers:
-            drawer.stop()
+            pull_groups = list(self._pull_groups.values())
+        for pull_group in pull_groups:
+            pull_group.stop()
 
     def close(self) -> None:
         """Before the store stops: what is leased goes back, flagged redelivered."""
@@ -338,13 +338,13 @@ class PullService:
         self.clock.stop()
         until = time.monotonic() + self._limits.pull_close_ms / 1000
         with self._lock:
-            self._closing += self._drawers.values()
-            self._drawers.clear()
+            self._closing += self._pull_groups.values()
+            self._pull_groups.clear()
             self._by_key.clear()
-            for drawer in self._closing:
-                while not drawer.close():  # a worker finishes the pull it has begun
+            for pull_group in self._closing:
+                while not pull_group.close():  # a worker finishes the pull it has begun
                     if time.monotonic() > until:
-                        log.error("a pull of queue %r does not end; its messages are back after the restart", drawer.queue.name)
+                        log.error("a pull of queue %r does not end; its messages are back after the restart", pull_group.queue.name)
                         break
                     time.sleep(0.001)
             self._closing = []
@@ -353,19 +353,19 @@ class PullService:
 
     def groups(self, queue: Any) -> dict[str, dict[str, int]]:
         """Group -> figures, of a queue's groups that pull."""
-        return {drawer.group: drawer.figures() for drawer in list(self._drawers.values()) if drawer.queue is queue}
+        return {pull_group.group: pull_group.figures() for pull_group in list(self._pull_groups.values()) if pull_group.queue is queue}
 
     def figures(self) -> dict[str, int]:
         """Of all groups together: counts since the start, and waiting, leased, groups: now."""
         total = {"pulls": 0, "waiting": 0, "leased": 0, "delivered": 0, "acked": 0, "nacked": 0, "expired": 0, "given_back": 0}
         with self._lock:
-            drawers = list(self._drawers.values())
+            pull_groups = list(self._pull_groups.values())
             for name in ("pulls", "delivered", "acked", "nacked", "expired", "given_back"):
                 total[name] = self._before.get(name, 0)
-        for drawer in drawers:
-            for name, value in drawer.figures().items():
+        for pull_group in pull_groups:
+            for name, value in pull_group.figures().items():
                 total[name] += value
-        return {**total, "groups": len(drawers), "refused_busy": self.refused_busy, "refused_invalid": self.refused_invalid}
+        return {**total, "groups": len(pull_groups), "refused_busy": self.refused_busy, "refused_invalid": self.refused_invalid}
 
 
 def _nothing() -> None:

@@ -1,6 +1,6 @@
 # The records of the pull layer. Plain C.
 #
-# Words: a *pull* is one request for messages. A *drawer* is one (queue, group): a consumer of the queue, an actor that serves its
+# Words: a *pull* is one request for messages. A *pull group* is one (queue, group): a consumer of the queue, an actor that serves its
 # pulls one at a time, and the leases of what it handed out. *Answers* is where finished pulls wait for the thread that asked.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
@@ -34,10 +34,10 @@ cdef enum:
     PLACE_BITS = 24
     PLACE_NONE = 0xFFFFFFFF
 
-cdef struct drawer_t
+cdef struct pull_group_t
 
 cdef struct pulled_t:           # one message of an answer
-    uint64_t lease              # number in the drawer's table
+    uint64_t lease              # number in the pull group's table
     uint64_t position
     content_t *content          # counted: the message may go back to its queue while it is written to the client
     uint32_t delivery_count     # earlier deliveries
@@ -45,7 +45,7 @@ cdef struct pulled_t:           # one message of an answer
 
 cdef struct pull_t:             # one request; memory of the Pull object, which lives at least until the answer was taken
     request_t request           # the actor system's; first, so that a request_t * is a pull_t *
-    drawer_t *drawer
+    pull_group_t *pull_group
     answers_t *answers
     pull_t *next                # link of answers_t
     void *owner                 # the Pull: one reference from the dispatch until its answer is taken
@@ -67,7 +67,7 @@ cdef struct answers_t:
     uint32_t told               # atomic: the descriptor is readable, or is about to be
     int descriptor              # an eventfd
 
-cdef struct drawer_t:
+cdef struct pull_group_t:
     target_t target
     consumer_t *consumer        # counted
     consumer_t *consumers[1]    # what target.consumers points at
@@ -75,7 +75,7 @@ cdef struct drawer_t:
     queue_t *queue              # counted
     actor_system_t *system
     actor_t *actor              # counted
-    void *owner                 # the Drawer, for the rare calls into Python (expiry)
+    void *owner                 # the PullGroup, for the rare calls into Python (expiry)
     uint32_t interest_lock      # `desired`, and telling the queue of it
     uint32_t desired            # the consumer is on INTERESTED or NOTIFIED
     uint32_t pending            # atomic: pulls asked for and not answered

@@ -20,6 +20,7 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64,
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.consumer_manager import manager_figures
+from cython.cimports.flintmq.queue.housekeeping import queue_ready_bytes, queue_ready_count
 from cython.cimports.flintmq.queue.pull import delivery_fill, queue_take_head
 from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
 from cython.cimports.flintmq.queue.slot import slot_content
@@ -35,7 +36,6 @@ from cython.cimports.flintmq.queue.types import (
     queue_t,
     slot_t,
 )
-from cython.cimports.flintmq.queue.upkeep import queue_ready_bytes, queue_ready_count
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # consumers that one count looks at: the rest is not counted, so that a full queue costs the same beside 10,000 of them

@@ -11,7 +11,7 @@ from flintmq.queue.types cimport (
 
 # The rest of the queue's face, defined where it belongs.
 from flintmq.queue.pull cimport entry_sent, queue_deliver_single, queue_pull, queue_release, queue_take_head
-from flintmq.queue.upkeep cimport (
+from flintmq.queue.housekeeping cimport (
     queue_acquired_failed, queue_consumer_count, queue_content_failed, queue_delivered_total, queue_enqueued_total, queue_failed_count,
     queue_housekeeping, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
 )

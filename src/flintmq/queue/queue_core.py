@@ -54,6 +54,7 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_slot_locked,
 )
 from cython.cimports.flintmq.queue.expiries import list_take_expired
+from cython.cimports.flintmq.queue.housekeeping import list_destroy, queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import (
@@ -90,7 +91,6 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     target_t,
 )
-from cython.cimports.flintmq.queue.upkeep import list_destroy, queue_reclaim
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free

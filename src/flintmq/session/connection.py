@@ -107,6 +107,7 @@ from cython.cimports.flintmq.session.settlement import (
 )
 from cython.cimports.flintmq.session.slow import SLOW_NONE
 from cython.cimports.flintmq.session.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
+from cython.cimports.flintmq.session.turns import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
@@ -117,7 +118,6 @@ from cython.cimports.flintmq.session.types import (
     subscription_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.work import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free

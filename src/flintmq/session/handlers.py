@@ -4,10 +4,10 @@ in: what the loop could not do without Python (session.types SLOW_*). out: repli
 host, errors as channel.close or connection.close.
 
 The handshake is a table (handshake.STEPS): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
-are looked up by id in `verbs.VERBS`, which also says which of their names are cleaned first.
+are looked up by id in `methods.VERBS`, which also says which of their names are cleaned first.
 
 I1  A PeerError closes the channel or the connection with its code, and nothing of the refused request happened.
-I2  After the end (closed, failed, or a finished close) and its slices (session.works) the connection holds no entry, no consumer and no
+I2  After the end (closed, failed, or a finished close) and its slices (session.long_work) the connection holds no entry, no consumer and no
     exclusive queue; none of them was given anything meanwhile.
 """
 
@@ -24,8 +24,10 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
-from flintmq.session import commits, handshake, publishing, works
+from flintmq.session import commits, handshake, long_work, publishing
 from flintmq.session.expiry import STEP_NS
+from flintmq.session.long_work import Works, ending
+from flintmq.session.methods import VERBS
 from flintmq.session.slow import (
     SETTLING_MULTIPLE,
     SETTLING_REQUEUE,
@@ -37,9 +39,7 @@ from flintmq.session.slow import (
     SLOW_VERSION,
 )
 from flintmq.session.state import ChannelState, Consumer
-from flintmq.session.verbs import VERBS
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
-from flintmq.session.works import Works, ending
 from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name
 
@@ -161,7 +161,7 @@ class ConnectionHandler:
             elif kind == SLOW_PUBLISH:
                 publishing.publish(self, channel)
             elif kind == SLOW_DEAD_LETTER:
-                works.settle(self, channel, method_id, tag, bool(size & SETTLING_MULTIPLE), bool(size & SETTLING_REQUEUE))
+                long_work.settle(self, channel, method_id, tag, bool(size & SETTLING_MULTIPLE), bool(size & SETTLING_REQUEUE))
             elif kind == SLOW_POLICY:
                 publishing.after_publish(self)
             elif kind == SLOW_HEADER:
@@ -529,7 +529,7 @@ class ConnectionHandler:
         states = list(self.channels.values())
         self.channels.clear()
         self.connection.leave()
-        self.works.add(self, ending(self, states, partial(self._gone, self.socket, reason)), works.nothing)
+        self.works.add(self, ending(self, states, partial(self._gone, self.socket, reason)), long_work.nothing)
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels are gone."""

@@ -18,8 +18,8 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK, queue_t
 from cython.cimports.flintmq.session.delivery import subscription_set_prefix
 from cython.cimports.flintmq.session.settlement import channel_resume
+from cython.cimports.flintmq.session.turns import forget_target, target_notify
 from cython.cimports.flintmq.session.types import channel_t, subscription_t
-from cython.cimports.flintmq.session.work import forget_target, target_notify
 from cython.cimports.libc.stdint import int32_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp

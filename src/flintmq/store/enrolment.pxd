@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.store.logs cimport Logs
-from flintmq.store.tx_runs cimport BulkTransactions
+from flintmq.store.tx_sets cimport BulkTransactions
 
 cdef class LogEnrolment(Enrolment):
     cdef Logs logs

@@ -23,13 +23,13 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.runs import Run
+from cython.cimports.flintmq.queue.held_runs import Run
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, queue_t, slot_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import ml_dequeue_tx, ml_enqueue_tx, ml_settle_tx, ml_undo_dequeues
-from cython.cimports.flintmq.store.tx_runs import BulkTransactions
+from cython.cimports.flintmq.store.tx_sets import BulkTransactions
 from cython.cimports.flintmq.store.tx_stage import Stage
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 

@@ -74,7 +74,7 @@ from flintmq.store.log.space import message_floors, page_floors
 from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
-from flintmq.store.tx_runs import BulkTransactions
+from flintmq.store.tx_sets import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
 

@@ -1,6 +1,6 @@
 """Logs: the open logs of a durable store, their writer and their reader; tickets, which say what of them is durable.
 
-in: records of LogStore, of its transactions (enrolment, tx_runs, tx_stage) and of copy-forward. out: LSNs, tickets, callbacks when they
+in: records of LogStore, of its transactions (enrolment, tx_sets, tx_stage) and of copy-forward. out: LSNs, tickets, callbacks when they
 are durable, contents.
 
 A ticket is a number that grows, over both logs. The message path sees LSNs of the message log.

@@ -1,6 +1,6 @@
 # Messages that transactions bring into a stream: see stream_inbox.py.
 from libc.stdint cimport uint64_t
-from flintmq.queue.runs cimport placed_t
+from flintmq.queue.held_runs cimport placed_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.logs cimport Logs
 from flintmq.store.stream.stream_files cimport Stream

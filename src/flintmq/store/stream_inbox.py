@@ -25,7 +25,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
-from cython.cimports.flintmq.queue.runs import placed_t
+from cython.cimports.flintmq.queue.held_runs import placed_t
 from cython.cimports.flintmq.queue.types import REASON_MOVE, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.logs import Logs

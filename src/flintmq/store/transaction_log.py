@@ -90,7 +90,7 @@ class Transaction:
     sets: list[Row] = field(default_factory=list)  # runs of positions that it dequeues, in the order in which they were acquired
     consumer_id: int = 0  # that the log names for them
     acquired_us: int = 0  # wall clock; 0 = not known
-    stage: Any = None  # Stage of tx_runs.py
+    stage: Any = None  # Stage of tx_sets.py
     bulk: bool = False  # has sets or staged messages: its effects take their time, End comes when `bulk` is cleared
 
     @property

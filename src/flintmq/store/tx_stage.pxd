@@ -1,7 +1,7 @@
 # The messages that a distributed transaction enqueues by blocks, in C.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
-from flintmq.queue.runs cimport placed_t
+from flintmq.queue.held_runs cimport placed_t
 from flintmq.queue.types cimport queue_t
 from flintmq.store.logs cimport Logs
 

@@ -40,8 +40,8 @@ from cython.cimports.flintmq.protocol.v0_9_1.scan import (
     scan_properties,
 )
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.held_runs import placed_t, run_level, run_publish, run_reserve
 from cython.cimports.flintmq.queue.queue_core import queue_tail
-from cython.cimports.flintmq.queue.runs import placed_t, run_level, run_publish, run_reserve
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, content_write_small, log_begin, log_dead, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, le16, le32, le64, position_waiting
 from cython.cimports.flintmq.store.logs import Logs
@@ -68,7 +68,7 @@ from flintmq.errors import StoreError
 # messages and bytes staged in one piece, under the locks of transactions (about 1 ms)
 PIECE_MESSAGES = declare(uint64_t, 512)
 PIECE_BYTES = declare(uint64_t, 512 << 10)
-# places that are reserved together (queue/runs.py, CHUNK): others may come in between after so many, and a row of the Commit ends
+# places that are reserved together (queue/held_runs.py, CHUNK): others may come in between after so many, and a row of the Commit ends
 ROW_LEAST = declare(uint64_t, 256)
 LEVEL_NONE = declare(uint32_t, 0xFFFFFFFF)
 # a block's entry before its bytes (transactions/bulk.py)

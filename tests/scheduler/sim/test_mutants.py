@@ -20,7 +20,7 @@ NAMED = {
     "a worker is not woken": ("lines.run_queue_put", "wake", "skipped", ("plain", "all")),
     "wake of the waiters left out": ("actor.actor_wake", "store", "skipped", ("wake", "wake_times")),
     "wake of the oldest left out": ("actor.actor_wake_next", "store", "skipped", ("wake_next", "next_times")),
-    "expired without the lock": ("upkeep._fire", "lock", "skipped", ("wake_times", "all")),
+    "expired without the lock": ("deadlines._fire", "lock", "skipped", ("wake_times", "all")),
     "retired over a schedule": ("table._close_idle", "cas", "forced", ("retire", "retire_times", "memory_retire")),
     "references not counted": ("actor.actor_incref", "add", "skipped", ("retire", "all")),
     "a figure not atomic": ("worker._park", "add", "torn", ("wake", "wake_times", "all")),

@@ -39,7 +39,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     request_t,
 )
 from cython.cimports.flintmq.scheduler.system import ActorSystem
-from cython.cimports.flintmq.scheduler.upkeep import timers_run
+from cython.cimports.flintmq.scheduler.deadlines import timers_run
 from cython.cimports.flintmq.scheduler.worker import worker_run
 from cython.cimports.flintmq.actor_sim.compat import make_system, stop_threads
 

@@ -42,7 +42,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_dispatch,
 )
 from cython.cimports.flintmq.scheduler.table import table_sweep
-from cython.cimports.flintmq.scheduler.upkeep import timers_run
+from cython.cimports.flintmq.scheduler.deadlines import timers_run
 from cython.cimports.flintmq.scheduler.worker import worker_run
 
 SPACE = declare(uint32_t, 0)  # ACTORS_TEST

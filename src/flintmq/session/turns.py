@@ -56,7 +56,7 @@ def _append_target(connection: pointer[connection_t], channel: pointer[channel_t
     if channel.work_first == NULL:
         channel.work_first = target
     else:
-        check(channel.work_last != NULL, b"work I1 a list of targets has a last one", channel.number, 0)
+        check(channel.work_last != NULL, b"turns I1 a list of targets has a last one", channel.number, 0)
         channel.work_last.next_pending = target
     channel.work_last = target
     if not channel.work_pending:
@@ -72,7 +72,7 @@ def _append_channel(connection: pointer[connection_t], channel: pointer[channel_
     if connection.work_first == NULL:
         connection.work_first = channel
     else:
-        check(connection.work_last != NULL, b"work I1 a list of channels has a last one", channel.number, 0)
+        check(connection.work_last != NULL, b"turns I1 a list of channels has a last one", channel.number, 0)
         connection.work_last.next_working = channel
     connection.work_last = channel
 
@@ -180,7 +180,7 @@ def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_in
         if channel == NULL:
             spin_unlock(address(connection.work_lock))
             break
-        check(channel.work_pending != 0, b"work I1 a channel on the list is pending", channel.number, 0)
+        check(channel.work_pending != 0, b"turns I1 a channel on the list is pending", channel.number, 0)
         final = channel == last
         connection.work_first = channel.next_working
         if connection.work_first == NULL:
@@ -197,7 +197,7 @@ def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_in
         spin_unlock(address(connection.work_lock))
         if target == NULL:
             continue
-        check(at_load32(address(target.pending)) != 0, b"work I1 a target on the list is pending", channel.number, 0)
+        check(at_load32(address(target.pending)) != 0, b"turns I1 a target on the list is pending", channel.number, 0)
         at_store32(address(target.pending), 0)
         again = _target_turn(connection, channel, target, address(budget))
         if again and not at_swap32(address(target.pending), 1):

@@ -1,6 +1,6 @@
 # Distributed transactions with very many messages: sets, runs of entries that are dequeued, and the store's face for them.
 from libc.stdint cimport uint8_t, uint64_t
-from flintmq.queue.runs cimport Run
+from flintmq.queue.held_runs cimport Run
 from flintmq.store.logs cimport Logs
 
 cdef class HeldSet:             # HeldRun of transactions/bulk.py

@@ -305,7 +305,7 @@ def list_free_retired(entries: pointer[list_t], retired: pointer[segment_t], kee
     while retired != NULL:
         at = retired
         retired = retired.prev
-        check(at.live == 0, b"upkeep I1 a retired segment is empty", at.live, at.base)
+        check(at.live == 0, b"housekeeping I1 a retired segment is empty", at.live, at.base)
         if keep_spare and at.mapped and spare == NULL:
             spare = at
         else:

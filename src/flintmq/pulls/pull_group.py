@@ -1,10 +1,10 @@
-"""One (queue, group): its pulls, its consumer, its leases (see drawer.pxd).
+"""One (queue, group): its pulls, its consumer, its leases (see pull_group.pxd).
 
 in: pulls (any thread), notify_work of the queue (any thread), settlements. out: answered pulls, messages back in their queue.
 
 I1  Every pull that was dispatched is answered exactly once, by the actor system's rule; an answer never waits for anybody.
 I2  A message is in an answer and in `leases`, or in neither; who takes a lease out of the table (under lease_lock) settles its message.
-I3  The consumer is on the queue's lists (`desired`) exactly while a pull is pending: a drawer that nobody pulls from takes no wake-up
+I3  The consumer is on the queue's lists (`desired`) exactly while a pull is pending: a pull group that nobody pulls from takes no wake-up
     that was meant for other consumers.
 I4  A pull is answered EMPTY only when its last look found nothing to wait for. Was there a message that was not in memory, the pull waits
     for it `load_ns` even without a hold (or with a shorter one), and is answered BUSY when that was not enough.
@@ -59,9 +59,9 @@ from cython.cimports.flintmq.pulls.types import (
     PLACE_BITS,
     PLACE_NONE,
     answers_t,
-    drawer_t,
     lease_t,
     lease_table_t,
+    pull_group_t,
     pull_t,
     pulled_t,
 )
@@ -132,8 +132,8 @@ FIRST_ROOM = declare(uint32_t, 8)
 @exceptval(check=False)
 def _notify(target: pointer[target_t]) -> void:
     """The queue says that there is work. Under its manager lock."""
-    drawer: pointer[drawer_t] = cast(pointer[drawer_t], target.context)
-    actor_wake_next(drawer.actor)
+    pull_group: pointer[pull_group_t] = cast(pointer[pull_group_t], target.context)
+    actor_wake_next(pull_group.actor)
 
 
 @cfunc
@@ -141,87 +141,89 @@ def _notify(target: pointer[target_t]) -> void:
 @exceptval(check=False)
 def _head_changed(waiter: pointer[waiter_t]) -> void:
     """The queue tells its waiters of many things; the one that consumers are not told of is its end."""
-    drawer: pointer[drawer_t] = cast(pointer[drawer_t], waiter.context)
-    if queue_is_deleted(drawer.queue):
-        actor_wake(drawer.actor)
+    pull_group: pointer[pull_group_t] = cast(pointer[pull_group_t], waiter.context)
+    if queue_is_deleted(pull_group.queue):
+        actor_wake(pull_group.actor)
 
 
-def drawer_new(system: pointer[actor_system_t], queue: pointer[queue_t], serial: uint64_t, leases_max: uint32_t) -> pointer[drawer_t]:
-    drawer: pointer[drawer_t] = cast(pointer[drawer_t], calloc(1, sizeof(drawer_t)))
-    if drawer == NULL:
+def pull_group_new(
+    system: pointer[actor_system_t], queue: pointer[queue_t], serial: uint64_t, leases_max: uint32_t
+) -> pointer[pull_group_t]:
+    pull_group: pointer[pull_group_t] = cast(pointer[pull_group_t], calloc(1, sizeof(pull_group_t)))
+    if pull_group == NULL:
         return NULL
-    drawer.target.notify_work = _notify
-    drawer.target.context = drawer
-    drawer.target.consumers = drawer.consumers
-    drawer.target.consumer_count = 1
-    drawer.waiter.wake = _head_changed
-    drawer.waiter.context = drawer
-    drawer.system = system
-    drawer.leases_max = leases_max
-    leases_init(address(drawer.leases))
+    pull_group.target.notify_work = _notify
+    pull_group.target.context = pull_group
+    pull_group.target.consumers = pull_group.consumers
+    pull_group.target.consumer_count = 1
+    pull_group.waiter.wake = _head_changed
+    pull_group.waiter.context = pull_group
+    pull_group.system = system
+    pull_group.leases_max = leases_max
+    leases_init(address(pull_group.leases))
     # It joins the queue as one that wants nothing: I3.
-    drawer.target.suspended = 1
-    drawer.actor = actor_get(system, ACTORS_PULL, queue_get_id(queue), serial, 0)
-    drawer.consumer = consumer_new(queue, address(drawer.target), 0, CONSUMER_ACQUIRES, 0)
-    if drawer.actor == NULL or drawer.consumer == NULL:
-        if drawer.actor != NULL:
-            actor_put(drawer.actor)
-        if drawer.consumer != NULL:
-            consumer_decref(drawer.consumer)
-        free(drawer)
+    pull_group.target.suspended = 1
+    pull_group.actor = actor_get(system, ACTORS_PULL, queue_get_id(queue), serial, 0)
+    pull_group.consumer = consumer_new(queue, address(pull_group.target), 0, CONSUMER_ACQUIRES, 0)
+    if pull_group.actor == NULL or pull_group.consumer == NULL:
+        if pull_group.actor != NULL:
+            actor_put(pull_group.actor)
+        if pull_group.consumer != NULL:
+            consumer_decref(pull_group.consumer)
+        free(pull_group)
         return NULL
-    drawer.consumers[0] = drawer.consumer
-    drawer.consumer.context = drawer
-    drawer.queue = queue
+    pull_group.consumers[0] = pull_group.consumer
+    pull_group.consumer.context = pull_group
+    pull_group.queue = queue
     queue_incref(queue)
-    drawer.used_ns = system_now(system)
-    return drawer
+    pull_group.used_ns = system_now(system)
+    return pull_group
 
 
-def drawer_attach(drawer: pointer[drawer_t]) -> bint:
-    if not queue_add_consumer(drawer.queue, drawer.consumer):
+def pull_group_attach(pull_group: pointer[pull_group_t]) -> bint:
+    if not queue_add_consumer(pull_group.queue, pull_group.consumer):
         return False
     # It came in as NOT_INTERESTED (suspended); from here on only interest decides.
-    at_store32(address(drawer.target.suspended), 0)
-    queue_add_waiter(drawer.queue, address(drawer.waiter))
+    at_store32(address(pull_group.target.suspended), 0)
+    queue_add_waiter(pull_group.queue, address(pull_group.waiter))
     return True
 
 
-def drawer_pause(drawer: pointer[drawer_t], paused: bint) -> void:
-    spin_lock(address(drawer.interest_lock))
-    at_store32(address(drawer.target.suspended), 1 if paused else 0)
-    queue_set_notify_work_desired(drawer.queue, drawer.consumer, not paused and drawer.desired != 0)
-    spin_unlock(address(drawer.interest_lock))
+def pull_group_pause(pull_group: pointer[pull_group_t], paused: bint) -> void:
+    spin_lock(address(pull_group.interest_lock))
+    at_store32(address(pull_group.target.suspended), 1 if paused else 0)
+    queue_set_notify_work_desired(pull_group.queue, pull_group.consumer, not paused and pull_group.desired != 0)
+    spin_unlock(address(pull_group.interest_lock))
     if not paused:
-        actor_wake(drawer.actor)
+        actor_wake(pull_group.actor)
 
 
-def drawer_close(drawer: pointer[drawer_t]) -> void:
-    at_store32(address(drawer.closed), 1)
-    actor_close(drawer.actor)
+def pull_group_close(pull_group: pointer[pull_group_t]) -> void:
+    at_store32(address(pull_group.closed), 1)
+    actor_close(pull_group.actor)
 
 
-def drawer_is_idle(drawer: pointer[drawer_t]) -> bint:
+def pull_group_is_idle(pull_group: pointer[pull_group_t]) -> bint:
     # `inside` is raised while the pull still counts as pending, and lowered when its answer is out: in this order both are seen.
-    return at_load32(address(drawer.pending)) == 0 and at_load32(address(drawer.inside)) == 0
+    return at_load32(address(pull_group.pending)) == 0 and at_load32(address(pull_group.inside)) == 0
 
 
-def drawer_free(drawer: pointer[drawer_t]) -> void:
+def pull_group_free(pull_group: pointer[pull_group_t]) -> void:
     lease: pointer[lease_t]
-    queue_remove_waiter(drawer.queue, address(drawer.waiter))
+    queue_remove_waiter(pull_group.queue, address(pull_group.waiter))
     while True:
-        spin_lock(address(drawer.lease_lock))
-        lease = leases_first(address(drawer.leases))
+        spin_lock(address(pull_group.lease_lock))
+        lease = leases_first(address(pull_group.leases))
         if lease == NULL:
-            spin_unlock(address(drawer.lease_lock))
+            spin_unlock(address(pull_group.lease_lock))
             break
-        _go_back(drawer, lease, True)
-    queue_remove_consumer(drawer.queue, drawer.consumer)
-    actor_put(drawer.actor)
-    consumer_decref(drawer.consumer)
-    queue_decref(drawer.queue)
-    leases_free(address(drawer.leases))
-    free(drawer)
+        _go_back(pull_group, lease, True)
+    queue_remove_consumer(pull_group.queue, pull_group.consumer)
+    actor_put(pull_group.actor)
+    consumer_decref(pull_group.consumer)
+    queue_decref(pull_group.queue)
+    leases_free(address(pull_group.leases))
+    free(pull_group)
 
 
 # --- pulls ------------------------------------------------------------------------------------------------------------------
@@ -230,38 +232,38 @@ def drawer_free(drawer: pointer[drawer_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _interest(drawer: pointer[drawer_t]) -> void:
+def _interest(pull_group: pointer[pull_group_t]) -> void:
     """Brings the consumer's place in the queue's lists in line with `pending`. Whoever changed `pending` calls it afterwards."""
     wanted: uint32_t
-    spin_lock(address(drawer.interest_lock))
-    wanted = 1 if at_load32(address(drawer.pending)) else 0
-    if wanted != drawer.desired:
-        drawer.desired = wanted
-        queue_set_notify_work_desired(drawer.queue, drawer.consumer, wanted != 0)
-    spin_unlock(address(drawer.interest_lock))
+    spin_lock(address(pull_group.interest_lock))
+    wanted = 1 if at_load32(address(pull_group.pending)) else 0
+    if wanted != pull_group.desired:
+        pull_group.desired = wanted
+        queue_set_notify_work_desired(pull_group.queue, pull_group.consumer, wanted != 0)
+    spin_unlock(address(pull_group.interest_lock))
 
 
-def drawer_pull(drawer: pointer[drawer_t], pull: pointer[pull_t], hold_ns: int64_t) -> c_int:
-    now: int64_t = system_now(drawer.system)
+def pull_group_pull(pull_group: pointer[pull_group_t], pull: pointer[pull_t], hold_ns: int64_t) -> c_int:
+    now: int64_t = system_now(pull_group.system)
     dispatched: c_int
-    if at_load32(address(drawer.closed)):
+    if at_load32(address(pull_group.closed)):
         return DISPATCH_CLOSED
-    pull.drawer = drawer
+    pull.pull_group = pull_group
     pull.asked_ns = now
     pull.request.process = _process
     pull.request.answer = _answer
     pull.request.context = pull
     pull.hold_ns = now + hold_ns if hold_ns > 0 else HOLD_NONE
     pull.request.hold_ns = pull.hold_ns
-    pull.request.deadline_ns = now + hold_ns + drawer.grace_ns
-    at_store64(cast(pointer[uint64_t], address(drawer.used_ns)), now)
-    at_add32(address(drawer.pending), 1)
-    dispatched = actor_dispatch(drawer.actor, address(pull.request))
+    pull.request.deadline_ns = now + hold_ns + pull_group.grace_ns
+    at_store64(cast(pointer[uint64_t], address(pull_group.used_ns)), now)
+    at_add32(address(pull_group.pending), 1)
+    dispatched = actor_dispatch(pull_group.actor, address(pull.request))
     if dispatched != DISPATCH_OK:
-        at_sub32(address(drawer.pending), 1)
-        _interest(drawer)
+        at_sub32(address(pull_group.pending), 1)
+        _interest(pull_group)
     else:
-        at_add64(address(drawer.pulls), 1)
+        at_add64(address(pull_group.pulls), 1)
     return dispatched
 
 
@@ -271,23 +273,27 @@ def drawer_pull(drawer: pointer[drawer_t], pull: pointer[pull_t], hold_ns: int64
 def _answer(request: pointer[request_t]) -> void:
     """The actor system's last word on a pull: worker, timer or cancelling thread."""
     pull: pointer[pull_t] = cast(pointer[pull_t], request)
-    drawer: pointer[drawer_t] = pull.drawer
-    now: int64_t = system_now(drawer.system)
+    pull_group: pointer[pull_group_t] = pull.pull_group
+    now: int64_t = system_now(pull_group.system)
     pull.answered_ns = now
-    if pull.loading and request.outcome == OUTCOME_EMPTY and (stream_of(drawer.queue) != NULL or queue_ready_count(drawer.queue) != 0):
+    if (
+        pull.loading
+        and request.outcome == OUTCOME_EMPTY
+        and (stream_of(pull_group.queue) != NULL or queue_ready_count(pull_group.queue) != 0)
+    ):
         request.outcome = OUTCOME_BUSY  # I4
-    at_add32(address(drawer.inside), 1)
-    at_store64(cast(pointer[uint64_t], address(drawer.used_ns)), now)
-    if at_sub32(address(drawer.pending), 1) == 1:
-        _interest(drawer)
+    at_add32(address(pull_group.inside), 1)
+    at_store64(cast(pointer[uint64_t], address(pull_group.used_ns)), now)
+    if at_sub32(address(pull_group.pending), 1) == 1:
+        _interest(pull_group)
     answers_push(pull.answers, pull)  # the pull may be gone after it
-    at_sub32(address(drawer.inside), 1)  # and the drawer after this
+    at_sub32(address(pull_group.inside), 1)  # and the pull group after this
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _take(drawer: pointer[drawer_t], pull: pointer[pull_t]) -> c_int:
+def _take(pull_group: pointer[pull_group_t], pull: pointer[pull_t]) -> c_int:
     """One message into the pull's batch, leased."""
     delivery: delivery_t
     items: pointer[pulled_t]
@@ -301,25 +307,25 @@ def _take(drawer: pointer[drawer_t], pull: pointer[pull_t]) -> c_int:
             return FULL
         pull.items = items
         pull.room = room
-    # Only this drawer's actor adds: what is free now is free below.
-    if drawer_leases(drawer) >= drawer.leases_max:
+    # Only this pull group's actor adds: what is free now is free below.
+    if pull_group_leases(pull_group) >= pull_group.leases_max:
         return FULL
     delivery.position = 0
-    if not queue_deliver_single(drawer.queue, drawer.consumer, address(delivery)):
-        return LOADING if delivery.position or _is_reading(drawer) else NOTHING
+    if not queue_deliver_single(pull_group.queue, pull_group.consumer, address(delivery)):
+        return LOADING if delivery.position or _is_reading(pull_group) else NOTHING
     content_incref(delivery.content)
     entry_sent(delivery.slot)
-    spin_lock(address(drawer.lease_lock))
+    spin_lock(address(pull_group.lease_lock))
     lease = leases_add(
-        address(drawer.leases),
+        address(pull_group.leases),
         delivery.slot,
         delivery.position,
-        system_now(drawer.system) + pull.visibility_ns,
-        wall_us() if drawer.logged else 0,
+        system_now(pull_group.system) + pull.visibility_ns,
+        wall_us() if pull_group.logged else 0,
     )
-    spin_unlock(address(drawer.lease_lock))
+    spin_unlock(address(pull_group.lease_lock))
     if lease == 0:
-        queue_release(drawer.queue, delivery.slot, delivery.position, drawer.consumer.id, False)
+        queue_release(pull_group.queue, delivery.slot, delivery.position, pull_group.consumer.id, False)
         content_decref(delivery.content)
         return FULL
     item = address(pull.items[pull.count])
@@ -338,18 +344,18 @@ def _take(drawer: pointer[drawer_t], pull: pointer[pull_t]) -> c_int:
 @exceptval(check=False)
 def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     """One pull's turn, on a worker."""
-    drawer: pointer[drawer_t] = cast(pointer[pull_t], request).drawer
+    pull_group: pointer[pull_group_t] = cast(pointer[pull_t], request).pull_group
     outcome: c_int
-    at_add32(address(drawer.inside), 1)
-    outcome = _serve(drawer, actor, request)
-    at_sub32(address(drawer.inside), 1)
+    at_add32(address(pull_group.inside), 1)
+    outcome = _serve(pull_group, actor, request)
+    at_sub32(address(pull_group.inside), 1)
     return outcome
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _serve(drawer: pointer[drawer_t], actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
+def _serve(pull_group: pointer[pull_group_t], actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     pull: pointer[pull_t] = cast(pointer[pull_t], request)
     taken: c_int = TAKEN
     expiry: int64_t
@@ -357,21 +363,21 @@ def _serve(drawer: pointer[drawer_t], actor: pointer[actor_t], request: pointer[
     if at_load32(address(pull.gone)):
         request_answer(request, OUTCOME_INVALID)
         return PROCESS_DONE
-    if queue_is_deleted(drawer.queue):
+    if queue_is_deleted(pull_group.queue):
         request_answer(request, OUTCOME_CLOSED)
         return PROCESS_DONE
     # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
-    expiry = queue_next_expiry(drawer.queue)
-    if expiry != 0 and expiry <= wall_ms() and not _expire(drawer):
+    expiry = queue_next_expiry(pull_group.queue)
+    if expiry != 0 and expiry <= wall_ms() and not _expire(pull_group):
         return PROCESS_AGAIN  # more of them: others have the worker before the next slice
-    _interest(drawer)
+    _interest(pull_group)
     while taken == TAKEN and pull.count < pull.most and (pull.count == 0 or pull.bytes < pull.bytes_max):
-        taken = _take(drawer, pull)
+        taken = _take(pull_group, pull)
     pull.loading = 1 if taken == LOADING else 0
-    if (taken == TAKEN or taken == FULL) and at_load32(address(drawer.pending)) > 1:
+    if (taken == TAKEN or taken == FULL) and at_load32(address(pull_group.pending)) > 1:
         actor_wake_next(actor)  # case 2 of the module's text
     if pull.count:
-        at_add64(address(drawer.delivered), pull.count)
+        at_add64(address(pull_group.delivered), pull.count)
         request_answer(request, OUTCOME_MESSAGES)
         return PROCESS_DONE
     if taken == FULL:
@@ -379,7 +385,7 @@ def _serve(drawer: pointer[drawer_t], actor: pointer[actor_t], request: pointer[
         return PROCESS_DONE
     request.hold_ns = pull.hold_ns
     if pull.loading:  # I4. The queue tells when it is in memory; should it be so already, this pull is looked at again at once.
-        until = system_now(drawer.system) + drawer.load_ns
+        until = system_now(pull_group.system) + pull_group.load_ns
         if request.hold_ns < until:
             request.hold_ns = until
     return PROCESS_PARK
@@ -388,25 +394,25 @@ def _serve(drawer: pointer[drawer_t], actor: pointer[actor_t], request: pointer[
 @cfunc
 @nogil
 @exceptval(check=False)
-def _is_reading(drawer: pointer[drawer_t]) -> bint:
+def _is_reading(pull_group: pointer[pull_group_t]) -> bint:
     """Whether the group's place of a stream is being read from disk, or was and has not been looked at."""
     seat: pointer[seat_t]
-    if stream_of(drawer.queue) == NULL:
+    if stream_of(pull_group.queue) == NULL:
         return False
-    seat = cast(pointer[seat_t], drawer.consumer.reader)
+    seat = cast(pointer[seat_t], pull_group.consumer.reader)
     return at_load32(address(seat.group.fresh.reading)) != READ_IDLE or at_load32(address(seat.group.again.reading)) != READ_IDLE
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _expire(drawer: pointer[drawer_t]) -> bint:
+def _expire(pull_group: pointer[pull_group_t]) -> bint:
     """A slice of what is past its time ends. False: there is more of it."""
     done: bint = True
     with gil:
         try:
-            if drawer.owner != NULL:
-                done = cast(object, drawer.owner).expire_now()
+            if pull_group.owner != NULL:
+                done = cast(object, pull_group.owner).expire_now()
         except Exception:
             logging.getLogger("flintmq.pulls").exception("internal error: expiry failed")
     return done
@@ -418,124 +424,124 @@ def _expire(drawer: pointer[drawer_t]) -> bint:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _go_back(drawer: pointer[drawer_t], lease: pointer[lease_t], delivered: bint) -> bint:
+def _go_back(pull_group: pointer[pull_group_t], lease: pointer[lease_t], delivered: bint) -> bint:
     """Ends a lease whose message is available again. Called with, and gives up, lease_lock."""
     slot: pointer[slot_t] = lease.slot
     position: uint64_t = lease.position
-    leases_remove(address(drawer.leases), lease)
-    spin_unlock(address(drawer.lease_lock))
-    if delivered and stream_of(drawer.queue) != NULL:
-        return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, 0)
-    return queue_release(drawer.queue, slot, position, drawer.consumer.id, delivered)
+    leases_remove(address(pull_group.leases), lease)
+    spin_unlock(address(pull_group.lease_lock))
+    if delivered and stream_of(pull_group.queue) != NULL:
+        return stream_release_after(pull_group.queue, slot, position, pull_group.consumer.id, 0)
+    return queue_release(pull_group.queue, slot, position, pull_group.consumer.id, delivered)
 
 
-def drawer_settle(drawer: pointer[drawer_t], lease: uint64_t, reason: c_int) -> bint:
+def pull_group_settle(pull_group: pointer[pull_group_t], lease: uint64_t, reason: c_int) -> bint:
     found: pointer[lease_t]
     taken: lease_t
-    spin_lock(address(drawer.lease_lock))
-    found = leases_find(address(drawer.leases), lease)
+    spin_lock(address(pull_group.lease_lock))
+    found = leases_find(address(pull_group.leases), lease)
     if found == NULL or found.state != LEASE_HELD:
-        spin_unlock(address(drawer.lease_lock))
+        spin_unlock(address(pull_group.lease_lock))
         return False
     taken = found[0]
-    leases_remove(address(drawer.leases), found)
-    spin_unlock(address(drawer.lease_lock))
+    leases_remove(address(pull_group.leases), found)
+    spin_unlock(address(pull_group.lease_lock))
     if reason == REASON_ACK:
-        at_add64(address(drawer.acked), 1)
+        at_add64(address(pull_group.acked), 1)
     else:
-        at_add64(address(drawer.nacked), 1)
-    return queue_settle(drawer.queue, taken.slot, taken.position, drawer.consumer.id, reason, taken.delivered_us)
+        at_add64(address(pull_group.nacked), 1)
+    return queue_settle(pull_group.queue, taken.slot, taken.position, pull_group.consumer.id, reason, taken.delivered_us)
 
 
-def drawer_take(drawer: pointer[drawer_t], lease: uint64_t) -> uint64_t:
+def pull_group_take(pull_group: pointer[pull_group_t], lease: uint64_t) -> uint64_t:
     found: pointer[lease_t]
     position: uint64_t = 0
-    spin_lock(address(drawer.lease_lock))
-    found = leases_find(address(drawer.leases), lease)
+    spin_lock(address(pull_group.lease_lock))
+    found = leases_find(address(pull_group.leases), lease)
     if found != NULL and found.state == LEASE_HELD:
         position = found.position
-        leases_remove(address(drawer.leases), found)
-    spin_unlock(address(drawer.lease_lock))
+        leases_remove(address(pull_group.leases), found)
+    spin_unlock(address(pull_group.lease_lock))
     return position
 
 
-def drawer_finish(drawer: pointer[drawer_t], position: uint64_t, reason: c_int) -> bint:
-    at_add64(address(drawer.nacked), 1)
-    return queue_settle(drawer.queue, NULL, position, drawer.consumer.id, reason, 0)
+def pull_group_finish(pull_group: pointer[pull_group_t], position: uint64_t, reason: c_int) -> bint:
+    at_add64(address(pull_group.nacked), 1)
+    return queue_settle(pull_group.queue, NULL, position, pull_group.consumer.id, reason, 0)
 
 
-def drawer_return(drawer: pointer[drawer_t], position: uint64_t, delivered: bint) -> bint:
-    return queue_release(drawer.queue, NULL, position, drawer.consumer.id, delivered)
+def pull_group_return(pull_group: pointer[pull_group_t], position: uint64_t, delivered: bint) -> bint:
+    return queue_release(pull_group.queue, NULL, position, pull_group.consumer.id, delivered)
 
 
-def drawer_release(drawer: pointer[drawer_t], lease: uint64_t, delay_ns: int64_t, delivered: bint) -> bint:
+def pull_group_release(pull_group: pointer[pull_group_t], lease: uint64_t, delay_ns: int64_t, delivered: bint) -> bint:
     found: pointer[lease_t]
     slot: pointer[slot_t]
     position: uint64_t
-    spin_lock(address(drawer.lease_lock))
-    found = leases_find(address(drawer.leases), lease)
+    spin_lock(address(pull_group.lease_lock))
+    found = leases_find(address(pull_group.leases), lease)
     if found == NULL or found.state != LEASE_HELD:
-        spin_unlock(address(drawer.lease_lock))
+        spin_unlock(address(pull_group.lease_lock))
         return False
     if delivered:
-        at_add64(address(drawer.nacked), 1)
+        at_add64(address(pull_group.nacked), 1)
     else:
-        at_add64(address(drawer.given_back), 1)
-    if delay_ns and delivered and stream_of(drawer.queue) != NULL:
+        at_add64(address(pull_group.given_back), 1)
+    if delay_ns and delivered and stream_of(pull_group.queue) != NULL:
         # A stream's group keeps what comes back, and when.
         slot = found.slot
         position = found.position
-        leases_remove(address(drawer.leases), found)
-        spin_unlock(address(drawer.lease_lock))
-        return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, delay_ns // 1000000 if delay_ns > 0 else -1)
+        leases_remove(address(pull_group.leases), found)
+        spin_unlock(address(pull_group.lease_lock))
+        return stream_release_after(pull_group.queue, slot, position, pull_group.consumer.id, delay_ns // 1000000 if delay_ns > 0 else -1)
     if delay_ns > 0:
         found.state = LEASE_DELAYED
-        leases_move(address(drawer.leases), found, system_now(drawer.system) + delay_ns)
-        spin_unlock(address(drawer.lease_lock))
+        leases_move(address(pull_group.leases), found, system_now(pull_group.system) + delay_ns)
+        spin_unlock(address(pull_group.lease_lock))
         return True
-    return _go_back(drawer, found, delivered)
+    return _go_back(pull_group, found, delivered)
 
 
-def drawer_extend(drawer: pointer[drawer_t], lease: uint64_t, visibility_ns: int64_t) -> bint:
+def pull_group_extend(pull_group: pointer[pull_group_t], lease: uint64_t, visibility_ns: int64_t) -> bint:
     found: pointer[lease_t]
     known: bint = False
-    spin_lock(address(drawer.lease_lock))
-    found = leases_find(address(drawer.leases), lease)
+    spin_lock(address(pull_group.lease_lock))
+    found = leases_find(address(pull_group.leases), lease)
     if found != NULL and found.state == LEASE_HELD:
-        leases_move(address(drawer.leases), found, system_now(drawer.system) + visibility_ns)
+        leases_move(address(pull_group.leases), found, system_now(pull_group.system) + visibility_ns)
         known = True
-    spin_unlock(address(drawer.lease_lock))
+    spin_unlock(address(pull_group.lease_lock))
     return known
 
 
-def drawer_due(drawer: pointer[drawer_t], now_ns: int64_t, most: uint32_t) -> uint32_t:
+def pull_group_due(pull_group: pointer[pull_group_t], now_ns: int64_t, most: uint32_t) -> uint32_t:
     lease: pointer[lease_t]
     done: uint32_t = 0
     while done < most:
-        spin_lock(address(drawer.lease_lock))
-        lease = leases_first(address(drawer.leases))
+        spin_lock(address(pull_group.lease_lock))
+        lease = leases_first(address(pull_group.leases))
         if lease == NULL or cast(int64_t, lease.until_ns) > now_ns:
-            spin_unlock(address(drawer.lease_lock))
+            spin_unlock(address(pull_group.lease_lock))
             break
         if lease.state == LEASE_HELD:
-            at_add64(address(drawer.expired), 1)
-        _go_back(drawer, lease, True)
+            at_add64(address(pull_group.expired), 1)
+        _go_back(pull_group, lease, True)
         done += 1
     return done
 
 
-def drawer_leases(drawer: pointer[drawer_t]) -> uint32_t:
-    return at_load32(address(drawer.leases.count))
+def pull_group_leases(pull_group: pointer[pull_group_t]) -> uint32_t:
+    return at_load32(address(pull_group.leases.count))
 
 
-def drawer_next_due(drawer: pointer[drawer_t]) -> int64_t:
+def pull_group_next_due(pull_group: pointer[pull_group_t]) -> int64_t:
     lease: pointer[lease_t]
     at_ns: int64_t = 0
-    spin_lock(address(drawer.lease_lock))
-    lease = leases_first(address(drawer.leases))
+    spin_lock(address(pull_group.lease_lock))
+    lease = leases_first(address(pull_group.leases))
     if lease != NULL:
         at_ns = cast(int64_t, lease.until_ns)
-    spin_unlock(address(drawer.lease_lock))
+    spin_unlock(address(pull_group.lease_lock))
     return at_ns
 
 
@@ -669,7 +675,7 @@ def leases_add(
         return 0
     place = table.free
     lease = address(table.items[place])
-    check(place < table.capacity and lease.number == 0, b"drawer I5 a place that is given is free", lease.number, place)
+    check(place < table.capacity and lease.number == 0, b"pull_group I5 a place that is given is free", lease.number, place)
     table.free = lease.heap_at
     table.serial += 1
     lease.number = (table.serial << PLACE_BITS) | place
@@ -694,7 +700,7 @@ def leases_find(table: pointer[lease_table_t], number: uint64_t) -> pointer[leas
 def leases_move(table: pointer[lease_table_t], lease: pointer[lease_t], until_ns: uint64_t) -> void:
     check(
         lease.heap_at < table.count and table.heap[lease.heap_at] == lease.number & PLACE_MASK,
-        b"drawer I6 a lease that is moved stands in the heap",
+        b"pull_group I6 a lease that is moved stands in the heap",
         lease.number,
         lease.heap_at,
     )
@@ -706,7 +712,7 @@ def leases_remove(table: pointer[lease_table_t], lease: pointer[lease_t]) -> voi
     at: uint32_t = lease.heap_at
     last: uint32_t = table.heap[table.count - 1]
     place: uint32_t = cast(uint32_t, lease.number & PLACE_MASK)
-    check(at < table.count and table.heap[at] == place, b"drawer I6 a lease that ends stands in the heap", lease.number, at)
+    check(at < table.count and table.heap[at] == place, b"pull_group I6 a lease that ends stands in the heap", lease.number, at)
     table.count -= 1
     if at < table.count:
         _put(table, at, last)

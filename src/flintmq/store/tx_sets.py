@@ -24,8 +24,8 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.held_runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.queue_core import queue_borrow
-from cython.cimports.flintmq.queue.runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_copy_out, content_total, log_begin, log_end, log_where
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
@@ -198,7 +198,7 @@ class BulkTransactions:
         self.inboxes = {}
         self.worker = None
         if threads:
-            from flintmq.store.tx_runs import Background
+            from flintmq.store.tx_sets import Background
 
             self.worker = Background()
 

@@ -1,4 +1,4 @@
-# Python face of face.py (compiled), for the type checker.
+# Python face of requests.py (compiled), for the type checker.
 from typing import Any
 
 from flintmq.queue.handle import QueueHandle
@@ -28,7 +28,7 @@ def place(
 ) -> tuple[int, int, int]: ...
 def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool: ...
 def publishers_wait(log: LogPort | None) -> bool: ...
-def tend(drawers: list[Drawer], idle_ns: int, most: int) -> tuple[list[Drawer], int]: ...
+def tend(pull_groups: list[PullGroup], idle_ns: int, most: int) -> tuple[list[PullGroup], int]: ...
 
 class Answers:
     taken: int
@@ -38,7 +38,7 @@ class Answers:
     def take(self) -> list[Pull]: ...
 
 class Pull:
-    drawer: Drawer
+    pull_group: PullGroup
     context: Any
     answered: bool
     def cancel(self) -> bool: ...
@@ -57,7 +57,7 @@ class Pull:
     def messages(self) -> list[tuple[int, int, int, bool, bytes, bytes, bytes, bytes]]: ...
     def give_back(self, delivered: bool) -> int: ...
 
-class Drawer:
+class PullGroup:
     handle: QueueHandle
     queue: Any
     group: str

@@ -21,7 +21,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import replay, streams, sweeps, works
+from flintmq.session import long_work, replay, streams, sweeps
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.selecting import Choice, parse_choice
 from flintmq.session.state import ChannelState, Consumer
@@ -430,7 +430,7 @@ def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRec
     if not method.requeue:
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     answers = method.ID == spec.BasicRecover.ID
-    works.recover(handler, number, partial(handler.send, number, spec.BasicRecoverOk()) if answers else lambda: None)
+    long_work.recover(handler, number, partial(handler.send, number, spec.BasicRecoverOk()) if answers else lambda: None)
 
 
 # --- confirm and tx -----------------------------------------------------------------------------------------------------------

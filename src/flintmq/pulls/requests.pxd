@@ -1,6 +1,6 @@
-# Pulls for Python: Drawer, Pull, Answers.
+# Pulls for Python: PullGroup, Pull, Answers.
 from libc.stdint cimport uint64_t
-from flintmq.pulls.types cimport answers_t, drawer_t, pull_t
+from flintmq.pulls.types cimport answers_t, pull_group_t, pull_t
 from flintmq.queue.handle cimport QueueHandle
 from flintmq.scheduler.system cimport ActorSystem
 
@@ -11,13 +11,13 @@ cdef class Answers:
 
 cdef class Pull:
     cdef pull_t pull
-    cdef readonly Drawer drawer     # keeps it
+    cdef readonly PullGroup pull_group     # keeps it
     cdef readonly object context    # the caller's own
     cdef Answers answers
     cdef readonly bint answered
 
-cdef class Drawer:
-    cdef drawer_t *drawer           # NULL: freed
+cdef class PullGroup:
+    cdef pull_group_t *pull_group           # NULL: freed
     cdef readonly QueueHandle handle
     cdef readonly object queue      # the control plane's Queue
     cdef readonly str group

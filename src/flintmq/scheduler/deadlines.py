@@ -1,4 +1,4 @@
-"""What happens by the clock (see upkeep.pxd).
+"""What happens by the clock (see deadlines.pxd).
 
 in: the time. out: answers of requests whose time is over, actors after their pause, samples of fairness, retired actors.
 
@@ -114,7 +114,7 @@ def _fire(system: pointer[actor_system_t], actor: pointer[actor_t], now: int64_t
         spin_unlock(address(actor.lock))
         check(
             at_sub32(address(system.parked), parked) >= parked,
-            b"upkeep I2 parked requests whose time is over were counted",
+            b"deadlines I2 parked requests whose time is over were counted",
             parked,
             actor.a,
         )

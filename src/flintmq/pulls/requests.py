@@ -1,9 +1,9 @@
-"""Pulls for Python: a Drawer is asked, a Pull is the request and its answer, Answers is where a thread finds those that are done.
+"""Pulls for Python: a PullGroup is asked, a Pull is the request and its answer, Answers is where a thread finds those that are done.
 
 in: calls of the pull service. out: answers with messages as bytes, results of settlements.
 
 I1  A Pull that was dispatched has one reference of its own until `Answers.take` handed it out: its memory outlives the actor system's use.
-I2  A Drawer's memory is freed by `close` alone, and only when nothing of the actor system is inside.
+I2  A PullGroup's memory is freed by `close` alone, and only when nothing of the actor system is inside.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from cython import NULL, address, cast, cclass, nogil, p_void, pointer, sizeof
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store32
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
-from cython.cimports.flintmq.pulls.drawer import (
+from cython.cimports.flintmq.pulls.pull_group import (
     answers_take,
-    drawer_attach,
-    drawer_close,
-    drawer_due,
-    drawer_extend,
-    drawer_finish,
-    drawer_free,
-    drawer_is_idle,
-    drawer_leases,
-    drawer_new,
-    drawer_next_due,
-    drawer_pause,
-    drawer_pull,
-    drawer_release,
-    drawer_return,
-    drawer_settle,
-    drawer_take,
+    pull_group_attach,
+    pull_group_close,
+    pull_group_due,
+    pull_group_extend,
+    pull_group_finish,
+    pull_group_free,
+    pull_group_is_idle,
+    pull_group_leases,
+    pull_group_new,
+    pull_group_next_due,
+    pull_group_pause,
+    pull_group_pull,
+    pull_group_release,
+    pull_group_return,
+    pull_group_settle,
+    pull_group_take,
 )
-from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
+from cython.cimports.flintmq.pulls.types import answers_t, pull_group_t, pull_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
@@ -96,33 +96,33 @@ def publishers_wait(log: LogPort | None) -> bool:
     return log is not None and log.port.pressure != NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
 
 
-def tend(drawers: list, idle_ns: int, most: int) -> tuple:
-    """A pass over many drawers: what is due goes back, `most` leases of each at most. Returns those that should close (their queue is
+def tend(pull_groups: list, idle_ns: int, most: int) -> tuple:
+    """A pass over many pull groups: what is due goes back, `most` leases of each at most. Returns those that should close (their queue is
     deleted, or nobody has pulled for `idle_ns` and nothing is leased), and when the next lease of the others ends: monotonic nanoseconds,
     0: none is left. A tenth of a microsecond for each that has nothing to do."""
-    one: Drawer
-    drawer: pointer[drawer_t]
+    one: PullGroup
+    pull_group: pointer[pull_group_t]
     now: int64_t = -1
     idle: int64_t = idle_ns
     limit: uint32_t = most
     due: int64_t
     first: int64_t = 0
     closing: list = []
-    for item in drawers:
+    for item in pull_groups:
         one = item
-        drawer = one.drawer
-        if drawer == NULL:
+        pull_group = one.pull_group
+        if pull_group == NULL:
             continue
         if now < 0:
-            now = system_now(drawer.system)
-        if queue_is_deleted(drawer.queue):
+            now = system_now(pull_group.system)
+        if queue_is_deleted(pull_group.queue):
             closing.append(one)
-        elif drawer_leases(drawer):
-            drawer_due(drawer, now, limit)
-            due = drawer_next_due(drawer)
+        elif pull_group_leases(pull_group):
+            pull_group_due(pull_group, now, limit)
+            due = pull_group_next_due(pull_group)
             if due and (first == 0 or due < first):
                 first = due
-        elif drawer_is_idle(drawer) and now - drawer.used_ns >= idle:
+        elif pull_group_is_idle(pull_group) and now - pull_group.used_ns >= idle:
             closing.append(one)
     return (closing, first)
 
@@ -168,7 +168,7 @@ class Answers:
 
 @cclass
 class Pull:
-    """One request for messages, and its answer once Answers.take returned it. Made by Drawer.pull."""
+    """One request for messages, and its answer once Answers.take returned it. Made by PullGroup.pull."""
 
     def __cinit__(self):
         memset(address(self.pull), 0, sizeof(pull_t))
@@ -182,14 +182,14 @@ class Pull:
     def cancel(self) -> bool:
         """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it is looked at, or answered already, so
         what it brings must be given back; what brings nothing is answered INVALID then. Either way it comes out of Answers.take."""
-        # The drawer keeps the actor; it is freed under the GIL or not at all.
-        if self.drawer.drawer == NULL:
+        # The pull group keeps the actor; it is freed under the GIL or not at all.
+        if self.pull_group.pull_group == NULL:
             return False
         at_store32(address(self.pull.gone), 1)
         if request_cancel(address(self.pull.request)):
             return True
         # It is being looked at: should it park after that, it is looked at once more.
-        actor_wake(self.drawer.drawer.actor)
+        actor_wake(self.pull_group.pull_group.actor)
         return False
 
     @property
@@ -241,15 +241,15 @@ class Pull:
         """Its messages go back to the queue; returns how many. `delivered`: they may have reached the client: flagged redelivered."""
         i: uint32_t
         returned: uint32_t = 0
-        drawer: pointer[drawer_t] = self.drawer.drawer
-        if drawer != NULL:
+        pull_group: pointer[pull_group_t] = self.pull_group.pull_group
+        if pull_group != NULL:
             for i in range(self.pull.count):
-                returned += drawer_release(drawer, self.pull.items[i].lease, 0, delivered)
+                returned += pull_group_release(pull_group, self.pull.items[i].lease, 0, delivered)
         return returned
 
 
 @cclass
-class Drawer:
+class PullGroup:
     """One (queue, group). See the pull service.
 
     Args: system: the node's actors; handle: of the queue; queue: what it is to the control plane; group; key: unique in the process;
@@ -272,13 +272,13 @@ class Drawer:
         load_ns: int,
         on_expired: object,
     ):
-        self.drawer = drawer_new(system.system, handle.queue, serial, leases_max)
-        if self.drawer == NULL:
+        self.pull_group = pull_group_new(system.system, handle.queue, serial, leases_max)
+        if self.pull_group == NULL:
             raise MemoryError("no memory for a group")
-        self.drawer.owner = cast(p_void, self)
-        self.drawer.grace_ns = grace_ns
-        self.drawer.load_ns = load_ns
-        self.drawer.logged = handle.log is not None
+        self.pull_group.owner = cast(p_void, self)
+        self.pull_group.grace_ns = grace_ns
+        self.pull_group.load_ns = load_ns
+        self.pull_group.logged = handle.log is not None
         self.system = system
         self.handle = handle
         self.queue = queue
@@ -290,24 +290,24 @@ class Drawer:
         """Joins the queue; `seat`: its place in a group of the stream that the queue is. False: an exclusive consumer is there, or the
         queue is deleted. Raises: StoreError."""
         if seat is not None:
-            seat_give(seat, self.drawer.consumer)
+            seat_give(seat, self.pull_group.consumer)
         elif self.handle.log is not None and queue_is_durable(self.handle.queue):
-            self.handle.log.note_consumer(self.drawer.consumer.id, b"pull", self.group.encode("utf-8", "surrogateescape"))
-        return drawer_attach(self.drawer)
+            self.handle.log.note_consumer(self.pull_group.consumer.id, b"pull", self.group.encode("utf-8", "surrogateescape"))
+        return pull_group_attach(self.pull_group)
 
     def pause(self, paused: bool) -> None:
         """The queue rests, or is resumed: pulls wait meanwhile, as at an empty queue."""
-        if self.drawer != NULL:
-            drawer_pause(self.drawer, paused)
+        if self.pull_group != NULL:
+            pull_group_pause(self.pull_group, paused)
 
     def expire_now(self):
         return self.on_expired(self.queue)
 
     def pull(self, answers: Answers, context: object, most: int, bytes_max: int, visibility_ns: int, hold_ns: int) -> Pull | None:
         """Asks for up to `most` messages (>= 1), about `bytes_max` bytes of bodies; waits up to `hold_ns` for the first, 0: not at all.
-        None: too many pulls wait already, or the drawer is closed (`closed`)."""
+        None: too many pulls wait already, or the pull group is closed (`closed`)."""
         request: Pull = Pull.__new__(Pull)
-        request.drawer = self
+        request.pull_group = self
         request.answers = answers
         request.context = context
         request.pull.answers = address(answers.answers)
@@ -315,10 +315,10 @@ class Drawer:
         request.pull.most = most
         request.pull.bytes_max = bytes_max
         request.pull.visibility_ns = visibility_ns
-        if self.drawer == NULL:
+        if self.pull_group == NULL:
             return None
         Py_INCREF(request)
-        if drawer_pull(self.drawer, address(request.pull), hold_ns) != DISPATCH_OK:
+        if pull_group_pull(self.pull_group, address(request.pull), hold_ns) != DISPATCH_OK:
             Py_DECREF(request)
             return None
         return request
@@ -327,84 +327,84 @@ class Drawer:
 
     def settle(self, lease: int, reason: int) -> bool:
         """The end of a leased message, REASON_* of queue/types.pxd. False: the lease is over, or never was."""
-        return self.drawer != NULL and drawer_settle(self.drawer, lease, reason)
+        return self.pull_group != NULL and pull_group_settle(self.pull_group, lease, reason)
 
     def take(self, lease: int) -> int:
         """Position of a leased message that is no longer leased: `finish` or `put_back` must follow. 0: the lease is over."""
-        return drawer_take(self.drawer, lease) if self.drawer != NULL else 0
+        return pull_group_take(self.pull_group, lease) if self.pull_group != NULL else 0
 
     def finish(self, position: int, reason: int) -> bool:
-        return self.drawer != NULL and drawer_finish(self.drawer, position, reason)
+        return self.pull_group != NULL and pull_group_finish(self.pull_group, position, reason)
 
     def pass_on(self, position: int) -> bool:
-        if self.drawer == NULL or not queue_pass_on(self.drawer.queue, position, self.drawer.consumer.id):
+        if self.pull_group == NULL or not queue_pass_on(self.pull_group.queue, position, self.pull_group.consumer.id):
             return False
-        at_add64(address(self.drawer.nacked), 1)
+        at_add64(address(self.pull_group.nacked), 1)
         return True
 
     def put_back(self, position: int, delivered: bool) -> bool:
-        return self.drawer != NULL and drawer_return(self.drawer, position, delivered)
+        return self.pull_group != NULL and pull_group_return(self.pull_group, position, delivered)
 
     def release(self, lease: int, delay_ns: int, delivered: bool = True) -> bool:
         """The message goes back at once (0), after a delay, or as its queue says (-1). False: the lease is over."""
-        return self.drawer != NULL and drawer_release(self.drawer, lease, delay_ns, delivered)
+        return self.pull_group != NULL and pull_group_release(self.pull_group, lease, delay_ns, delivered)
 
     def extend(self, lease: int, visibility_ns: int) -> bool:
         """The lease is over in that time from now. False: it is over already."""
-        return self.drawer != NULL and drawer_extend(self.drawer, lease, visibility_ns)
+        return self.pull_group != NULL and pull_group_extend(self.pull_group, lease, visibility_ns)
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def idle_ns(self) -> int:
         """How long nobody has pulled and nothing was leased; -1: somebody does, or something is."""
         used: int64_t
-        if self.drawer == NULL:
+        if self.pull_group == NULL:
             return 0
-        used = self.drawer.used_ns
-        if drawer_leases(self.drawer) or not drawer_is_idle(self.drawer):
+        used = self.pull_group.used_ns
+        if pull_group_leases(self.pull_group) or not pull_group_is_idle(self.pull_group):
             return -1
-        return system_now(self.drawer.system) - used
+        return system_now(self.pull_group.system) - used
 
     def stop(self) -> None:
         """No more pulls; those that wait are answered CLOSED."""
-        if self.drawer != NULL:
-            drawer_close(self.drawer)
+        if self.pull_group != NULL:
+            pull_group_close(self.pull_group)
 
     def close(self) -> bool:
         """After `stop`: leaves the queue, which gets what is leased back. False: somebody is inside, try again."""
-        if self.drawer == NULL:
+        if self.pull_group == NULL:
             return True
-        if not drawer_is_idle(self.drawer):
+        if not pull_group_is_idle(self.pull_group):
             return False
-        drawer: pointer[drawer_t] = self.drawer
-        self.drawer = NULL
+        pull_group: pointer[pull_group_t] = self.pull_group
+        self.pull_group = NULL
         with nogil:
-            drawer_free(drawer)
+            pull_group_free(pull_group)
         return True
 
     @property
     def closed(self) -> bool:
-        return self.drawer == NULL or self.drawer.closed != 0
+        return self.pull_group == NULL or self.pull_group.closed != 0
 
     @property
     def pending(self) -> int:
-        return self.drawer.pending if self.drawer != NULL else 0
+        return self.pull_group.pending if self.pull_group != NULL else 0
 
     @property
     def consumer_id(self) -> int:
-        return self.drawer.consumer.id if self.drawer != NULL else 0
+        return self.pull_group.consumer.id if self.pull_group != NULL else 0
 
     def figures(self) -> dict:
         """Pulls, deliveries, settlements: counts since it was made; pending and leased: now."""
-        if self.drawer == NULL:
+        if self.pull_group == NULL:
             return {}
         return {
-            "pulls": self.drawer.pulls,
-            "waiting": self.drawer.pending,
-            "leased": drawer_leases(self.drawer),
-            "delivered": self.drawer.delivered,
-            "acked": self.drawer.acked,
-            "nacked": self.drawer.nacked,
-            "expired": self.drawer.expired,
-            "given_back": self.drawer.given_back,
+            "pulls": self.pull_group.pulls,
+            "waiting": self.pull_group.pending,
+            "leased": pull_group_leases(self.pull_group),
+            "delivered": self.pull_group.delivered,
+            "acked": self.pull_group.acked,
+            "nacked": self.pull_group.nacked,
+            "expired": self.pull_group.expired,
+            "given_back": self.pull_group.given_back,
         }

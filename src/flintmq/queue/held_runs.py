@@ -1,4 +1,4 @@
-"""Many entries of a queue at once, for transactions (see runs.pxd).
+"""Many entries of a queue at once, for transactions (see held_runs.pxd).
 
 in: distributed transactions of the data plane. out: held, settled, released, reserved and published entries.
 
@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.entry_list import (
 )
 from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.slot import (
@@ -65,7 +66,6 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
-from cython.cimports.flintmq.queue.upkeep import queue_reclaim
 from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
@@ -102,7 +102,7 @@ def _room(run: pointer[run_t], more: uint64_t) -> bint:
 def _note(run: pointer[run_t], slot: pointer[slot_t], position: uint64_t, state: uint64_t, body_len: uint32_t) -> void:
     """Appends an entry; there is room."""
     entry: pointer[run_entry_t] = run.entries + run.count
-    check(run.count < run.room, b"runs R3 there is room for an entry", run.count, run.room)
+    check(run.count < run.room, b"held_runs R3 there is room for an entry", run.count, run.room)
     if run.count == 0 or (entry - 1).position + 1 != position:
         run.ranges += 1
     entry.position = position
@@ -208,7 +208,7 @@ def run_hold(
                 passed += 1
         # Everything from the floor to here is taken: what comes back goes to the spans, under this lock.
         if floored and index > level.floor:
-            check(index <= tail + 1, b"runs R1 a floor is not above the tail", index, tail)
+            check(index <= tail + 1, b"held_runs R1 a floor is not above the tail", index, tail)
             at_store64(address(level.floor), index)
         if what == HOLD_MORE and index > tail:
             level_no += 1
@@ -328,7 +328,7 @@ def run_release(queue: pointer[queue_t], entries: pointer[run_entry_t], count: u
             if state & ENTRY_ASIDE:
                 count_cold(list_, 1)
                 if state & ENTRY_FAILED:
-                    check(list_.failed > 0, b"runs R1 a failed entry that came back was counted", list_.failed, position)
+                    check(list_.failed > 0, b"held_runs R1 a failed entry that came back was counted", list_.failed, position)
                     at_store64(address(list_.failed), list_.failed - 1)
             if lowest == 0 or position < lowest:
                 lowest = position

@@ -1,4 +1,4 @@
-# Python face of runs.py (compiled), for the type checker.
+# Python face of held_runs.py (compiled), for the type checker.
 from array import array
 from collections.abc import Sequence
 
