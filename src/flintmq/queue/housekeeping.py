@@ -117,7 +117,7 @@ def queue_housekeeping(queue: pointer[queue_t]) -> void:
     done = (
         at_load64(address(queue.entries.enqueued)) + at_load64(address(queue.entries.released)) + at_load64(address(queue.entries.dequeued))
     )
-    # Once more after the last work, which gives back what an empty queue keeps; and as long as somebody waits for what is there.
+    # Once more after the last work, to give back the memory of an empty queue; and as long as a consumer waits for an entry that is there.
     if (
         waits
         or done != queue.worked_before
@@ -200,7 +200,7 @@ def queue_peek(queue: pointer[queue_t], position: uint64_t, out: pointer[deliver
         if content != NULL:
             content_incref(content)
         delivery_fill(out, found.slot, content, position, state)
-        out.slot = NULL  # it may go as soon as it is let go
+        out.slot = NULL  # no slot for the caller: after slot_unhold the entry may be dequeued at any moment
         slot_unhold(found.slot, state)
     at_sub32(address(queue.pins), 1)
     return got

@@ -3,8 +3,8 @@
 in: wake-ups of the writer, the clock. out: calls on the logs. One thread, or `once()` by a test.
 
 Order of one pass, each step relying on the ones before: seal full containers; mark queues whose last record would go; move the base;
-retire what the base on disk has passed; copy forward; make or recycle containers; trim; say from where on publishers wait for a
-container; say whether the disk is full.
+retire containers that the base on disk has passed; copy forward; make or recycle containers; trim; set the LSN from which on publishers
+wait for a container; say whether the disk is full.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RESERVE = 2
 RESERVE_MOST = 8
 # of the other logs
 SMALL_RESERVE = 1
-# containers of the bound that are on top of twice what is live
+# containers of the bound, on top of twice the live bytes
 SPARE_CONTAINERS = 4
 # containers left over by a copy on a full disk, and by one into the last container that is ready
 LOW_LEFT = 1 / 4
 LATE_LEFT = 1 / 16
-# containers copied forward in one pass: what they hold waits in write buffers for the next sync
+# containers copied forward in one pass: their messages wait in write buffers for the next sync
 COPY_CONTAINERS = 4
 # with nothing but the reserve left, copy-forward starts when this share of the log is garbage: each bit of room counts then
 LOW_GARBAGE = 0.03
@@ -43,7 +43,7 @@ AHEAD_BYTES_MAX = 32 << 20
 CALM_NS = 2_000_000_000
 # containers archived in one pass: the pass also makes the writer's next ones
 ARCHIVE_CONTAINERS = 2
-# what lives in a container is little, and copied early: messages, and share of the container's bytes
+# a container with so few live messages is copied early: messages, and share of the container's bytes
 EARLY_MESSAGES = 16
 EARLY_SHARE = 1 / 64
 # containers that a log wants ready behind the tail's: one to go on in, and the next one in the making
@@ -64,7 +64,7 @@ class Maintenance:
         self.store = store
         self.copied_messages = 0
         self.copied_bytes = 0
-        self._stuck: tuple[int, int, int] | None = None  # what copy-forward could not copy, see _copy_forward
+        self._stuck: tuple[int, int, int] | None = None  # the container that copy-forward could not copy, see _copy_forward
         # queue id -> LSN: everything that its last Queue-Mark leaves out comes later (queues of several levels, queues not back yet)
         self._marked: dict[int, int] = {}
         self._archive_failed = False
@@ -280,7 +280,7 @@ class Maintenance:
             self.busy = True
 
     def _mark_queues(self, target: int) -> None:
-        """Writes anew what says how far the positions of queues have come, where the base would pass it."""
+        """Writes anew the records that tell the highest positions of queues, where the base would pass them."""
         at = self.store.messages.tail
         tails = [one for one in self.store.tails_below(target) if self._marked.get(one[0], 0) < target]
         self.store.write_marks(tails, at)
@@ -311,7 +311,7 @@ class Maintenance:
         return self._reserved(one) + 1
 
     def _bound(self, one: Any) -> None:
-        """Says how many files the log may have now, and how many of them are made in any case; gives back what is more.
+        """Says how many files the log may have now, and how many of them are made in any case; gives back those above that number.
 
         While much of the disk is free, the reserve is there: the room that it would take. Else it stands ready, on top of the bound.
         """
@@ -319,7 +319,7 @@ class Maintenance:
         most, least = self._files(one)
         one.set_most(max(most, least))
         one.shed()
-        one.set_most(max(most - 1, least))  # one less, lest what is made for live messages goes again with them
+        one.set_most(max(most - 1, least))  # one less, lest a container made for live messages goes again with them
 
     def _excess(self, one: Any, first: int, wanted: int = WANTED_AHEAD) -> bool:
         """Whether a log is too large, if its base were at container `first`: with `wanted` ones ready, more files than it may have."""
@@ -346,7 +346,7 @@ class Maintenance:
         """While the log is too large, the oldest container's live messages move to the tail.
 
         A container whose messages can't all be copied stays the oldest one, and is read again only when something in it ended or a
-        transaction went on: what can't be copied waits for a transaction's outcome, or can't be read.
+        transaction went on: a message that can't be copied waits for a transaction's outcome, or can't be read.
         """
         messages = self.store.messages
         for _ in range(COPY_CONTAINERS):

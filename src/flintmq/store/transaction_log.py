@@ -1,13 +1,13 @@
 """The transaction log and its table: states, outcomes and notes, as records of docs/FORMAT.md.
 
-in: the store's calls, recovered transactions. out: records of the transaction log, what is in doubt.
+in: the store's calls, recovered transactions. out: records of the transaction log, transactions in doubt.
 
 I1  A transaction's id is the LSN of its start record; it stays valid while a logged message names it (the reference rule of seed 003):
     its Delete is written when it has ended and its last message is gone.
 I2  End is written after its effects are in the message log and the queues; recovery needs no End to be right, it only saves work.
 I3  Commit and Rollback of a prepared transaction find room: prepare refuses while a container is not ready behind the present one.
 I4  A transaction goes one way: open, perhaps prepared, then committed or rolled back. End comes after that.
-I5  What replaces something (a copy, a note) stands behind it in the log.
+I5  A record that replaces another one (a copy, a note) stands behind it in the log.
 
 All methods are called under the store's transaction lock.
 """
@@ -152,7 +152,7 @@ class TransactionLog:
             transaction.references += 1
 
     def acquire(self, transaction: Transaction, rows: Sequence[Row], consumer_id: int, acquired_us: int) -> None:
-        """Acquire-Set: the transaction dequeues what stands at these positions."""
+        """Acquire-Set: the transaction dequeues the entries at these positions."""
         for at in range(0, len(rows), self.set_rows_max):
             part = rows[at : at + self.set_rows_max]
             self.log.append(ACQUIRE_SET, _set_of(part, consumer_id), transaction.tx)
@@ -167,7 +167,7 @@ class TransactionLog:
 
     @property
     def rows_max(self) -> int:
-        """Rows, of a Commit or of all sets, that fit into one record: what a transaction may have of each."""
+        """Rows, of a Commit or of all sets, that fit into one record: a transaction has at most so many of each."""
         return int(min(SETS_ROWS_MAX, max(16, (self.log.container_size - 4096) // 64)))
 
     def prepare(self, transaction: Transaction) -> int:
@@ -278,7 +278,7 @@ class TransactionLog:
         return (self.table[tx] for tx in sorted(self.table) if self.table[tx].state is TxState.PREPARED)
 
     def copy_below(self, lsn: int) -> int:
-        """Writes what lives below `lsn` anew, so that the base can pass. Returns how many things were copied."""
+        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many things were copied."""
         copied = 0
         for transaction in [one for one in self.table.values() if one.at < lsn]:
             self.copy(transaction)

@@ -1,10 +1,10 @@
-"""Sets of distributed transactions: what the log knows of them, and their effects there; the store's face for sets and stages.
+"""Sets of distributed transactions: their records in the log, and their effects there; the store's port for sets and stages.
 
 in: the coordinator's calls. out: Acquire-Set records, rows and contents for readers, dequeues of committed sets, Ends.
 
 B1  The log's lock is held for at most SECTION messages, the GIL not at all while messages are gone through.
 B2  A set's entries are dequeued by plain records after its Commit is durable, and End is written after them: a restart in between finds
-    Commit without End, and dequeues what still stands.
+    Commit without End, and dequeues the entries that still stand.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class HeldSet:
         return inside
 
     def _inline(self, position, message_id):
-        """A content with what goes before it."""
+        """The INLINE header (length, header length, publish time), then the content's bytes."""
         known: uint64_t = 0
         total: uint32_t
         content: pointer[content_t] = queue_borrow(self.run.handle.queue, position, address(known))
@@ -203,7 +203,7 @@ class BulkTransactions:
             self.worker = Background()
 
     def stop(self) -> None:
-        """Ends the thread when what is under way is done."""
+        """Ends the thread when the work that it has is done."""
         if self.worker is not None:
             self.worker.stop()
 

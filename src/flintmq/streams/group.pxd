@@ -16,14 +16,15 @@ cdef struct asks_t:             # reads that the caller has asked (stream_queue.
 
 cdef group_t *group_new(stream_queue_t *stream, const uint8_t *name, uint32_t name_len) noexcept nogil     # NULL: no memory
 cdef void group_free(group_t *group) noexcept nogil            # nobody uses it any more, its reads ended. May take the GIL
-# The next message for this consumer: what came back first, lowest offset first, else the next never delivered. Takes its credit.
+# The next message for this consumer: returned offsets first, the lowest of them first, else the next offset that was never delivered. Takes
+# the consumer's credit.
 # The consumer's send_lock is held.
 cdef int group_take(group_t *group, seat_t *seat, consumer_t *consumer, delivery_t *out, asks_t *asks) noexcept nogil
-# Done with by who holds it. `*freed`: the group waited for that, wake it.
+# Settles an offset on behalf of its holder. `*freed`: the group was full and can deliver again; the caller wakes it.
 cdef bint group_settle(group_t *group, uint64_t offset, uint32_t owner, int reason, bint *freed) noexcept nogil
-# Back from who holds it: available in `delay_ms` (0: at once), or dead. `delivered`: it reached (or may have) a client.
+# The holder returns an offset: it is available in `delay_ms` (0: at once), or dead. `delivered`: it reached a client, or may have.
 cdef bint group_return(group_t *group, uint64_t offset, uint32_t owner, bint delivered, int64_t delay_ms) noexcept nogil
-# What is due comes back. True when members should be woken (also after a failed read's pause). `*due_ms`: when the next is; 0: none.
+# Offsets that are due come back. True: members should be woken (also after a failed read's pause). `*due_ms`: when the next is due; 0: none.
 cdef bint group_tick(group_t *group, int64_t *due_ms) noexcept nogil
 cdef bint group_has_work(group_t *group) noexcept nogil        # something may be there for a member
 cdef uint64_t group_base(group_t *group) noexcept nogil        # everything below is done

@@ -1,19 +1,19 @@
 """A consumer group of a stream: one place for all its members (see group.pxd).
 
-in: takes, acks, returns, time. out: each offset to one member at a time, until it is done; what is dead.
+in: takes, acks, returns, time. out: each offset to one member at a time, until it is done; offsets that are dead.
 
 I1  Everything below group_base is done; every offset in [base, fresh) is done or in `open`; nothing at or above `fresh` was delivered.
 I2  An offset is HELD by at most one consumer id, and only that id can settle or return it.
-I3  At most stream.open_max offsets are open: then nothing new is taken until one is done (`full`), what came back still is.
-I4  What may have been delivered before is flagged redelivered: every offset below `flagged`, and every second delivery.
-I5  open.due_low is armed with the stream's clock (`due`), by who lowered it, before it returns.
+I3  At most stream.open_max offsets are open: then no new offset is taken until one is done (`full`); returned offsets still are.
+I4  An offset that may have been delivered before is flagged redelivered: every offset below `flagged`, and every second delivery.
+I5  open.due_low is armed with the stream's clock (`due`) by the function that lowered it, before that function returns.
 
 The offsets that were delivered and are not done (`open`) are a sorted run with gaps:
 
 I6  items[start .. end) ascend by offset; the first and the last of them are not DONE.
 I7  count, held, ready, delayed, dead are exact; ready_low and due_low are lower bounds.
-I8  The array has room for at most twice what was open at once (64 at least): gaps are squeezed out when half of it is gaps, which the
-    acks that made them pay for.
+I8  The array has room for at most twice the offsets that were open at once (64 at least): gaps are squeezed out when half
+    of it is gaps, which the acks that made them pay for.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def _back(group: pointer[group_t], item: pointer[open_t], due_ms: int64_t) -> vo
 @nogil
 @exceptval(check=False)
 def _due(group: pointer[group_t], now_ms: int64_t) -> bint:
-    """What is due by now comes back; true when something did."""
+    """Offsets that are due by now come back. True: at least one did."""
     i: uint32_t
     item: pointer[open_t]
     low: int64_t = 0
     came: bint = False
     group.open.due_low = 0
-    # From the end: what is dropped at the start or the end moves only the borders behind it.
+    # From the end: an entry that is dropped at the start or the end moves only the borders behind it.
     i = group.open.end
     while i > group.open.start:
         i -= 1
@@ -435,7 +435,7 @@ FIRST_ROOM = declare(uint32_t, 64)
 @nogil
 @exceptval(check=False)
 def _squeeze(opens: pointer[open_list_t], into: pointer[open_t]) -> void:
-    """Moves what is not DONE, in order, to the start of `into` (which may be the array itself)."""
+    """Moves the entries that are not DONE, in order, to the start of `into` (which may be the array itself)."""
     i: uint32_t
     kept: uint32_t = 0
     for i in range(opens.start, opens.end):

@@ -1,6 +1,6 @@
 """States of a distributed transaction branch, and every transition as a table.
 
-in: a state and an event. out: a Step: the next state and what is answered. No I/O, no clock, no lock: the coordinator acts on it.
+in: a state and an event. out: a Step: the next state and the answer. No I/O, no clock, no lock: the coordinator acts on it.
 
 S1  Every (event, state) pair has exactly one row: nothing is decided elsewhere.
 S2  Work exists in ACTIVE and PREPARED only. ROLLBACK_ONLY and TIMED_OUT are tombstones: the work was undone when they were entered.
@@ -40,7 +40,7 @@ class BranchState(Enum):
 
 
 class Event(Enum):
-    """What can happen to a branch: the commands of class dtx, work, and what comes from elsewhere."""
+    """Events of a branch: the commands of class dtx, work, and events from elsewhere."""
 
     START = "start"
     JOIN = "join"
@@ -89,13 +89,13 @@ _COMMITS = Step(_S.COMMITTING)
 _ROLLS_BACK = Step(_S.ROLLING_BACK)
 _FORGETS = Step(_S.FORGOTTEN)
 
-# Where a session's association starts or ends: a tombstone says what became of the work.
+# Where a session's association starts or ends: a tombstone says how the work ended.
 _ASSOCIATES = {_S.ACTIVE: _OK, _S.ROLLBACK_ONLY: _SAYS_ROLLED_BACK, _S.TIMED_OUT: _SAYS_TIMED_OUT}
 # Where the transaction manager asks for an outcome: a tombstone is reported and gone.
 _DECIDES = {_S.ROLLBACK_ONLY: _ENDS_ROLLED_BACK, _S.TIMED_OUT: _ENDS_TIMED_OUT}
 _FAILS = {_S.ACTIVE: Step(_S.ROLLBACK_ONLY)}
 
-# Event -> (rows, what all other states do).
+# Event -> (rows, the effect in all other states).
 _RULES: Mapping[Event, tuple[Mapping[BranchState, Step], Step]] = {
     Event.START: ({}, _KNOWN),
     Event.JOIN: (_ASSOCIATES, _ILLEGAL),
@@ -112,7 +112,7 @@ _RULES: Mapping[Event, tuple[Mapping[BranchState, Step], Step]] = {
             **_SAYS_HEURISTIC,
             _S.ACTIVE: _ROLLS_BACK,
             _S.PREPARED: _ROLLS_BACK,
-            _S.ROLLBACK_ONLY: _ROLLS_BACK,  # what was asked for is what happened
+            _S.ROLLBACK_ONLY: _ROLLS_BACK,  # the outcome is the one that was asked for
             _S.TIMED_OUT: _ENDS_TIMED_OUT,
             _S.ROLLING_BACK: _SHARED,
         },

@@ -24,7 +24,7 @@ Octets = bytes
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What `hold_run` took. bytes: of bodies; first, last: positions, 0 when count is 0."""
+    """The entries that `hold_run` took. bytes: of bodies; first, last: positions, 0 when count is 0."""
 
     count: int
     bytes: int
@@ -43,7 +43,7 @@ class BlockFacts(NamedTuple):
 
 
 class HeldRun(Protocol):
-    """What a transaction holds of one queue by `hold_run`, in the queue's order. bytes: of bodies."""
+    """The entries of one queue that a transaction holds by `hold_run`, in the queue's order. bytes: of bodies."""
 
     @property
     def queue_id(self) -> int: ...

@@ -8,7 +8,7 @@ I2  A prepared branch ends by its manager's or an operator's word only; it comes
 I3  Time, a session's end and a deleted queue change a branch under the same lock as commands do: a commit is either before or after.
 I4  Commits have one order: on every queue they touch, and in the log.
 I5  A branch that waits for its end is not ended again.
-What happens in which state is the table in branch.py.
+The table in branch.py says which command has which effect in which state.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from flintmq.transactions.xid import Xid
 _log = logging.getLogger(__name__)
 _S = BranchState
 _NS = 1_000_000_000
-# pause between two pieces of a long command, so that those who wait for the lock get it
+# pause between two pieces of a long command, so that other threads that wait for the lock get it
 YIELD_S = 0.00005
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """What an enrolment can't take is a refusal of the command."""
+    """A command is refused when an enrolment can't take its part."""
     try:
         yield
     except EnrolmentRefused as error:
@@ -144,8 +144,9 @@ class TransactionCoordinator:
         """Enrols the removal of available entries from the head of a queue on, in its order. Nobody else gets them until the outcome.
 
         Args: bytes_max: of bodies; a message that is larger alone is taken all the same when nothing is held yet by this call; consumer:
-        what the log names as their consumer; upto: the last position that may be taken, 0 = any.
-        Returns: what was taken, perhaps nothing; less than is there also where consumers have left very many gaps (BulkStore.rows_max).
+        the id that the log names as their consumer; upto: the last position that may be taken, 0 = any.
+        Returns: the entries that were taken, perhaps none; fewer than there are also where consumers have left very many gaps
+        (BulkStore.rows_max).
         Refused: NOT_FOUND (the branch, the queue); ILLEGAL_STATE the session is not active in it, or it takes no more work;
         RESOURCE_LIMIT_EXCEEDED. Takes the lock for a millisecond at a time: others get in between.
         """
@@ -169,7 +170,7 @@ class TransactionCoordinator:
         raise InvariantError("a run has an end")
 
     def runs(self, xid: Xid) -> Sequence[HeldRun]:
-        """What `hold_run` took, one per queue, also after a restart. Refused: NOT_FOUND."""
+        """The runs that `hold_run` took, one per queue, also after a restart. Refused: NOT_FOUND."""
         with self._serial:
             return self._known(xid, "runs").enrolment.runs()
 
@@ -349,7 +350,7 @@ class TransactionCoordinator:
                 self._happens(branch, Event.QUEUE_DELETED)
 
     def restore(self) -> int:
-        """After a restart, when the queues are back: prepared branches with what they hold, and heuristic outcomes.
+        """After a restart, when the queues are back: prepared branches with the entries that they hold, and heuristic outcomes.
 
         Returns how many there are. Raises: StoreError when the store names a transaction in a way this cannot have written.
         """
@@ -518,7 +519,7 @@ class TransactionCoordinator:
 
     def _new_branch(self, xid: Xid) -> Branch:
         if len(self._registry) >= self._limits.dtx_branches_max:
-            # Nobody may have asked for them; those who still will get NOT_FOUND, which says the same to a manager.
+            # Perhaps no manager has asked for them; one that still asks gets NOT_FOUND, which says the same to a manager.
             self._registry.drop_tombstones(self._clock.monotonic_ns())
         if len(self._registry) >= self._limits.dtx_branches_max:
             text = f"start: there are {self._limits.dtx_branches_max} transactions already"

@@ -1,9 +1,9 @@
-"""What a transaction command answers: a status of the field's own vocabulary, or a refusal.
+"""Answers of a transaction command: a status of the field's own vocabulary, or a refusal.
 
 in: nothing. out: XaStatus (results of AMQP 0-10 class dtx, numbers as there), Condition (names of AMQP 0-10 execution exceptions)
 and TransactionRefused, which every front end maps by a field of its condition.
 
-I1  A status is an answer: the command was understood and says what became of the branch. A refusal changed nothing.
+I1  A status is an answer: the command was understood and names the state of the branch. A refusal changed nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flintmq.errors import PeerError, ReplyCode
 
 
 class XaStatus(IntEnum):
-    """Result of a command (AMQP 0-10 domain xa-status). FlintMQ sends the first six but XA_HEURHAZ: it knows what it did."""
+    """Result of a command (AMQP 0-10 domain xa-status). FlintMQ sends the first six but XA_HEURHAZ: it knows its own effects."""
 
     XA_OK = 0
     XA_RBROLLBACK = 1
@@ -42,7 +42,7 @@ class Condition(Enum):
         self.amqp_1_0 = amqp_1_0
 
 
-# What AMQP 1.0 calls a transaction that ended otherwise than asked for (part 4, transactions, "transaction errors").
+# AMQP 1.0's names of a transaction that ended otherwise than asked for (part 4, transactions, "transaction errors").
 STATUS_1_0 = {
     XaStatus.XA_RBROLLBACK: "amqp:transaction:rollback",
     XaStatus.XA_RBTIMEOUT: "amqp:transaction:timeout",

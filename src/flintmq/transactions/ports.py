@@ -1,4 +1,4 @@
-"""What transactions ask of the store: enrolments, their outcomes, durability; and what an enrolment asks of the broker's queues.
+"""Ports of transactions: the store's (enrolments, their outcomes, durability), and the one through which an enrolment reaches the queues.
 
 in: calls of the coordinator. out: Protocols and the plain values that cross them. The store is store/log_store.py, its enrolments are
 store/enrolment.py; twins: tests/transactions/twin_store.py.
@@ -7,8 +7,8 @@ E1  An entry that a transaction dequeues stays in its queue, ACQUIRED by the bro
 E2  Positions of enqueued entries are reserved when the transaction commits, under the coordinator's lock, so that two commits
     have one order on all queues and in the log. They are published later, when the commit is durable: a queue treats an entry
     that appears behind a consumer's pointer like a released one.
-E3  What follows an outcome comes from the thread that made the log durable, or the store's own; it must not fail, and does nothing for
-    a queue that is gone.
+E3  The calls that follow an outcome come from the thread that made the log durable, or the store's own; they must not fail, and do
+    nothing for a queue that is gone.
 E4  No method calls the coordinator while it holds a lock that another of these methods takes.
 """
 
@@ -32,7 +32,7 @@ class BranchQueues(Protocol):
         ...
 
     def keep_limit(self, core: Any) -> None:
-        """A piece of what a transaction puts there is visible: the queue's limit is kept."""
+        """Some messages that a transaction puts there are visible: the queue's limit is kept."""
         ...
 
 
@@ -56,7 +56,7 @@ class Stage(Protocol):
 
 
 class Enrolment(Protocol):
-    """What one branch does to queues: add, prepare, commit or rollback, apply or undo. LSNs are those of TransactionStore.
+    """The effects of one branch on queues: add, prepare, commit or rollback, apply or undo. LSNs are those of TransactionStore.
 
     An enrolment takes each entry once; queues change only in `apply` (the commit is durable) or `undo` (the rollback is).
     """
@@ -95,7 +95,7 @@ class Enrolment(Protocol):
         ...
 
     def runs(self) -> list[HeldRun]:
-        """What it holds, one per queue."""
+        """The runs that it holds, one per queue."""
         ...
 
     def run_count(self, queue_id: int) -> int:
@@ -113,7 +113,7 @@ class Enrolment(Protocol):
         ...
 
     def drop_queue(self, queue_id: int) -> None:
-        """The queue was deleted: what was enrolled for it has no place any more."""
+        """The queue was deleted: its enrolments have no place any more."""
         ...
 
     def prepare(self) -> int:
@@ -151,7 +151,7 @@ class BulkStore(Protocol):
         ...
 
     def let_write(self, most: int = 0) -> None:
-        """Waits until little (or `most` bytes) of what was appended is not written yet."""
+        """Waits until little (or `most` bytes) of the appended records is not written yet."""
         ...
 
     def check(self, block: bytes, routes: int) -> tuple[int, int, list[int]]:
@@ -191,7 +191,7 @@ class TransactionStore(Protocol):
         ...
 
     def recovered_branch(self, xid: bytes, queues: BranchQueues, enrolments_max: int) -> Enrolment:
-        """After a restart: the prepared one with this xid, and what it holds of the queues that are there. Raises: KeyError."""
+        """After a restart: the prepared one with this xid, and the entries that it holds of queues that are there. Raises: KeyError."""
         ...
 
     def in_doubt(self) -> Sequence[bytes]:
@@ -202,7 +202,7 @@ class TransactionStore(Protocol):
         """An operator decided a prepared transaction: the next record is its commit or rollback. Returns the LSN.
 
         The transaction's id and xid are kept, over restarts, until `forget_heuristic`. A crash between the two records leaves the
-        transaction in doubt *and* noted; the coordinator then completes what was noted.
+        transaction in doubt *and* noted; the coordinator then completes the noted decision.
         """
         ...
 

@@ -62,7 +62,7 @@ class Branch:
         return self.state is BranchState.ACTIVE and self.deadline_ns is not None and now_ns >= self.deadline_ns
 
     def view(self, now_ns: int, durable_lsn: int) -> BranchView:
-        """A snapshot. What was done or undone is not shown any more."""
+        """A snapshot. A branch that was committed or rolled back is not shown any more."""
         active = sum(association is Association.ACTIVE for association in self.sessions.values())
         return BranchView(
             self.xid,

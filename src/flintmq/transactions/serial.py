@@ -1,4 +1,4 @@
-"""One lock for everything that decides a transaction, and what must run after it is let go.
+"""One lock for every decision of a transaction, and the calls that run after the lock is released.
 
 in: decisions made under the lock. out: callbacks registered with the store, outside it.
 

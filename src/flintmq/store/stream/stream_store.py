@@ -6,7 +6,7 @@ and go; notes in the transaction log.
 I1  A directory below `streams/` belongs to a queue that SQL knows, or it is removed at the next start: a declare commits to SQL before
     the first file is made, a delete commits before the first file goes, and a queue id is never given out twice.
 I2  A group's note goes with its stream: at the delete, else at the next start.
-I3  What is damaged in one stream hinders no other one.
+I3  Damage in one stream hinders no other stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("flintmq.store")
 
 # kind of the notes that hold a group's place (0 is the run's, 1-4 are the data plane's)
 NOTE_GROUP = 5
-# streams that are opened, or get a container, at a time: what takes their time are syncs, of which a disk does many at once
+# streams that are opened, or get a container, at a time: their time goes into syncs, and a disk does many syncs at once
 OVERLAP = 16
 _QUEUE = struct.Struct("<Q")
 
@@ -50,13 +50,13 @@ class StreamStore:
         self._limits = limits or Limits()
         self._directory = f"{store.directory}/streams"
         self._container_size = container_size
-        self._floors = page_floors(store.messages.floors)  # a stream must not take the room of what ends messages
+        self._floors = page_floors(store.messages.floors)  # a stream must not take the room of records that end messages
         self._lock = threading.RLock()
         self._streams: dict[int, Stream] = {}
         self._bounds: dict[int, tuple[int, int]] = {}
         self._deleted: list[Stream] = []
         self._found: dict[int, Stream] = {}  # opened at the start; nobody has asked for them yet
-        self._groups: dict[int, dict[bytes, bytes]] = {}  # what is noted
+        self._groups: dict[int, dict[bytes, bytes]] = {}  # places that are noted
         self._overlap = overlap
         self.space = StreamSpace(self._limits.stream_hot_bytes, self._limits.streams_hot_bytes_max, self._limits.stream_hot_bytes_least)
         self._clear_orphans(known, high_water)
@@ -64,7 +64,7 @@ class StreamStore:
             self._open_found(known)
 
     def _clear_orphans(self, known: set[int], high_water: int) -> None:
-        """What a crash left of deleted streams (I1, I2)."""
+        """Removes the files and notes of deleted streams that a crash left (I1, I2)."""
         for name in self._files.list_dir(self._directory):
             queue_id = int(name) if name.isascii() and name.isdigit() else 0
             if queue_id == 0 or queue_id in known:
@@ -99,7 +99,7 @@ class StreamStore:
                 self._found[stream.queue_id] = stream
 
     def _each(self, call: Callable[[Any], Any], things: Iterable[Any]) -> list[Any]:
-        """Calls it for each, several at a time unless the disk is so full that one may take what another has looked at."""
+        """Calls it for each, several at a time unless the disk is so full that one call may take the room that another has looked at."""
         things = list(things)
         free = self._store.messages.free_bytes()
         most = OVERLAP * self._limits.stream_container_bytes_max
@@ -153,8 +153,9 @@ class StreamStore:
         return len(self._streams)
 
     def letter(self, queue_id: int) -> None:
-        """A dead letter was appended to the stream of a queue (if it has one): what is logged from now on, and so the end of the original,
-        is on disk after it. A power failure leaves one of the two, or both. Not on a full disk: there the letter may be lost."""
+        """A dead letter was appended to the stream of a queue (if it has one): the records that follow in the log, and so the end
+        of the original, are on disk after it. A power failure leaves one of the two, or both. Not on a full disk: there the letter may be
+        lost."""
         stream = self._streams.get(queue_id)
         if stream is not None:
             stream.letter()
@@ -204,14 +205,14 @@ class StreamStore:
     # --- maintenance ----------------------------------------------------------------------------------------------------------
 
     def forget_hot(self) -> None:
-        """The hot windows of all streams go; what comes next begins new ones. Any thread. O(messages in them)."""
+        """The hot windows of all streams go; the next message begins a new one. Any thread. O(messages in them)."""
         with self._lock:
             streams = list(self._streams.values())
         for stream in streams:
             stream.forget_hot()
 
     def set_bounds(self, queue_id: int, max_bytes: int, max_age_ms: int) -> None:
-        """What a stream may keep from now on; 0: no bound. The next pass of the maintenance follows it."""
+        """Sets the bounds of a stream from now on; 0: no bound. The next pass of the maintenance follows it."""
         with self._lock:
             if queue_id in self._bounds:
                 self._bounds[queue_id] = (max_bytes, max_age_ms)
