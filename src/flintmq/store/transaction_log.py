@@ -420,11 +420,11 @@ def read_record(
         xid = _xid(data, 4)
         at = 6 + len(xid) + 3 & ~3
         rows = _rows(data, at)
-        tx = table[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
+        copied = table[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
         if data[3] & 1:
             at += 8 + 24 * len(rows)
-            tx.sets = _rows(data, at)
-            tx.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
+            copied.sets = _rows(data, at)
+            copied.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
         return True
     tx = table.get(tx_id)
     if tx is None:

@@ -764,7 +764,7 @@ def open_log(
     clock: object,
     floors: object,
     keeping: tuple,
-) -> object:
+) -> ManagedLog:
     """The log in `directory` as `scan` found it, or a new one: its ManagedLog, ready to append.
 
     Args: initial: containers of a new log; floors: what stays free of the disk; keeping: retention in bytes and seconds, archive.
