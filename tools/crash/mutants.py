@@ -78,17 +78,19 @@ MUTANTS = (
         "            upto[0] = buffer.used\n",
         "            upto[0] = buffer.used\n            at_store64(address(log.durable), buffer.used)\n",
     ),
-    Mutant("no sync of a new container's header", "log/containers.py", "        files.sync(fd)\n", "        pass\n"),
+    Mutant(
+        "no sync of a new container's header", "log/managed.py", "        files.sync(fd)\n", "        pass\n", after="def make_container"
+    ),
     Mutant(
         "no sync of a recycled container's header",
-        "log/containers.py",
+        "log/managed.py",
         "        files.sync(fd)\n",
         "        pass\n",
         after="def recycle_container",
     ),
     Mutant(
         "recycled in place, without a temporary name",
-        "log/containers.py",
+        "log/managed.py",
         'temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"',
         'temporary = f"{directory}/{container_name(header.sequence)}"',
         after="def recycle_container",
