@@ -278,8 +278,7 @@ def _definitions(path: Path) -> Findings:
 def _headers(path: Path, live: bool) -> Findings:
     """Headers and chains of the logs; damage of a log that is written now is not believed."""
     from flintmq.cli.log import describe
-    from flintmq.store.log.inspect import open_store
-    from flintmq.store.log.inspect_streams import open_streams
+    from flintmq.store.log.inspect import open_store, open_streams
 
     view = open_store(path)
     found = [one for source in (*view.logs.values(), *open_streams(path, live).logs.values()) for one in source.damage]
@@ -288,7 +287,7 @@ def _headers(path: Path, live: bool) -> Findings:
 
 def _verified(path: Path) -> Findings:
     from flintmq.cli.log import describe, inspect
-    from flintmq.store.log.inspect_streams import check_stream, open_streams
+    from flintmq.store.log.inspect import check_stream, open_streams
 
     view, _, found = inspect(path)
     for source in open_streams(path, view.live).logs.values():
