@@ -159,7 +159,11 @@ def queue_of() -> Any:
 
 def pulls_of(service: StreamService) -> PullService:
     broker: Any = SimpleNamespace(
-        limits=Limits(), streams=service, log=service._broker.log, vhosts={"/": SimpleNamespace(touch=lambda queue: None)}
+        limits=Limits(),
+        streams=service,
+        log=service._broker.log,
+        vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
+        pauses=SimpleNamespace(followers=[], held=lambda *_: False),
     )
     return PullService(broker, SimpleNamespace(now_ns=lambda: 0))
 
