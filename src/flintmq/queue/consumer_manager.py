@@ -1,10 +1,10 @@
-"""The consumer manager: who is interested, who was notified, whom to wake (see consumer_manager.pxd).
+"""The consumer manager: which consumers are interested, which were notified, which to wake (see consumer_manager.pxd).
 
-in: what the queue core and consumers report. out: list moves and notify_work calls.
+in: reports of the queue core and of consumers. out: list moves and notify_work calls.
 
 I1  Every attached consumer is on exactly one list; `list_t.wanted` = consumers on INTERESTED and NON_ACQUIRING.
 I2  A consumer on NOTIFIED will pull or say that it is not interested: its target was told, or it is pulling.
-I4  What a consumer acquired is in the manager's figures when it is not on NOTIFIED; those on NOTIFIED are on `hot`, too.
+I4  The entries that a consumer acquired are in the manager's figures when it is not on NOTIFIED; those on NOTIFIED are on `hot`, too.
 I3  A group exists exactly while a consumer of its priority is attached; groups stand in falling priority.
 I5  Credit that is given back was taken: `used` never falls below zero.
 
@@ -109,7 +109,7 @@ def credit_take(consumer: pointer[consumer_t]) -> bint:
 def credit_give_back(consumer: pointer[consumer_t]) -> void:
     if not _uses_credit(consumer):
         return
-    # Looked at before, not by what the subtraction returns: that is a dearer instruction, and the caller's own unit is in it.
+    # Looked at before, not by the result of the subtraction: that is a dearer instruction, and the caller's own unit is in it.
     check(at_load32(address(consumer.credit.used)) > 0, b"consumer_manager I5 credit that comes back was taken", consumer.id, 0)
     at_sub32(address(consumer.credit.used), 1)
     if consumer.shared_credit != NULL:
@@ -164,7 +164,7 @@ def _list_of(manager: pointer[manager_t], consumer: pointer[consumer_t], which: 
 @nogil
 @exceptval(check=False)
 def _count(manager: pointer[manager_t], consumer: pointer[consumer_t]) -> void:
-    """Brings what it acquired into the manager's figures."""
+    """Brings the entries that it acquired into the manager's figures."""
     acquired: uint64_t = at_load64(address(consumer.acquired))
     bytes_: uint64_t = at_load64(address(consumer.acquired_bytes))
     check(acquired >= consumer.counted, b"consumer_manager I4 what was counted was acquired", acquired, consumer.counted)
@@ -204,7 +204,7 @@ def _unlink(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
             queue.manager.hot = consumer.hot_next
         if consumer.hot_next != NULL:
             consumer.hot_next.hot_prev = consumer.hot_prev
-    # Not only from NOTIFIED: what it took while it was moved there and on may still be missing (I4).
+    # Not only from NOTIFIED: entries that it took while it was moved there and on may still be missing (I4).
     _count(address(queue.manager), consumer)
     if consumer.list == CONSUMER_INTERESTED or consumer.list == CONSUMER_NON_ACQUIRING:
         check(queue.entries.wanted > 0, b"consumer_manager I1 who was interested was counted as wanted", consumer.id, consumer.list)
@@ -369,7 +369,7 @@ def _add(
             which = CONSUMER_INTERESTED
     _append(queue, consumer, which)
     if consumer.selection != NULL:
-        # What arrived before selections were counted as wanted is there after this, and the selection has not looked yet.
+        # An entry that arrived before selections were counted as wanted is there after this, and the selection has not looked yet.
         spin_lock(address(queue.entries.lock))
         spin_unlock(address(queue.entries.lock))
         _wake_selection(queue, consumer.selection, False)
@@ -475,7 +475,7 @@ def _pick(queue: pointer[queue_t], content: pointer[content_t], force: bint) -> 
             after = consumer.next
             queue.manager.visited += 1
             if not _has_credit(consumer, False):
-                # Credit went to another consumer of its channel. Whoever gives credit back looks at the list afterwards: its
+                # Credit went to another consumer of its channel. The thread that gives credit back looks at the list afterwards: its
                 # read-modify-write of `used` comes either before ours (then we see the credit) or after (then it sees the list).
                 _move(queue, consumer, CONSUMER_NOT_INTERESTED)
                 if _has_credit(consumer, True):
@@ -541,7 +541,7 @@ def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], mo
 @nogil
 @exceptval(check=False)
 def _wake_waiting(queue: pointer[queue_t], force: bint) -> void:
-    """Something changed that those may wait for who could not take their next entry. `force`: all that have something to look at."""
+    """A change that consumers may wait for which could not take their next entry. `force`: all that have something to look at."""
     selection: pointer[selection_t] = queue.manager.selections.all
     if not force and at_load32(address(queue.manager.selections.waiting)) == 0:
         return
@@ -678,8 +678,8 @@ def manager_wake_waiters(queue: pointer[queue_t]) -> void:
 def manager_credit_back(queue: pointer[queue_t], consumer: pointer[consumer_t], own: bint) -> bint:
     shared: bint = consumer.shared_credit != NULL and at_load32(address(consumer.shared_credit.limit)) != 0
     again: bint = False
-    # The credit is back already, by a read-modify-write: whoever found none before that has moved the consumer under this lock, or will
-    # find the credit when it looks firmly.
+    # The credit is back already, by a read-modify-write: a thread that found none before that has moved the consumer under this lock, or
+    # will find the credit when it looks firmly.
     if not shared and (not own or at_load32(address(consumer.list)) != CONSUMER_NOT_INTERESTED):
         return False
     # Without a limit it was never found without credit: it is there by its own wish.

@@ -34,7 +34,7 @@ class Enrolment:
     """See module."""
 
     def __dealloc__(self):
-        # What a loop that ended did not apply: recovery will.
+        # A loop that ended did not apply it: recovery will.
         self._free()
 
     # --- add ------------------------------------------------------------------------------------------------------------

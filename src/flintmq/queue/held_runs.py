@@ -2,7 +2,8 @@
 
 in: distributed transactions of the data plane. out: held, settled, released, reserved and published entries.
 
-R1  What a run holds is as queue_hold_at leaves it: acquired by the broker, counted as unacked, out of the window's account when cold.
+R1  An entry that a run holds is as queue_hold_at leaves it: acquired by the broker, counted as unacked, out of the window's account when
+    cold.
 R2  The list's lock is held for at most CHUNK entries at a time. Consumers are woken once for each chunk, after it is there: they wake
     each other while there is more.
 R3  A run has room for the entry that is noted in it.
@@ -157,7 +158,7 @@ def run_hold(
         index = max(index, cast(uint64_t, 1))
         while index <= tail and taken < CHUNK and passed < PASSED_MAX and what == HOLD_MORE:
             last = tail
-            if index < level.floor:  # what is available there is in the spans
+            if index < level.floor:  # an available entry there is in a span
                 place = span_find(level, index)
                 if place < level.span_count:
                     index = max(index, level.spans[level.span_start + place].first)
@@ -206,7 +207,7 @@ def run_hold(
                 slot += 1
                 index += 1
                 passed += 1
-        # Everything from the floor to here is taken: what comes back goes to the spans, under this lock.
+        # Everything from the floor to here is taken: a returned entry goes to a span, under this lock.
         if floored and index > level.floor:
             check(index <= tail + 1, b"held_runs R1 a floor is not above the tail", index, tail)
             at_store64(address(level.floor), index)
@@ -538,7 +539,7 @@ class Run:
         return (self.run.count - count, self.run.bytes - bytes_, what == HOLD_MORE, at)
 
     def adopt(self, ranges: object, acquired_us: int) -> None:
-        """Takes over what recovery put back held. Args: ranges: (first position, count), in order. Raises: MemoryError."""
+        """Takes over the entries that recovery put back held. Args: ranges: (first position, count), in order. Raises: MemoryError."""
         first: uint64_t
         count: uint64_t
         done: bint = True

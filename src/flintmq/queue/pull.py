@@ -1,13 +1,13 @@
-"""What consumers, browsers, basic.get and the broker take from a queue; offers; and what goes back (see pull.pxd).
+"""Takes of consumers, browsers, basic.get and the broker from a queue; offers; returns (see pull.pxd).
 
 in: pulls from consumers' loops, offers from producers. out: acquired entries, list moves, content requests.
 
 I1  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
-I2  Who finds nothing first moves to Interested, then passes through the list lock, then looks again (docs/QUEUE_CORE.md).
-I4  Whether a consumer is suspended, and on which list it is, is tested under its send_lock where an entry is offered to it; whoever
-    suspends it takes that lock after saying so: an offer comes before that and is taken back, or after it and is not made.
+I2  A consumer that finds nothing first moves to Interested, then passes through the list lock, then looks again (docs/QUEUE_CORE.md).
+I4  Whether a consumer is suspended, and on which list it is, is tested under its send_lock where an entry is offered to it; the thread
+    that suspends it takes that lock after saying so: an offer comes before that and is taken back, or after it and is not made.
 I3  `last_seen`, `released`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
-I5  What a pull hands out is acquired, by who pulls.
+I5  An entry that a pull hands out is acquired by the puller.
 I6  A consumer has at most one offer that was not sent; it has a position.
 """
 
@@ -117,9 +117,9 @@ NOT_READY = declare(c_int, 7)
 STOPPED = declare(c_int, 8)
 LOOKED = declare(c_int, 9)
 
-# Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
+# Entries passed in one scan before the level's floor is moved up for everybody: a few times the entries that neighbours take in turn.
 SKIPPED_MANY = declare(uint32_t, 64)
-# Entries taken between two times that the floor follows them: it is near, so that what comes back lies below it.
+# Entries taken between two times that the floor follows them: it is near, so that a returned entry lies below it.
 FLOOR_EVERY = declare(uint64_t, 256)
 # Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
 READ_AHEAD_EVERY = declare(uint64_t, 256)
@@ -131,7 +131,7 @@ SELECT_SLICE = declare(uint32_t, 512)
 SELECT_STEPS = declare(int64_t, 65_536)
 
 
-# --- is there anything, and who should know ------------------------------------------------------------------------------
+# --- is there anything, and which consumer should know ------------------------------------------------------------------------------
 
 
 def queue_has_available(queue: pointer[queue_t]) -> bint:
@@ -170,7 +170,7 @@ def _count_acquired(consumer: pointer[consumer_t], slot: pointer[slot_t]) -> voi
 @nogil
 @exceptval(check=False)
 def _load_content(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t) -> bint:
-    """Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again."""
+    """Asks for the content of an entry that was not resident. True: the caller is told when it is there; False: look again."""
     asked: c_int = slot_begin_loading(slot)
     if asked == LOADING_FIRST and queue.port != NULL and queue.port.load != NULL:
         queue.port.load(queue.port.context, queue, position, slot.message_id)
@@ -181,7 +181,7 @@ def _load_content(queue: pointer[queue_t], slot: pointer[slot_t], position: uint
 @nogil
 @exceptval(check=False)
 def _read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
-    """Asks for what comes behind while there is still something to deliver, so that reading and sending overlap."""
+    """Asks for the entries behind while there is still one to deliver, so that reading and sending overlap."""
     hot: uint64_t
     if queue.port == NULL or queue.port.load == NULL:
         return
@@ -337,10 +337,10 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
                 out.position = found.position
             spin_unlock(address(consumer.send_lock))
             if outcome == OUTRANKED or consumer.interest != NULL:
-                queue_wake_if_available(queue)  # for whoever can take what this one can't
+                queue_wake_if_available(queue)  # for a consumer that can take what this one can't
             if outcome == OUTRANKED:
-                # What the one above it leaves is its work, and that changes no version: it may be woken again for the same. Only
-                # now, so that it did not wake itself just above.
+                # The entries that the one above it leaves are its work, and that changes no version: it may be woken again for the same.
+                # Only now, so that it did not wake itself just above.
                 at_store64(address(consumer.idle_version), ~cast(uint64_t, 0))
             return False
         # I3: first Interested, then through the list lock, then look again.
@@ -534,7 +534,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
                     continue  # the one above it left before it was known that somebody waits
             spin_unlock(address(consumer.send_lock))
             if outcome == NOTHING and at_load32(address(queue.manager.selections.waiting)):
-                queue_wake_if_available(queue)  # those that it outranked: it took what they waited behind
+                queue_wake_if_available(queue)  # those that it outranked: it took the entry that they waited behind
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
@@ -708,7 +708,7 @@ def queue_release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint
 
 def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
     """Seed 000's deliverToSubscription, over the ready consumers in turn: acquires the entry for the first one whose next entry it
-    is, who has credit, interest and no other offer, and schedules its target. True when one took it."""
+    is, if it has credit, interest and no other offer, and schedules its target. True when one took it."""
     consumer: pointer[consumer_t]
     found: found_t
     round_no: uint32_t = manager_new_round(queue)
@@ -720,7 +720,7 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
         consumer = manager_next_offer(queue, round_no)
         if consumer == NULL:
             break
-        # Its send_lock is ours: it can't be removed, pull, or get another offer. What was seen before that may be over: I4.
+        # Its send_lock is ours: it can't be removed, pull, or get another offer. What the look before that saw may be over: I4.
         outcome = NOT_READY
         found.returned = False
         at = at_load32(address(consumer.list))
@@ -742,14 +742,14 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
         again = again or found.returned
         spin_unlock(address(consumer.send_lock))
         if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(address(queue.manager.predicates)) == 0:
-            break  # what is next is the same for everybody
+            break  # the next entry is the same for everybody
     if again:
         queue_wake_if_available(queue)  # one that lost its credit for a moment may have been passed over for another entry
     return taken
 
 
 def queue_withdraw_offer(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
-    """The consumer won't send what it was offered: the entry goes back to its place. Called without its send_lock."""
+    """The consumer won't send the entry that it was offered: it goes back to its place. Called without its send_lock."""
     offered: pointer[slot_t]
     position: uint64_t
     spin_lock(address(consumer.send_lock))

@@ -1,11 +1,11 @@
-"""Ends what stands in a queue, in slices: a purge, or the end of a deleted queue (see purge.pxd).
+"""Ends the entries of a queue, in slices: a purge, or the end of a deleted queue (see purge.pxd).
 
 in: queue.purge, deletions. out: entries that are gone; the log told once for a run of positions, not once for a message.
 
 I1  A sweep ends no entry that came after it began: it knows the last position of each level from then.
-I2  The log has the record of a purge before its entries are deleted, as for any dequeue. What a slice has ended stays ended.
+I2  The log has the record of a purge before its entries are deleted, as for any dequeue. An entry that a slice has ended stays ended.
 I3  A sweep of a deleted queue leaves no entry behind that the log counts as living: entries in consumers' hands, and held ones, stay for
-    who has them, but the log is not told again when they are settled. No producer can be inside when it begins (log_lock).
+    their holders, but the log is not told again when they are settled. No producer can be inside when it begins (log_lock).
 
 Why slices and not one record for the whole queue: entries in consumers' hands stay, and their positions lie between the others. A slice's
 record names runs of positions, so it is as long as the slice is torn, and never longer than the dequeues that it stands for.
@@ -106,7 +106,7 @@ def _forget(slot: pointer[slot_t]) -> uint64_t:
 @nogil
 @exceptval(check=False)
 def _tell(sweep: pointer[sweep_t], swept: pointer[swept_t], count: uint32_t) -> void:
-    """Tells the log of what ends."""
+    """Tells the log of the entries that end."""
     queue: pointer[queue_t] = sweep.queue
     lsn: uint64_t
     if count == 0 or queue.port == NULL or queue.port.sweep == NULL:
@@ -129,8 +129,8 @@ def _take(
     swept_count: pointer[uint32_t],
     parked: pointer[bint],
 ) -> pointer[segment_t]:
-    """Acquires and dequeues what is to go, inside one segment and from `sweep.next` on, which moves. NULL: the level has no more. List
-    lock held."""
+    """Acquires and dequeues the entries that are to go, inside one segment and from `sweep.next` on, which moves. NULL: the level has no
+    more. List lock held."""
     entries: pointer[list_t] = address(sweep.queue.entries)
     level: pointer[level_t] = entries.levels + level_no
     index: uint64_t = sweep.next & INDEX_MASK
@@ -180,7 +180,7 @@ def _take(
 @nogil
 @exceptval(check=False)
 def _finish(sweep: pointer[sweep_t], segment: pointer[segment_t], gone: pointer[pointer[slot_t]], count: uint32_t) -> void:
-    """Deletes what was dequeued, and gives its contents back."""
+    """Deletes the entries that were dequeued, and gives their contents back."""
     queue: pointer[queue_t] = sweep.queue
     contents: pointer[content_t][SWEPT_MAX]
     spilled: uint64_t[SWEPT_MAX]
@@ -234,7 +234,7 @@ def sweep_step(sweep: pointer[sweep_t], most: uint64_t) -> bint:
             level_no += 1
             sweep.next = (cast(uint64_t, level_no) << LEVEL_SHIFT) | 1
             sweep.done = level_no >= queue.entries.level_count
-    if parked:  # were consumers parked on one of them, what is behind it is theirs now
+    if parked:  # were consumers parked on one of them, the entries behind it are theirs now
         manager_changed(queue)
         queue_wake_if_available(queue)
         manager_wake_waiters(queue)

@@ -2,13 +2,13 @@
 
 in: producers, consumers' loops, the broker's own removers. out: deliveries, notify_work calls, log and content port calls.
 
-I1  Only who acquired an entry removes it; an entry has at most one holder.
-I2  For every acquiring consumer, each available entry it wants is at or after min(released, last_seen + 1), once whoever made
-    it available has returned.
-I3  Lost wake-up guard: who makes an entry available does so under list_t.lock and reads list_t.wanted there; who goes idle counts
+I1  Only the holder of an entry, which acquired it, removes it; an entry has at most one holder.
+I2  For every acquiring consumer, each available entry it wants is at or after min(released, last_seen + 1), once the call that
+    made it available has returned.
+I3  Lost wake-up guard: a thread makes an entry available under list_t.lock and reads list_t.wanted there; a consumer that goes idle counts
     itself in `wanted`, passes through list_t.lock, and looks again.
 I4  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
-I5  What is counted as referenced is: a queue or a consumer that gives up a reference had one.
+I5  A queue or a consumer that gives up a reference had one.
 
 Lock order: log_lock; send_lock or puller.lock; manager lock; list lock. An offer only tries send_lock, so it may hold the manager
 lock then. Ports run without list, manager and consumer locks, except notify_work (manager lock) and the content port (send_lock).
@@ -264,7 +264,7 @@ def _add(
             and at_load64(address(queue.entries.cold_count)) == 0
             and content.body_len <= queue_load_room(queue)
         ):
-            hot_bytes = ~cast(uint64_t, 0)  # what fills the window is in consumers' hands
+            hot_bytes = ~cast(uint64_t, 0)  # the messages that fill the window are in consumers' hands
     if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != NULL:
         return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)
@@ -310,7 +310,7 @@ def queue_enqueue_immediate(
     segment: pointer[segment_t] = NULL
     position: uint64_t
     if queue.ops != NULL:
-        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)  # it is kept whoever consumes now
+        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)  # it is kept whichever consumer there is
     position = _add(queue, content, message_id, expires_at_ms, lsn, True, address(wanted))
     if position == 0:
         return 0
@@ -408,7 +408,7 @@ def consumer_has_credit(consumer: pointer[consumer_t]) -> bint:
 @nogil
 @exceptval(check=False)
 def _wake(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
-    """After a change of this consumer: whoever can is told of what is there."""
+    """After a change of this consumer: another one that can take the next entry is told."""
     if queue.ops != NULL:
         queue.ops.changed(queue, consumer)
     else:
@@ -533,14 +533,14 @@ def queue_rearm(queue: pointer[queue_t]) -> int64_t:
     due_at: pointer[uint64_t] = cast(pointer[uint64_t], address(queue.due_at))
     while not at_cas64(due_at, at_load64(due_at), 0):
         pass
-    # Who adds an entry after this section sees that nothing is known; who added one before it is seen here (due.py, I1).
+    # A thread that adds an entry after this section sees that nothing is known; one that added before it is seen here (due.py, I1).
     spin_lock(address(queue.entries.lock))
     at = queue.entries.expiry_min
     spin_unlock(address(queue.entries.lock))
     return at if at and at_cas64(due_at, 0, cast(uint64_t, at)) else 0
 
 
-# --- arrivals in lists that are not in order: beside the path of a message, which has no room for what they need ------------------
+# --- arrivals in lists that are not in order: beside the path of a message, which has no room for them ------------------
 
 
 def arrived_between(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t], wanted: uint32_t) -> void:

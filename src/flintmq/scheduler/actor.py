@@ -4,8 +4,8 @@ in: requests, wakes, suspensions from any thread. out: scheduled actors, answers
 
 I1  The state word is CLOSED | SCHEDULED | 4 * suspensions and changes by compare-and-swap only. SCHEDULED is set by exactly one thread at a
     time, which then owns the one entry in the run queue (and a reference): one actor never runs twice at once.
-I2  No lost work: who adds work (dispatch, wake, resume) does so first and reads the state word by a read-modify-write after it; who ends a
-    slice clears SCHEDULED first and looks for work after it. One of the two sees the other.
+I2  No lost work: a thread that adds work (dispatch, wake, resume) adds it first and reads the state word by a read-modify-write after it;
+    the worker that ends a slice clears SCHEDULED first and looks for work after it. One of the two sees the other.
 I3  A wake before the worker's look is seen by the look; a wake after it leaves look_all/look_next set, which the worker reads before its
     slice ends, when the request that found nothing is parked already. So no wake falls between look and park.
 I4  A request leaves its list under the actor's lock before it is answered: by the worker, the timer, a cancel or the close, by one of them.

@@ -1,10 +1,11 @@
-"""What happens by the clock (see deadlines.pxd).
+"""Deadlines, ends of holds and pauses, samples, retirement: the effects of the clock (see deadlines.pxd).
 
 in: the time. out: answers of requests whose time is over, actors after their pause, samples of fairness, retired actors.
 
 I1  A request that is not in process() is answered within two ticks of its deadline or end of hold, whatever the workers do: suspended and
     pausing actors and full mailboxes make no difference.
-I2  A timer acts on what is in the actor's heap at that moment, under the actor's lock: it can't wake or answer a later request by mistake.
+I2  A timer acts on the requests in the actor's heap at that moment, under the actor's lock: it can't wake or answer a later request by
+    mistake.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _is_lost(actor: pointer[actor_t], now: int64_t) -> bint:
 @nogil
 @exceptval(check=False)
 def _fire(system: pointer[actor_system_t], actor: pointer[actor_t], now: int64_t) -> uint64_t:
-    """Does what is due of one actor that timers_take gave out."""
+    """Answers the requests that are due of one actor that timers_take gave out, and ends its pause."""
     expired: pointer[request_t]
     request: pointer[request_t]
     answered: uint64_t = 0

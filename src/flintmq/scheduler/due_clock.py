@@ -1,11 +1,12 @@
 """When leases, delays and visibility times end: a thread that sleeps until the first of them, so that a message is back at its time, not at
 the next housekeeping.
 
-in: times at which something ends, from any thread. out: calls of `give_back`, which ends what is due and says when the next is.
+in: times at which something ends, from any thread. out: calls of `give_back`, which ends the leases and delays that are due and says
+when the next one is.
 
-C1  Nothing armed is slept over: the time is there before the signal changes, and the thread reads the signal before the time. What was
-    armed and is forgotten when a look begins is seen by that look, since it was there before it was armed.
-C2  Two looks are Limits.due_gap_ms apart at least, however many things end: what ends in between waits for the next one.
+C1  Nothing armed is slept over: the time is there before the signal changes, and the thread reads the signal before the time. A
+    time that is forgotten when a look begins is seen by that look: its lease or delay was there before the time was armed.
+C2  Two looks are Limits.due_gap_ms apart at least, however many leases end: those that end in between wait for the next look.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What waits in the scheduler: actors in the run queue, requests in the lines of their actor (see lines.pxd).
+"""The lines of the scheduler: actors in the run queue, requests in the lines of their actor (see lines.pxd).
 
-in: scheduled actors, costs of slices; accepted requests. out: the next actor of a worker, its next request; those whose time is over.
+in: scheduled actors, costs of slices; accepted requests. out: the next actor of a worker, its next request; requests whose time is over.
 
 The run queue is a heap of actors ordered by policy, the virtual time, and the stack of sleeping workers.
 
 Start-time fair queueing: each actor has a virtual time `vrun` that grows by cost * 100 / weight, and the smallest runs next. `vmin` is the
-smallest vrun of those that run or queue; who becomes runnable starts at vmin less one quantum at best, and a new one is next but charged
-a slice in advance: neither a newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one
-step with its charge: it never counts as having slept.
+smallest vrun of the actors that run or queue; an actor that becomes runnable starts at vmin less one quantum at best, and a new actor is
+next but charged a slice in advance: neither a newcomer nor a long sleeper has a claim on the past. An actor with more work after its slice
+goes back in one step with its charge: it never counts as having slept.
 
-I1  An actor is in the heap at most once: only who set its SCHEDULED bit puts it here.
+I1  An actor is in the heap at most once: only the thread that set its SCHEDULED bit puts it here.
 I2  The key of an entry never changes while it is in the heap. Ties go by ticket: first come, first served.
 I3  vmin never goes back.
 I4  A worker sleeps only when it saw the heap empty under the lock, and each put wakes one unless one is on its way: no put is slept over.

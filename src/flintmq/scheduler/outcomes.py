@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """What became of a request; each accepted one gets exactly one."""
+    """Outcomes of a request; each accepted request gets exactly one."""
 
     MESSAGES = 1
     FILTERED_EMPTY = 2
@@ -29,7 +29,7 @@ class Space(IntEnum):
     PYTHON = 5
 
 
-# what a Python process may return instead of an Outcome
+# values that a Python process may return instead of an Outcome
 PARK = -1
 AGAIN = -2
 

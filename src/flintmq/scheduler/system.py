@@ -2,8 +2,8 @@
 
 in: Limits, a policy; requests of Python callables (others come in through actor.pxd). out: their outcomes; gauges; fairness.
 
-With a ManualClock there are no threads: `step` runs one slice on the caller's thread and `tick` does what is due, in an order that the
-caller decides, so a run can be repeated exactly.
+With a ManualClock there are no threads: `step` runs one slice on the caller's thread and `tick` serves the timers that are due, in an
+order that the caller decides, so a run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class ActorSystem:
                 thread.start()
 
     def stop(self) -> None:
-        """Ends the threads after their present requests; what waits is answered CLOSED. Not from a process()."""
+        """Ends the threads after their present requests; waiting requests are answered CLOSED. Not from a process()."""
         with self.lock:
             if self.stopped:
                 return
@@ -264,7 +264,7 @@ class ActorSystem:
         return ran
 
     def tick(self) -> int:
-        """Manual clock: what is due by now. Returns the number of requests answered."""
+        """Manual clock: serves the timers that are due by now. Returns the number of requests answered."""
         answered: uint64_t
         if self.clock is None:
             raise ValueError("tick needs a manual clock")
@@ -386,7 +386,7 @@ class ActorSystem:
         return known
 
     def close(self, space: int, a: int, b: int) -> bool:
-        """Closes an actor: what waits is answered CLOSED. False: there is no such actor."""
+        """Closes an actor: waiting requests are answered CLOSED. False: there is no such actor."""
         actor: pointer[actor_t] = actor_find(self.system, space, a, b)
         if actor == NULL:
             return False

@@ -24,7 +24,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
 TICK_NS = declare(int64_t, 1_000_000)
-# ticks the wheel reaches ahead; what is later goes round
+# ticks the wheel reaches ahead; a later time goes round
 REACH = declare(int64_t, 64 * 64 * 64 * 64 - 1)
 # actor_t.timer_slot of one that timers_take gave out
 TAKEN = declare(uint32_t, 0xFFFFFFFF)
@@ -94,7 +94,8 @@ def timers_arm(timers: pointer[timers_t], actor: pointer[actor_t], at_ns: int64_
     armed: int64_t = cast(int64_t, at_load64(cast(pointer[uint64_t], address(actor.armed_ns))))
     if at_ns < 1:
         at_ns = 1
-    # The usual case, without the lock. That the actor is taken out just now does no harm: who takes it looks at the actor afterwards.
+    # The usual case, without the lock. That the actor is taken out just now does no harm: the thread that takes it looks at the actor
+    # afterwards.
     if armed and armed <= at_ns:
         return
     spin_lock(address(timers.lock))
@@ -121,7 +122,7 @@ def timers_arm(timers: pointer[timers_t], actor: pointer[actor_t], at_ns: int64_
 @nogil
 @exceptval(check=False)
 def _cascade(timers: pointer[timers_t]) -> void:
-    """The tick has just come to a multiple of 64: what stands in the slots that begin here moves down."""
+    """The tick has just come to a multiple of 64: the entries of the slots that begin here move down."""
     level: uint32_t = 1
     slot: uint32_t
     actor: pointer[actor_t]

@@ -4,10 +4,10 @@ in: the run queue. out: processed requests, charged actors, sleeping workers.
 
 I1  A slice processes at least one request (unless the actor was suspended or closed meanwhile), then goes on until its cost reaches the
     quantum; the state word is looked at before each request.
-I2  The cost of a request is the CPU time of the thread plus what process() charged as I/O wait: a worker that the machine takes away from
+I2  The cost of a request is the CPU time of the thread plus the I/O wait that process() charged: a worker that the machine takes away from
     costs the actor nothing, a read from the disk does.
 I3  A worker touches a request after process() only if it answered PARK, AGAIN or FAILED, and an actor after giving its entry away never.
-I4  Who ends a slice had its actor SCHEDULED.
+I4  A worker that ends a slice had its actor SCHEDULED.
 I5  A worker runs one actor at a time.
 """
 
@@ -68,7 +68,7 @@ from cython.cimports.flintmq.scheduler.lines import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
-# nanoseconds: what took less is charged as it is; for more the CPU clock is asked, which costs half a microsecond
+# nanoseconds: a shorter time is charged as it is; for more the CPU clock is asked, which costs half a microsecond
 SHORT_NS = declare(int64_t, 50_000)
 # nanoseconds awake after which the CPU clock is read again at the start of a slice
 BASE_NS = declare(int64_t, 1_000_000)
@@ -101,7 +101,7 @@ def _begin(system: pointer[actor_system_t], worker: pointer[worker_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _cost(system: pointer[actor_system_t], worker: pointer[worker_t]) -> int64_t:
-    """What the thread spent since the last mark (I2). Sets the mark."""
+    """The time that the thread spent since the last mark (I2). Sets the mark."""
     now: int64_t = system_now(system)
     spent: int64_t = now - worker.mark_ns
     used: int64_t

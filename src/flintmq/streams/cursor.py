@@ -114,7 +114,7 @@ def _lose(cursor: pointer[cursor_t], upto: uint64_t, damaged: bint) -> void:
 @nogil
 @exceptval(check=False)
 def _accept(cursor: pointer[cursor_t]) -> void:
-    """What was read ahead follows `now`, which is empty."""
+    """The messages that were read ahead follow `now`, which is empty."""
     spare: stream_batch_t
     check(cursor.reading == READ_THERE, b"cursor I2 what is accepted was read", cursor.next, cursor.reading)
     cursor.reading = READ_IDLE
@@ -209,7 +209,7 @@ def cursor_seek(
             cursor.at = 0
             _accept(cursor)
             if cursor.next > offset and cursor.now.count == 0:
-                return CURSOR_GONE  # it can't be read, or is kept no more: never ask for what is behind it instead
+                return CURSOR_GONE  # it can't be read, or is kept no more: never ask for the messages behind it instead
     outcome = cursor_look(cursor, filter, item)
     if outcome == CURSOR_ITEM:
         return CURSOR_ITEM if item[0].offset == offset else CURSOR_GONE

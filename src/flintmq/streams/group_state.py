@@ -2,7 +2,7 @@
 
 in: a group; bytes that a store kept. out: bytes; a group that goes on where they say.
 
-I1  What is read back is open (it comes again) or not yet reached, unless it was done when it was written.
+I1  An offset that is read back is open (it comes again) or not yet reached, unless it was done when the state was written.
 I2  Bytes that can't be right change nothing.
 """
 
@@ -25,7 +25,7 @@ OPEN_MOST = declare(uint64_t, 1 << 20)
 
 # version (1 byte); then numbers as LEB128: next offset, flagged, offsets lost (all; not told yet), runs of open offsets; for each run
 # (offsets without a gap, of the same fate): distance from the end of the one before (the first: from 0), length, deliveries * 2 + dead, and
-# for dead ones the reason. So what consumers hold in order takes a few bytes, however much it is.
+# for dead ones the reason. So offsets that consumers hold in order take a few bytes, however many they are.
 
 
 @cfunc

@@ -1,11 +1,12 @@
-"""A stream as a queue of the core: the functions behind queue_ops_t, and who is woken for what (see stream_queue.pxd).
+"""A stream as a queue of the core: the functions behind queue_ops_t, and the wakes of consumers (see stream_queue.pxd).
 
 in: publishers, consumers' loops, the log's writer (more is visible), answers of cold reads, time. out: deliveries in offset order,
 wakes of consumers, requests for cold reads.
 
 I1  A lone consumer sees every offset from its start on, in order; a group gives each offset to one member at a time (group.py).
-I2  No lost wake: who makes something available (visible, returned, read, freed) then takes the manager lock and tells who is on
-    INTERESTED; who finds nothing moves to INTERESTED under that lock first, then looks again. So either the look sees it or the lock does.
+I2  No lost wake: a thread that makes a message available (visible, returned, read, freed) then takes the manager lock and tells a consumer
+    on INTERESTED; a consumer that finds nothing moves to INTERESTED under that lock first, then looks again. So either the look sees the
+    message or the lock does.
 I3  A cursor with a read under way keeps its queue, and a lone consumer's also its consumer, until cursor_answered.
 I4  No lock is held while a read is asked for; the manager lock and a group's or seat's lock are never held together.
 I5  A seat is on one list, of its group or of the lone ones, from attached to detached; members of a group are counted.
@@ -118,7 +119,7 @@ def _on_visible(context: p_void) -> void:
 @nogil
 @exceptval(check=False)
 def _ask(stream: pointer[stream_queue_t], cursor: pointer[cursor_t]) -> void:
-    """Has the cursor's request processed. Called without locks by who set READ_ASKED, while the owner lives."""
+    """Has the cursor's request processed. Called without locks by the thread that set READ_ASKED, while the owner lives."""
     check(cursor.reading == READ_ASKED, b"stream_queue I3 a read that is asked for was noted", cursor.asked, cursor.reading)
     queue_incref(stream.queue)
     if cursor.seat != NULL:
@@ -353,7 +354,7 @@ def stream_release_after(queue: pointer[queue_t], slot: pointer[slot_t], positio
     if group == NULL:
         return slot != NULL  # a lone consumer's nack is an ack, as in RabbitMQ
     if delay_ms < 0:
-        # Who is gone did not refuse it: then it comes again at once.
+        # A consumer that is gone did not refuse it: it comes again at once.
         delay_ms = group.stream.delay_ms if group.stream.delay_ms and _member(group, owner) else 0
     if not group_return(group, position - 1, owner, True, delay_ms):
         return False
@@ -472,7 +473,7 @@ def _changed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _housekeeping(queue: pointer[queue_t]) -> void:
-    """Time passes: what is due comes back, reads that failed are tried again."""
+    """Time passes: messages that are due come back, reads that failed are tried again."""
     stream: pointer[stream_queue_t] = _stream(queue)
     group: pointer[group_t] = stream_next_group(stream, NULL)
     seat: pointer[seat_t]
@@ -576,7 +577,7 @@ _ops.free_reader = _free_reader
 _ops.destroy = _destroy
 
 
-# --- who is told that a stream has something for it -------------------------------------------------------------------------------
+# --- consumers are told that a stream has a message for them ----------------------------------------------------------------------
 
 
 @cfunc
