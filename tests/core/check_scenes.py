@@ -45,7 +45,7 @@ NAMES = {
     "transaction": "transaction_log I4 what is committed was not decided",
     "stream window": "stream_log I3 the window goes on with the next offset",
     "stream unwritten": "stream_log I4 what became durable was counted as unwritten",
-    "actors parked": "housekeeping I2 parked requests whose time is over were counted",
+    "actors parked": "deadlines I2 parked requests whose time is over were counted",
     "actors room": "lines I1 there is a place for each actor",
     "route": "route_cache I2 a route that leaves the table was counted",
     "credit": "consumer_manager I5 credit that comes back was taken",
