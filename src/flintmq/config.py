@@ -243,6 +243,13 @@ class Limits:
     # streams of a node (a log each: some descriptors and files), and of one vhost; one more is refused with 406
     streams_max: int = 1_000
     streams_vhost_max: int = 900
+    # message groups of one queue that have messages, are unacked, or belong to a consumer (about 200 bytes each, and 8 for each message);
+    # above it values share 1,024 groups: less goes to several consumers at once, and the order inside a value stays. A sorted queue serves
+    # the values above it behind all others
+    message_groups_max: int = 1_000_000
+    # ... of them groups without a message that stay with their consumer (qpid.group_header_key alone); above it the one that is idle for
+    # longest is forgotten, and its next message may go to another consumer
+    message_groups_idle_max: int = 100_000
     # consumer groups of one stream (3 KiB each, and 24 bytes for each message that they have delivered and that is not settled); they are
     # remembered as long as the stream. A consumer of one more is refused with 406, a pull with 400
     stream_groups_max: int = 1_000

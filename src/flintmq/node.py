@@ -221,7 +221,7 @@ class Node:
         restored = self.store.restore(self.broker.queues.values(), self.broker.branch_queues.core)
         self.broker.delivery_counts = DeliveryCounts(self.store.logs)
         self.broker.delivery_counts.restore(self.broker.queues)
-        self.broker.restore_last_values()
+        self.broker.restore_kinds()
         self.broker.letters.restore(self.store.logs)
         log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
         if self.broker.transactions is not None and self.broker.transactions.restore():

@@ -69,6 +69,19 @@ def test_a_held_poll_is_answered_by_a_message(shared: Client, name: str) -> None
     assert shared.pull("?hold=0.05&group=other", name=name) == []
 
 
+def test_pulls_of_one_name_are_one_consumer_of_message_groups(shared: Client, name: str) -> None:
+    arguments = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+    shared.node.broker.vhosts["/"].declare_queue(name, arguments=arguments)
+    for body in ("a1", "a2", "b1", "a3"):
+        assert shared.post(shared.path(name), {"body": body, "properties": {"headers": {"g": body[0]}}}).status == 201
+    mine = shared.pull("?count=2&group=one", name=name)
+    assert [message["body"] for message in mine] == ["a1", "a2"]
+    assert [message["body"] for message in shared.pull("?count=9&group=two", name=name)] == ["b1"]
+    for number, others in ((0, []), (1, ["a3"])):
+        shared.post(shared.path(name, "/ack"), {"leases": [mine[number]["lease"]]})
+        assert [message["body"] for message in shared.pull("?count=9&group=two&hold=0.05", name=name)] == others
+
+
 def test_batches(shared: Client, name: str) -> None:
     """count and bytes bound a batch; encoding=base64 is obeyed."""
     shared.queue(name)

@@ -18,9 +18,11 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
+from cython.cimports.flintmq.queue.group_kinds import queue_set_groups
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_publish, run_reserve
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
+from cython.cimports.flintmq.queue.message_groups import groups_read_all
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
@@ -83,12 +85,13 @@ from cython.cimports.flintmq.queue.types import (
     REASON_ACK,
     RESTORED_REDELIVERED,
     delivery_t,
+    message_groups_t,
     place_t,
     restored_t,
     slot_t,
     target_t,
 )
-from cython.cimports.flintmq.selectors.program import Selector
+from cython.cimports.flintmq.selectors.program import Selector, program_incref
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -104,6 +107,8 @@ from cython.cimports.tests.drivers.queue_ports import (
     note_unspill,
 )
 from cython.cimports.tests.twins.memory_log import MemoryLog
+
+from flintmq.queue.group_kinds import MODES
 
 LIST_NAMES = ("REMOVED", "INTERESTED", "NOT_INTERESTED", "NOTIFIED", "NON_ACQUIRING")
 
@@ -147,16 +152,27 @@ class Queue:
     """One queue. `levels` > 1 or `rule` makes it a priority queue; rule "rabbitmq" or "qpid".
 
     It is durable, with ports that give out ids and count, or those of `log`. `hot`: bytes of bodies it keeps in memory before arrivals go
-    cold; None: all.
+    cold; None: all. `groups`: (mode, a selector whose first name's value is a message's group, groups at most, idle ones at most).
     """
 
     def __cinit__(
-        self, levels: c_int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None, log: MemoryLog | None = None
+        self,
+        levels: c_int = 1,
+        rule: str | None = None,
+        queue_id: int = 1,
+        hot: int | None = None,
+        log: MemoryLog | None = None,
+        groups: tuple | None = None,
     ):
         kind: c_int = LIST_PRIORITY if levels > 1 or rule is not None else LIST_STANDARD
         self.queue = queue_new(queue_id, kind, levels, LEVEL_QPID if rule == "qpid" else LEVEL_RABBITMQ)
         if self.queue == NULL:
             raise MemoryError("queue_new refused")
+        if groups is not None:
+            selector: Selector = groups[1]
+            program_incref(selector.program)
+            if not queue_set_groups(self.queue, MODES[groups[0]], selector.program, groups[2], groups[3]):
+                raise MemoryError("queue_set_groups refused")
         self.port.context = address(self.loads)
         self.port.load = note_load
         self.port.enqueue = note_enqueue
@@ -304,6 +320,16 @@ class Queue:
         """The second step; others may have come in between."""
         list_raise_floor(address(self.queue.entries), level, found[0], found[1])
 
+    @property
+    def group_figures(self) -> tuple:
+        """(groups, places of entries in them, groups without an entry, entries that somebody has)"""
+        groups: pointer[message_groups_t] = self.queue.message_groups
+        return (groups.by_hash.count, groups.positions, groups.idle_count, groups.held.count)
+
+    def read_groups(self) -> None:
+        """After a restore."""
+        groups_read_all(self.queue)
+
     def available(self) -> list[int]:
         """Positions of all entries that a reader from the start finds."""
         found: list = []
@@ -399,10 +425,10 @@ class Queue:
     def evict(self, position: int) -> bool:
         return evict_content(self.queue, position) != 0
 
-    def loaded(self, position: int, body: bytes | None) -> None:
+    def loaded(self, position: int, body: bytes | None, key: bytes = b"q") -> None:
         content: pointer[content_t] = NULL
         if body is not None:
-            content = content_from_bytes(b"", b"q", b"", body, 0, 0)
+            content = content_from_bytes(b"", key, b"", body, 0, 0)
         queue_content_loaded(self.queue, position, content)
         if content != NULL:
             content_decref(content)

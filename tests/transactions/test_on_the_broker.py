@@ -343,7 +343,7 @@ def test_a_session_that_ends_gives_back_what_it_has(run: Run) -> None:
     broker.transactions.start(ME, X)
     assert take(broker.transactions, ME, X, broker.id("in"), 9).count == 2
     assert broker.bodies("in") == []
-    broker.node.broker.session_closed(ME)
+    broker.node.broker.transactions.session_closed(ME)
     wait_until(lambda: broker.all_bodies() == BEFORE)
     assert broker.core("in").peek(2)[1] is True
     assert [view.state for view in broker.transactions.list()] == [BranchState.ROLLBACK_ONLY]

@@ -593,6 +593,9 @@ def _wake(queue: pointer[queue_t], content: pointer[content_t], force: bint) -> 
         return False
     if queue.manager.selections != NULL:
         _wake_waiting(queue, force)
+    if queue.message_groups != NULL:
+        if at_load32(address(queue.message_groups.free.count)) == 0 and at_load32(address(queue.message_groups.unread)) == 0:
+            return False  # what is there belongs to consumers, who are told themselves
     consumer = _pick(queue, content, force)
     if consumer == NULL:
         return False

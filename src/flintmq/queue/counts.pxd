@@ -4,7 +4,8 @@
 from libc.stdint cimport int64_t, uint64_t
 from flintmq.core.atomics cimport at_store64
 from flintmq.core.check cimport check
-from flintmq.queue.types cimport BEHIND_RING, list_t
+from flintmq.queue.slot cimport slot_body_len
+from flintmq.queue.types cimport BEHIND_RING, consumer_t, list_t, slot_t
 
 # An entry became available for the first time.
 cdef inline void count_arrival(list_t *entries, uint64_t body_len) noexcept nogil:
@@ -33,3 +34,8 @@ cdef inline void count_taken(list_t *entries, uint64_t body_len) noexcept nogil:
 cdef inline void count_behind(list_t *entries, uint64_t position) noexcept nogil:
     at_store64(&entries.behind_ring[entries.behind % BEHIND_RING], position)
     at_store64(&entries.behind, entries.behind + 1)
+
+# A consumer acquired an entry. Under its send_lock.
+cdef inline void count_acquired(consumer_t *consumer, slot_t *slot) noexcept nogil:
+    at_store64(&consumer.acquired, consumer.acquired + 1)
+    at_store64(&consumer.acquired_bytes, consumer.acquired_bytes + slot_body_len(slot))

@@ -31,10 +31,10 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_slot_locked,
 )
 from cython.cimports.flintmq.queue.expiries import expiry_set
+from cython.cimports.flintmq.queue.grouped import grouped_ended
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
-from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.slot import (
     slot_body_len,
     slot_content,
@@ -67,6 +67,7 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
+from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
@@ -355,9 +356,11 @@ def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: ui
     i: uint32_t
     at: uint64_t = 0
     until: uint64_t
+    first: uint64_t
     retired: uint32_t
     while at < count:
         until = min(count, at + CHUNK)
+        first = at
         content_count = 0
         spilled_count = 0
         spin_lock(address(list_.lock))
@@ -381,6 +384,9 @@ def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: ui
         if queue.port != NULL and queue.port.unspill != NULL:
             for i in range(spilled_count):
                 queue.port.unspill(queue.port.context, spilled[i])
+        while queue.message_groups != NULL and first < until:
+            grouped_ended(queue, entries[first].position)
+            first += 1
         retired = at_load32(address(list_.retired_count))
         if retired > at_load32(address(queue.manager.consumer_count)) >> 6 and retired > at_load32(address(list_.reclaim_after)):
             queue_reclaim(queue, True)

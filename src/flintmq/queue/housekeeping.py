@@ -10,7 +10,7 @@ I1  A segment of an entry list whose memory is given back, or kept as spare, hol
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
@@ -43,8 +43,9 @@ from cython.cimports.flintmq.queue.entry_list import (
     segment_free,
 )
 from cython.cimports.flintmq.queue.expiries import expiry_free, expiry_list_free
-from cython.cimports.flintmq.queue.pull import delivery_fill, queue_has_available, queue_unparked
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_hold, slot_set, slot_unhold
+from cython.cimports.flintmq.queue.grouped import grouped_ended
+from cython.cimports.flintmq.queue.message_groups import groups_sweep
+from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content, slot_hold, slot_set, slot_unhold
 from cython.cimports.flintmq.queue.spans import spans_free
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ASIDE,
@@ -66,9 +67,14 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
+from cython.cimports.flintmq.queue.waking import queue_has_available, queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
+
+# places of message groups that one section of a housekeeping passes over, and sections of one
+GROUP_SLICE = declare(uint32_t, 256)
+GROUP_SLICES = declare(uint32_t, 256)
 
 
 def queue_reclaim(queue: pointer[queue_t], keep_spare: bint) -> void:
@@ -92,6 +98,18 @@ def queue_next_expiry(queue: pointer[queue_t]) -> int64_t:
 # --- housekeeping and figures -----------------------------------------------------------------------------------------------
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sweep_groups(queue: pointer[queue_t]) -> bint:
+    """Forgets places of entries that ended without a consumer: purged, expired, dropped. True: there is more of it."""
+    slices: uint32_t = GROUP_SLICES
+    while slices and queue.message_groups.positions > queue_ready_count(queue):
+        slices -= 1
+        groups_sweep(queue, GROUP_SLICE)
+    return slices == 0
+
+
 def queue_housekeeping(queue: pointer[queue_t]) -> void:
     place: place_t
     level: uint32_t
@@ -110,6 +128,8 @@ def queue_housekeeping(queue: pointer[queue_t]) -> void:
     at_sub32(address(queue.pins), 1)
     list_shrink(address(queue.entries))
     queue_reclaim(queue, False)
+    if queue.message_groups != NULL:
+        waits = _sweep_groups(queue)
     if at_load32(address(queue.entries.wanted)) and queue_has_available(queue):
         manager_wake_one(queue, NULL, True)
         waits = True
@@ -240,6 +260,8 @@ def queue_acquired_failed(queue: pointer[queue_t], position: uint64_t) -> bint:
         count_cold(address(queue.entries), -1)
         at_store64(address(queue.entries.failed), queue.entries.failed + 1)
     spin_unlock(address(queue.entries.lock))
+    if failed and queue.message_groups != NULL:
+        grouped_ended(queue, position)  # those behind it don't wait for it
     return failed
 
 

@@ -21,9 +21,9 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.consumer_manager import manager_figures
 from cython.cimports.flintmq.queue.housekeeping import queue_ready_bytes, queue_ready_count
-from cython.cimports.flintmq.queue.pull import delivery_fill, queue_take_head
+from cython.cimports.flintmq.queue.pull import queue_take_head
 from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
-from cython.cimports.flintmq.queue.slot import slot_content
+from cython.cimports.flintmq.queue.slot import delivery_fill, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_NO_ACK,
@@ -63,6 +63,7 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
     visited: uint32_t = 0
     wanted: uint64_t = 0
     left: uint64_t
+    takeable: uint32_t
     pass_no: c_int
     i: uint32_t
     if at_load32(address(queue.deleted)):
@@ -93,6 +94,9 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
                                 left = shared_left[i]
                             if i < shared_count:
                                 shared_left[i] -= left
+                if consumer.member != NULL:  # a group gives it one message, at least; what is in other consumers' groups gives it none
+                    takeable = at_load32(address(queue.message_groups.free.count)) + at_load32(address(consumer.member.ready.count))
+                    left = min(left, cast(uint64_t, takeable))
                 wanted += left if left < most - wanted else most - wanted
                 consumer = consumer.next
         group = group.next

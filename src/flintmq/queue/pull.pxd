@@ -24,9 +24,3 @@ cdef bint queue_offer(queue_t *queue, uint64_t position) noexcept nogil
 # The consumer won't send what it was offered: the entry goes back to its place, its credit too. Called without its send_lock, which it
 # always takes: an offer that is being made when a consumer is suspended is seen here.
 cdef void queue_withdraw_offer(queue_t *queue, consumer_t *consumer) noexcept nogil
-cdef bint queue_has_available(queue_t *queue) noexcept nogil
-# After a change of consumers: wakes one when something is available.
-cdef void queue_wake_if_available(queue_t *queue) noexcept nogil
-# The broker took `slot`; were consumers parked on it (not resident), those entries behind it are theirs now.
-cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
-cdef void delivery_fill(delivery_t *out, slot_t *slot, content_t *content, uint64_t position, uint64_t state) noexcept nogil

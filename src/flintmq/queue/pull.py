@@ -13,15 +13,13 @@ I6  A consumer has at most one offer that was not sent; it has a position.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
     at_load32,
     at_load64,
     at_store64,
     at_store_ptr,
-    at_sub32,
     at_swap_ptr,
     spin_lock,
     spin_unlock,
@@ -34,7 +32,6 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     credit_take,
     manager_again,
     manager_available,
-    manager_changed,
     manager_count,
     manager_credit_back,
     manager_move,
@@ -47,10 +44,11 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_wake_waiters,
     queue_version,
 )
+from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
+from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
-from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.selections import (
     NEXT_NONE,
@@ -63,10 +61,8 @@ from cython.cimports.flintmq.queue.selections import (
     selection_wait,
 )
 from cython.cimports.flintmq.queue.slot import (
-    LOADING_FIRST,
-    LOADING_NOT,
+    delivery_fill,
     slot_acquire,
-    slot_begin_loading,
     slot_body_len,
     slot_borrow,
     slot_content,
@@ -74,6 +70,7 @@ from cython.cimports.flintmq.queue.slot import (
 )
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
+    CONSUMER_GROUPED,
     CONSUMER_INTERESTED,
     CONSUMER_NON_ACQUIRING,
     CONSUMER_NOT_INTERESTED,
@@ -81,10 +78,8 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_REMOVED,
     CONSUMER_SELECTS,
     ENTRY_AVAILABLE,
-    ENTRY_COUNT_SHIFT,
     ENTRY_NOT_RESIDENT,
     ENTRY_OWNER_SHIFT,
-    ENTRY_REDELIVERED,
     ENTRY_STATE_MASK,
     RETURN_CALM,
     RETURN_FAILED,
@@ -95,12 +90,19 @@ from cython.cimports.flintmq.queue.types import (
     found_t,
     group_t,
     list_t,
-    place_t,
     puller_t,
     queue_t,
     segment_t,
     selection_t,
     slot_t,
+)
+from cython.cimports.flintmq.queue.waking import (
+    FLOOR_EVERY,
+    READ_AHEAD_EVERY,
+    queue_ask_content,
+    queue_read_ahead,
+    queue_unparked,
+    queue_wake_if_available,
 )
 from cython.cimports.flintmq.selectors.program import program_selects
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -119,10 +121,6 @@ LOOKED = declare(c_int, 9)
 
 # Entries passed in one scan before the level's floor is moved up for everybody: a few times the entries that neighbours take in turn.
 SKIPPED_MANY = declare(uint32_t, 64)
-# Entries taken between two times that the floor follows them: it is near, so that a returned entry lies below it.
-FLOOR_EVERY = declare(uint64_t, 256)
-# Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
-READ_AHEAD_EVERY = declare(uint64_t, 256)
 
 
 # Entries that a consumer with a selector looks at in one pull before others of its loop have their turn.
@@ -131,63 +129,7 @@ SELECT_SLICE = declare(uint32_t, 512)
 SELECT_STEPS = declare(int64_t, 65_536)
 
 
-# --- is there anything, and which consumer should know ------------------------------------------------------------------------------
-
-
-def queue_has_available(queue: pointer[queue_t]) -> bint:
-    found: found_t
-    place: place_t
-    available: bint
-    place.segment = NULL
-    place.generation = 0
-    at_add32(address(queue.pins), 1)
-    available = list_scan(address(queue.entries), address(place), 0, address(found))
-    at_sub32(address(queue.pins), 1)
-    return available
-
-
-def queue_wake_if_available(queue: pointer[queue_t]) -> void:
-    """For a change of consumers (I3: the change is made already, so pass through the list lock, then look)."""
-    spin_lock(address(queue.entries.lock))
-    spin_unlock(address(queue.entries.lock))
-    if queue_has_available(queue):
-        manager_wake_one(queue, NULL, False)
-
-
 # --- pulls --------------------------------------------------------------------------------------------------------------
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _count_acquired(consumer: pointer[consumer_t], slot: pointer[slot_t]) -> void:
-    at_store64(address(consumer.acquired), consumer.acquired + 1)
-    at_store64(address(consumer.acquired_bytes), consumer.acquired_bytes + slot_body_len(slot))
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _load_content(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t) -> bint:
-    """Asks for the content of an entry that was not resident. True: the caller is told when it is there; False: look again."""
-    asked: c_int = slot_begin_loading(slot)
-    if asked == LOADING_FIRST and queue.port != NULL and queue.port.load != NULL:
-        queue.port.load(queue.port.context, queue, position, slot.message_id)
-    return asked != LOADING_NOT
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
-    """Asks for the entries behind while there is still one to deliver, so that reading and sending overlap."""
-    hot: uint64_t
-    if queue.port == NULL or queue.port.load == NULL:
-        return
-    hot = at_load64(address(queue.port.hot_bytes))
-    if hot != ~cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
-        queue.port.load(queue.port.context, queue, position + 1, 0)
 
 
 @cfunc
@@ -266,18 +208,6 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
     return outcome
 
 
-def delivery_fill(
-    out: pointer[delivery_t], slot: pointer[slot_t], content: pointer[content_t], position: uint64_t, state: uint64_t
-) -> void:
-    out.slot = slot
-    out.content = content
-    out.position = position
-    out.message_id = slot.message_id if slot != NULL else 0
-    out.delivery_count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
-    out.redelivered = (state & ENTRY_REDELIVERED) != 0
-    out.rotate = False
-
-
 def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     found: found_t
     outcome: c_int
@@ -293,7 +223,9 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
     if at_load32(address(queue.deleted)) or at_load32(address(consumer.list)) <= CONSUMER_REMOVED:
         spin_unlock(address(consumer.send_lock))
         return False
-    if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_SELECTS) != CONSUMER_ACQUIRES:
+    if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_SELECTS | CONSUMER_GROUPED) != CONSUMER_ACQUIRES:
+        if consumer.flags & CONSUMER_GROUPED:
+            return deliver_grouped(queue, consumer, out)
         return _deliver_selected(queue, consumer, out) if consumer.flags & CONSUMER_ACQUIRES else _browse(queue, consumer, out)
     # An offer is sent from there, too: it took the credit, without which the consumer may have been moved there since.
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == NULL:
@@ -316,7 +248,7 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
         else:
             outcome = _attempt(queue, consumer, 0, address(found))
         if outcome == TAKEN:
-            _count_acquired(consumer, found.slot)
+            count_acquired(consumer, found.slot)
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
             manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
@@ -332,7 +264,7 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
         if looked_again:
             at_store64(address(consumer.idle_version), version)
             if outcome == PARKED:
-                if not _load_content(queue, found.slot, found.position):
+                if not queue_ask_content(queue, found.slot, found.position):
                     continue
                 out.position = found.position
             spin_unlock(address(consumer.send_lock))
@@ -358,7 +290,7 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
     delivery_fill(out, found.slot, slot_content(found.slot), found.position, state)
     at_store64(address(consumer.delivered), consumer.delivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        _read_ahead(queue, found.position)
+        queue_read_ahead(queue, found.position)
     group = consumer.group
     if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
@@ -527,7 +459,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
             if outcome != NOTHING:
                 selection_wait(queue, selection, True)
                 if outcome == PARKED:
-                    if not _load_content(queue, found.slot, found.position):
+                    if not queue_ask_content(queue, found.slot, found.position):
                         continue
                     out.position = found.position
                 elif not manager_outranked(queue, consumer, found.slot):
@@ -538,11 +470,11 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
-    _count_acquired(consumer, found.slot)
+    count_acquired(consumer, found.slot)
     delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
     at_store64(address(consumer.delivered), consumer.delivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        _read_ahead(queue, found.position)
+        queue_read_ahead(queue, found.position)
     if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)
     elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
@@ -556,6 +488,9 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
         manager_spread(queue, selection)
     spin_unlock(address(consumer.send_lock))
     return True
+
+
+# --- browsers, and what the broker takes ----------------------------------------------------------------------------------------
 
 
 @cfunc
@@ -586,7 +521,7 @@ def _browse(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer
             continue
         level = at
         if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            if _load_content(queue, found.slot, found.position):
+            if queue_ask_content(queue, found.slot, found.position):
                 break  # queue_content_loaded notifies it
             continue
         content = slot_borrow(found.slot, False, address(state))
@@ -641,7 +576,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
             list_advance_floor(entries, address(puller.place), cast(uint32_t, found.position >> 56))
         start = found.position
         if not cold and at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            if _load_content(queue, found.slot, found.position):
+            if queue_ask_content(queue, found.slot, found.position):
                 break
             continue
         taken = slot_acquire(found.slot, owner, cold)
@@ -667,15 +602,9 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     return taken
 
 
-def queue_unparked(queue: pointer[queue_t], slot: pointer[slot_t]) -> void:
-    """The broker took an entry; were consumers parked on it, those behind it are theirs now."""
-    if at_load64(address(slot.state)) & ENTRY_NOT_RESIDENT:
-        manager_changed(queue)
-        queue_wake_if_available(queue)
-        manager_wake_waiters(queue)
-
-
 def queue_pull(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery_t]) -> bint:
+    if queue.message_groups != NULL:
+        return pull_grouped(queue, owner, out)
     return _pull(queue, owner, False, out)
 
 
@@ -716,6 +645,8 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
     outcome: c_int
     again: bint = False
     taken: bint = False
+    if queue.message_groups != NULL:
+        return False  # what is next is not the same for all
     while not taken:
         consumer = manager_next_offer(queue, round_no)
         if consumer == NULL:
@@ -731,7 +662,7 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
         ):
             outcome = _attempt(queue, consumer, position, address(found))
         if outcome == TAKEN:
-            _count_acquired(consumer, found.slot)
+            count_acquired(consumer, found.slot)
             check(consumer.offered == NULL, b"pull I6 an offer finds no other one", consumer.id, position)
             consumer.offered_position = position
             at_store_ptr(address(consumer.offered), found.slot)

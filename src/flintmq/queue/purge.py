@@ -20,7 +20,6 @@ from cython.cimports.flintmq.queue.consumer_manager import manager_changed, mana
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_delete_locked, list_directory_find
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
-from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
@@ -42,6 +41,7 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     swept_t,
 )
+from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memset

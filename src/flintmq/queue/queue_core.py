@@ -54,24 +54,20 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_slot_locked,
 )
 from cython.cimports.flintmq.queue.expiries import list_take_expired
+from cython.cimports.flintmq.queue.grouped import grouped_ended, grouped_left, grouped_resumed
 from cython.cimports.flintmq.queue.housekeeping import list_destroy, queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
+from cython.cimports.flintmq.queue.message_groups import groups_free, member_free, member_new
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
-from cython.cimports.flintmq.queue.pull import (
-    delivery_fill,
-    queue_offer,
-    queue_release,
-    queue_unparked,
-    queue_wake_if_available,
-    queue_withdraw_offer,
-)
+from cython.cimports.flintmq.queue.pull import queue_offer, queue_release, queue_withdraw_offer
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.restoring import list_insert, queue_forget_logged
 from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.selections import selections_free
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
+from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
+    CONSUMER_GROUPED,
     CONSUMER_INTERESTED,
     CONSUMER_NON_ACQUIRING,
     CONSUMER_NOT_INTERESTED,
@@ -91,6 +87,7 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     target_t,
 )
+from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -125,6 +122,7 @@ def queue_decref(queue: pointer[queue_t]) -> void:
             queue.ops.destroy(queue)
         list_destroy(address(queue.entries), queue.port)
         selections_free(queue.manager.selections)
+        groups_free(queue.message_groups)
         queue_free_returns(queue)
         free(queue)
 
@@ -357,8 +355,15 @@ def consumer_new(
         if consumer.browse_levels == NULL:
             free(consumer)
             return NULL
+    if flags & CONSUMER_ACQUIRES and queue.message_groups != NULL:
+        consumer.flags |= CONSUMER_GROUPED
+        consumer.member = member_new(consumer)
+        if consumer.member == NULL:
+            free(consumer)
+            return NULL
     consumer.id = owner_id_new()
     if consumer.id == 0:
+        member_free(consumer.member)
         if consumer.browse_levels != consumer.browsed:
             free(consumer.browse_levels)
         free(consumer)
@@ -388,6 +393,7 @@ def consumer_decref(consumer: pointer[consumer_t]) -> void:
             free(consumer.browse_levels)
         if consumer.selector != NULL:
             program_decref(consumer.selector)
+        member_free(consumer.member)
         if consumer.reader != NULL:
             consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)
@@ -412,6 +418,8 @@ def _wake(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     if queue.ops != NULL:
         queue.ops.changed(queue, consumer)
     else:
+        if consumer.flags & CONSUMER_GROUPED:
+            grouped_resumed(queue, consumer)
         queue_wake_if_available(queue)
 
 
@@ -444,6 +452,8 @@ def queue_remove_consumer(queue: pointer[queue_t], consumer: pointer[consumer_t]
     if queue.ops != NULL:
         queue.ops.detached(queue, consumer)
     else:
+        if consumer.flags & CONSUMER_GROUPED:
+            grouped_left(queue, consumer)
         queue_wake_if_available(queue)
     consumer_decref(consumer)
     return offered != NULL
@@ -502,6 +512,8 @@ def queue_settle(
         content_decref(content)
     if spilled and queue.port != NULL and queue.port.unspill != NULL:
         queue.port.unspill(queue.port.context, spilled)
+    if queue.message_groups != NULL:
+        grouped_ended(queue, position)
     # Checking costs a look at every consumer: with many of them wait until it pays.
     retired: uint32_t = at_load32(address(queue.entries.retired_count))
     if retired > at_load32(address(queue.manager.consumer_count)) >> 6 and retired > at_load32(address(queue.entries.reclaim_after)):

@@ -24,6 +24,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 )
 from cython.cimports.flintmq.queue.counts import count_cold, count_resident
 from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
+from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_LOADING,
@@ -69,6 +70,8 @@ def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: p
     spin_unlock(address(queue.entries.lock))
     if asked:
         manager_changed(queue)
+        if queue.message_groups != NULL:
+            grouped_look_again(queue)
         manager_available(queue, 0, content, True)
         manager_wake_waiters(queue)
 

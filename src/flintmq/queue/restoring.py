@@ -26,7 +26,7 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_slot_locked,
 )
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived
-from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
+from cython.cimports.flintmq.queue.pull import queue_release
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
@@ -52,6 +52,7 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
+from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import qsort
 

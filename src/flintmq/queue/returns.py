@@ -17,6 +17,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
+from cython.cimports.flintmq.queue.grouped import grouped_passed_on
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
@@ -85,6 +86,8 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     at_store32(address(queue.returned_count), queue.returned_count + 1)
     passed_on = over or note.delayed
     spin_unlock(address(queue.entries.lock))
+    if passed_on and queue.message_groups != NULL:
+        grouped_passed_on(queue, position, not over)  # what waits for its next delivery is not overtaken
     return passed_on
 
 

@@ -14,7 +14,7 @@ from flintmq.core.atomics cimport at_cas64, at_load64, at_store64
 from flintmq.core.content cimport content_incref, content_t
 from flintmq.queue.types cimport (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_FAILED, ENTRY_LOADING, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, slot_t,
+    ENTRY_OWNER_SHIFT, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, delivery_t, slot_t,
 )
 
 # Bytes of the body, resident or not. The caller holds the entry, or the list lock and ENTRY_BUSY, or sees that it can't change.
@@ -151,3 +151,13 @@ cdef inline int slot_begin_loading(slot_t *slot) noexcept nogil:
     if not state & ENTRY_NOT_RESIDENT:
         return LOADING_NOT
     return LOADING_ASKED if state & ENTRY_LOADING else LOADING_FIRST
+
+# What a pull hands out: an entry that is acquired, or (slot NULL) the content that a browser sees.
+cdef inline void delivery_fill(delivery_t *out, slot_t *slot, content_t *content, uint64_t position, uint64_t state) noexcept nogil:
+    out.slot = slot
+    out.content = content
+    out.position = position
+    out.message_id = slot.message_id if slot != NULL else 0
+    out.delivery_count = <uint32_t>((state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+    out.redelivered = (state & ENTRY_REDELIVERED) != 0
+    out.rotate = False

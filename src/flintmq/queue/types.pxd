@@ -272,7 +272,11 @@ cdef enum:                      # consumer flags
     CONSUMER_EXCLUSIVE = 4
     CONSUMER_SEES_REQUEUES = 8
     CONSUMER_SELECTS = 16       # acquires what its `selector` selects, by a selection
+    CONSUMER_GROUPED = 32       # acquires what the queue's message groups have for it
 
+cdef struct member_t
+cdef struct message_group_t
+cdef struct message_groups_t
 cdef struct selection_t
 cdef struct selection_key_t
 cdef struct consumer_list_t:
@@ -333,6 +337,70 @@ cdef struct selections_t:
     uint64_t compared           # figures: programs run for arrivals
     uint64_t looked             # ... and for scans and pulls
 
+cdef enum:                      # message_groups_t.mode
+    GROUPS_SHARED = 0           # a group is a consumer's as long as one of its messages is unacked
+    GROUPS_STICKY = 1           # ... until the consumer leaves
+    GROUPS_SORTED = 2           # no groups: messages in the order of a header's value, those of one value in that of their arrival
+
+cdef struct group_heap_t:       # groups in the order in which they are served
+    message_group_t **groups
+    uint32_t count              # atomic, written under message_groups_t.lock
+    uint32_t room
+
+# The messages of one queue that have the same value. See queue/message_groups.pxd. Everything is under message_groups_t.lock.
+cdef struct message_group_t:
+    uint64_t hash               # its key in `by_hash`; even: one of those that share a group beyond the limit
+    uint64_t *heap              # positions of entries that nobody took by this group; those that are gone stay until they are met
+    uint32_t count
+    uint32_t room
+    uint64_t few[2]             # the heap of most
+    uint32_t held               # entries of it that a consumer has
+    uint32_t blocked            # ... that the broker has, and that nothing of the group may overtake
+    uint32_t aside              # ... that the broker has, and that the others don't wait for
+    uint32_t place              # in `listed`
+    group_heap_t *listed        # NULL: nobody can take anything of it
+    member_t *owner             # whose it is; NULL: nobody's
+    message_group_t *owned_next
+    message_group_t *owned_previous
+    message_group_t *idle_next  # of those that are a consumer's and have no entry, the oldest first
+    message_group_t *idle_previous
+    bint loose                  # never anybody's: messages without a value, sorted ones
+    bint idle
+    uint32_t key_size
+    uint8_t *key                # of a sorted queue: orders groups
+
+cdef struct member_t:           # a consumer of such a queue
+    consumer_t *consumer
+    group_heap_t ready          # its groups from which it can take something
+    message_group_t *owned
+    uint32_t owned_count
+    uint32_t told               # on `told` of the queue
+    member_t *told_next
+
+cdef struct message_groups_t:
+    uint32_t lock               # of all of this; inside the manager lock and send_lock, the list lock inside it
+    uint32_t mode
+    program_t *name             # the header
+    uint32_t most               # groups
+    uint32_t idle_most
+    group_heap_t free           # groups that are nobody's
+    map64_t by_hash             # hash of a value -> message_group_t
+    map64_t held                # position -> message_group_t with HELD_* in the lowest bits
+    uint32_t shared_count       # groups of several values: there is no room for one each
+    uint32_t idle_count
+    message_group_t *idle_head
+    message_group_t *idle_tail
+    member_t *told              # members to be woken
+    uint64_t positions          # in all heaps
+    uint64_t cursor             # where the sweep goes on: the cell of `by_hash`, the place in its heap
+    uint32_t cursor_place
+    uint32_t unread             # atomic: entries are there whose groups are not known yet: from `walk` on, and in `todo`
+    uint64_t walk               # 0: none
+    uint64_t *walk_tails        # last index of each level that the walk looks at
+    uint64_t *todo              # a heap of positions
+    uint32_t todo_count
+    uint32_t todo_room
+
 cdef struct manager_t:
     uint32_t lock
     uint32_t consumer_count     # atomic
@@ -392,6 +460,7 @@ cdef struct consumer_t:
     uint64_t timeout_us         # its own x-consumer-timeout, 0 = its queue's
     program_t *selector         # of one that CONSUMER_SELECTS: counted reference
     selection_t *selection      # NULL while not attached
+    member_t *member            # of one that is CONSUMER_GROUPED, with the consumer
 
 cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
     consumer_t **consumers      # one per queue
@@ -522,3 +591,4 @@ cdef struct queue_t:
     uint32_t over               # atomic: it is on the index's list of those above their limit
     int64_t over_at             # when to look again, milliseconds on the wall clock; under the index's lock
     uint64_t over_taken         # entries that had been taken from it then
+    message_groups_t *message_groups  # NULL: it has none. Set before anyone uses the queue

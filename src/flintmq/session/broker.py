@@ -23,6 +23,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue import kinds
+from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.handle import QueueHandle
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
@@ -232,6 +233,10 @@ class Broker:
             core = self._new_outside(queue_id, spec)
         elif policy.last_value_key is not None:
             core = new_last_value(queue_id, policy.last_value_key, self.log, spec.durable)
+        elif policy.grouping is not None:
+            mode, header = policy.grouping
+            most, idle = self.limits.message_groups_max, self.limits.message_groups_idle_max
+            core = new_grouped(queue_id, mode, header, self.log, spec.durable, kind, policy.levels, rule, most, idle)
         else:
             core = QueueHandle(queue_id, kind, policy.levels, rule)
             core.set_durable(spec.durable)
@@ -240,11 +245,13 @@ class Broker:
         core.watch(self.expiry.index)
         return core
 
-    def restore_last_values(self) -> None:
+    def restore_kinds(self) -> None:
         """After the entries of all queues came back, before anybody uses them."""
         for queue in self.queues.values():
             if queue.policy.last_value_key is not None and not queue.policy.is_outside:
                 guarded("last values", f"queue {queue.name!r}", restore_last_values, queue.core)
+            elif queue.policy.grouping is not None:
+                restore_groups(queue.core)
 
     def _new_outside(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """A queue of a kind that others supply (queue/kinds.py). Raises: PeerError when it is declared and its kind fails."""

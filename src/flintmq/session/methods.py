@@ -320,7 +320,8 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     plain = method.queue != REPLY_TO and not queue.policy.is_stream
     where = handler.vhost.describe("queue", queue.name)
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
-    choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits, browse_only)
+    grouped = plain and queue.policy.grouping is not None
+    choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits, browse_only, grouped)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     consumer.weight += choice.size
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer

@@ -41,12 +41,15 @@ class Choice:
 ALL = Choice()
 
 
-def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where: str, limits: Limits, browse_only: bool = False) -> Choice:
+def parse_choice(
+    arguments: Mapping[str, Any], no_ack: bool, plain: bool, where: str, limits: Limits, browse_only: bool = False, grouped: bool = False
+) -> Choice:
     """Reads the arguments of a basic.consume.
 
     Args: plain: the queue is one of entries, no stream and no reply queue; where: "queue 'q' in vhost '/'", for texts;
-        browse_only: all consumers of the queue are browsers.
-    Raises: PeerError 406: what is no selector; a browse-only consumer that would acknowledge; either of them on a stream.
+        browse_only: all consumers of the queue are browsers; grouped: it has message groups, or is sorted.
+    Raises: PeerError 406: what is no selector; a browse-only consumer that would acknowledge; either of them on a stream; a selector of
+    one that takes messages from a grouped queue.
     """
     names = [name for name in (*SELECTORS, *BROWSES) if name in arguments]
     if not names and not browse_only:
@@ -70,6 +73,9 @@ def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where:
             where,
             '"a browse-only consumer takes nothing, so it has nothing to acknowledge: consume with no_ack"',
         )
+    if selector is not None and grouped and not browse:
+        name = next(name for name in SELECTORS if name in arguments)
+        raise _refused(name, where, '"a queue with message groups, or a sorted one, has selectors for browsers only"')
     return Choice(selector, browse)
 
 

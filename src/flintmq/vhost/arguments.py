@@ -48,6 +48,8 @@ QUEUES = (CLASSIC, QUORUM, OUTSIDE)
 
 # names of the header of a last value queue: ours, and Qpid's
 LAST_VALUE_KEYS = ("x-last-value-key", "x-qpid-last-value-queue-key", "qpid.last_value_queue_key")
+# Qpid's names: the header whose value is a message's group; that groups are shared; the header in whose order a sorted queue is
+GROUP_KEY, GROUP_SHARED, SORT_KEY = "qpid.group_header_key", "qpid.shared_msg_group", "qpid.queue_sort_key"
 AT_MOST_ONCE, AT_LEAST_ONCE = "at-most-once", "at-least-once"
 # ours: the oldest message of the lowest priority goes (Qpid), or publishers wait (Qpid's producer flow control)
 RING = "ring"
@@ -163,6 +165,15 @@ def _header(value: Any, _: Mapping[str, Any]) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
     return None if 0 < len(octets(value)) <= SHORTSTR_MAX else f"{{value_too_large,{len(octets(value))}}}" if value else "{value_empty}"
+
+
+def _switch(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Qpid's clients say 1, or '1'."""
+    if isinstance(value, (bool, str)) or _is_int(value):
+        if str(value).lower() in ("0", "1", "true", "false"):
+            return None if GROUP_KEY in arguments else f'"only with {GROUP_KEY}"'
+        return f"{{invalid_value,{value}}}"
+    return _unacceptable(value)
 
 
 def octets(text: str) -> bytes:
@@ -320,6 +331,33 @@ _ROWS = (
             else LAST_VALUE_KEYS[0],
         )
         for number, name in enumerate(LAST_VALUE_KEYS)
+    ),
+    Argument(
+        GROUP_KEY,
+        _header,
+        "text, the name of a header",
+        (CLASSIC, QUORUM),
+        field="group_key",
+        made=octets,
+        note="messages with the same value go to one consumer, in order; not together with a last value key or a sort key",
+    ),
+    Argument(
+        GROUP_SHARED,
+        _switch,
+        "boolean, 0, 1",
+        (CLASSIC, QUORUM),
+        field="group_shared",
+        made=lambda value: str(value).lower() in ("1", "true"),
+        note=f"with {GROUP_KEY}: a group is a consumer's while one of its messages is unacked; else until the consumer leaves",
+    ),
+    Argument(
+        SORT_KEY,
+        _header,
+        "text, the name of a header",
+        (CLASSIC, QUORUM),
+        field="sort_key",
+        made=octets,
+        note="messages are delivered in the order of its value; not together with priorities, groups or a last value key",
     ),
     Argument(
         "x-qpid-ensure-nondestructive-consumers",

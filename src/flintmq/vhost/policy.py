@@ -20,12 +20,14 @@ from flintmq.vhost.arguments import (
     AT_MOST_ONCE,
     DROP_HEAD,
     EXPIRY_MS_MAX,
+    GROUP_KEY,
     LAST_VALUE_KEYS,
     QUEUE_ARGUMENTS,
     QUEUE_TYPES,
     QUORUM,
     REJECT_PUBLISH,
     SHORTSTR_MAX,
+    SORT_KEY,
     STREAM,
     check_stream,
     check_value,
@@ -54,6 +56,9 @@ class QueuePolicy:
     max_priority: int | None = None
     qpid_priorities: int | None = None
     last_value_key: bytes | None = None  # the header of a last value queue
+    group_key: bytes | None = None  # the header whose value is a message's group
+    group_shared: bool = False
+    sort_key: bytes | None = None  # the header in whose order a sorted queue is
     browse_only: bool = False
     single_active_consumer: bool = False
     delivery_limit: int | None = None
@@ -67,6 +72,15 @@ class QueuePolicy:
     retry_type: str | None = None
     retry_min_ms: int | None = None
     retry_max_ms: int | None = None
+
+    @property
+    def grouping(self) -> tuple[str, bytes] | None:
+        """How consumers share the queue and by which header: (mode of queue/group_kinds, header); None: each takes what is next."""
+        if self.is_outside or self.is_stream:
+            return None
+        if self.sort_key is not None:
+            return "sorted", self.sort_key
+        return None if self.group_key is None else ("shared" if self.group_shared else "sticky", self.group_key)
 
     @property
     def counts_deliveries(self) -> bool:
@@ -142,8 +156,9 @@ def _acceptable(arguments: Mapping[str, Any], description: str) -> dict[str, Any
 
 def _together(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(argument, another one with which it can't be) of those that say in which order a queue is."""
-    names = [name for name in ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS) if name in arguments]
-    return [(name, names[0]) for name in names[1:]]
+    names = [name for name in ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS, SORT_KEY) if name in arguments]
+    others = [name for name in (*LAST_VALUE_KEYS, SORT_KEY) if name in arguments and GROUP_KEY in arguments]
+    return [(name, names[0]) for name in names[1:]] + [(GROUP_KEY, name) for name in others[:1]]
 
 
 def _check_kind(arguments: Mapping[str, Any], description: str) -> None:
@@ -151,7 +166,8 @@ def _check_kind(arguments: Mapping[str, Any], description: str) -> None:
     kind = kinds.find(arguments.get("x-queue-type", ""))
     if kind is None:
         return
-    levels = [name for name in ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS) if name in arguments]
+    names = ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS, GROUP_KEY, SORT_KEY)
+    levels = [name for name in names if name in arguments]
     reason = f"{levels[0]} goes not together with it" if levels else kind.check(arguments)
     if reason is not None:
         text = f"invalid arg 'x-queue-type' for {description}: \"{kind.name}: {reason}\""

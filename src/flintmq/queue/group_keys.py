@@ -1,0 +1,89 @@
+"""The value that says to which group a message belongs, or where it stands in a sorted queue (see group_keys.pxd).
+
+in: contents. out: a hash; for a sorted queue octets whose order is that of values.
+
+Values are known by a keyed hash of 64 bits with keys of this process, so nobody can choose what collides. Two values with the same hash are
+one group: that costs order nothing.
+Source of the hash: SipHash-2-4, Aumasson and Bernstein, 2012.
+"""
+
+from __future__ import annotations
+
+import os
+
+import cython
+from cython import address, cast, cfunc, declare, double, exceptval, nogil, pointer, void
+from cython.cimports.flintmq.core.content import content_t
+from cython.cimports.flintmq.core.siphash import siphash
+from cython.cimports.flintmq.queue.types import GROUPS_SORTED, GROUPS_STICKY, message_groups_t
+from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_INTEGER, KIND_NULL, KIND_TEXT, program_value, value_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
+
+# steps for the search of the header, as for a selector
+STEPS = declare(int64_t, 65_536)
+# kinds of a sorted value, in their order
+SORT_NONE = declare(uint8_t, 0)
+SORT_NUMBER = declare(uint8_t, 1)
+SORT_TEXT = declare(uint8_t, 2)
+# integers that a double is exact for, and beyond which its conversion is not defined
+EXACT = declare(double, 9.0e18)
+
+_keys = declare(uint64_t[2])
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sort_text(value: pointer[value_t], key: pointer[group_key_t]) -> void:
+    """Octets whose order is that of values: none, numbers, texts."""
+    number: double
+    bits: uint64_t = 0
+    i: uint32_t
+    key.size = 1
+    key.text[0] = SORT_NONE
+    if value.kind == KIND_TEXT:
+        key.text[0] = SORT_TEXT
+        key.size += min(value.size, cast(uint32_t, SORT_BYTES_MAX))
+        memcpy(cast(pointer[uint8_t], key.text) + 1, value.text, key.size - 1)
+    elif value.kind != KIND_NULL:
+        number = value.number if value.kind == KIND_FLOAT else cast(double, value.integer)
+        if number != number:
+            return  # it has no order
+        number = number + 0.0  # zero has two signs
+        memcpy(address(bits), address(number), 8)
+        bits = ~bits if bits >> 63 else bits | (cast(uint64_t, 1) << 63)
+        key.text[0] = SORT_NUMBER
+        key.size = 9
+        for i in range(8):
+            key.text[1 + i] = cast(uint8_t, bits >> (56 - 8 * i))
+
+
+def groups_key(groups: pointer[message_groups_t], content: pointer[content_t], key: pointer[group_key_t]) -> void:
+    value: value_t
+    steps: int64_t = STEPS
+    text: pointer[cython.const[uint8_t]]
+    size: uint32_t = 8
+    program_value(groups.name, content, address(steps), address(value))
+    key.loose = groups.mode == GROUPS_SORTED or (groups.mode == GROUPS_STICKY and value.kind == KIND_NULL)
+    key.size = 0
+    if groups.mode == GROUPS_SORTED:
+        _sort_text(address(value), key)
+        key.hash = siphash(_keys[0], _keys[1], key.text, key.size, 2, 4) | 1
+        return
+    if value.kind == KIND_FLOAT and -EXACT < value.number < EXACT and cast(double, cast(int64_t, value.number)) == value.number:
+        value.kind = KIND_INTEGER  # as selectors compare them
+        value.integer = cast(int64_t, value.number)
+    if value.kind == KIND_TEXT:
+        text = value.text
+        size = value.size
+    elif value.kind == KIND_FLOAT:
+        text = cast(pointer[uint8_t], address(value.number))
+    else:
+        text = cast(pointer[uint8_t], address(value.integer))
+        if value.kind == KIND_NULL:
+            size = 0
+    key.hash = siphash(_keys[0] ^ value.kind, _keys[1], text, size, 2, 4) | 1
+
+
+_keys[0], _keys[1] = [int.from_bytes(os.urandom(8), "little") for _ in range(2)]

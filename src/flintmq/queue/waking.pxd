@@ -1,0 +1,19 @@
+# Whether a queue has anything to take, who is woken for it, and content that is asked for.
+from libc.stdint cimport uint64_t
+from flintmq.queue.types cimport queue_t, slot_t
+
+cdef enum:
+    # Entries taken between two times that the floor follows them: it is near, so that what comes back lies below it.
+    FLOOR_EVERY = 256
+    # Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
+    READ_AHEAD_EVERY = 256
+
+cdef bint queue_has_available(queue_t *queue) noexcept nogil
+# After a change of consumers: wakes one when something is available.
+cdef void queue_wake_if_available(queue_t *queue) noexcept nogil
+# The broker took `slot`; were consumers parked on it (not resident), those entries behind it are theirs now.
+cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
+# Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again.
+cdef bint queue_ask_content(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
+# Asks for what comes behind while there is still something to deliver, so that reading and sending overlap.
+cdef void queue_read_ahead(queue_t *queue, uint64_t position) noexcept nogil
