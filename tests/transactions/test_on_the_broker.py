@@ -408,5 +408,4 @@ def test_a_memory_node_has_no_transactions() -> None:
     """Without a durable store nothing could be promised: callers find None."""
     node = Node(Config(port=0, memory=True))
     assert node.broker.transactions is None
-    node.broker.session_closed("nobody")
     node.stop()
