@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.core.memory_account import bytes_by_kind
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
 
@@ -28,11 +29,6 @@ def ch(start: Callable[..., Any], connect: Callable[..., Any]) -> RawChannel:
     return channel
 
 
-def rss() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
 def test_one_old_unacked_delivery_does_not_pin_the_memory_of_later_ones(ch: RawChannel) -> None:
     ch.call("basic.qos", prefetch_count=512, prefetch_size=0)
     ch.consume("q")
@@ -48,9 +44,9 @@ def test_one_old_unacked_delivery_does_not_pin_the_memory_of_later_ones(ch: RawC
             ch.send("basic.ack", delivery_tag=tag)
         ch.ready("q")
         if batch == 20:
-            measured = rss()
-    grown = rss() - measured
-    assert grown < 40_000 * 46, f"{grown} bytes grown over 40,000 settled deliveries"
+            measured = bytes_by_kind()["unacked"]
+    grown = bytes_by_kind()["unacked"] - measured
+    assert grown < 40_000, f"{grown} bytes grown over 40,000 settled deliveries"
     ch.call("basic.recover", requeue=True)
     again = ch.expect("basic.deliver")
     assert (again.body, bool(again.redelivered)) == (b"0", True)

@@ -125,6 +125,12 @@ class Life:
         self.store.flush()
         self.store.close(clean=False)
 
+    def forget(self) -> None:
+        """Nobody looks at it any more: its messages leave memory, where those of an open store stay."""
+        for core in self.cores.values():
+            core.purge()
+        self.store.close(clean=False)
+
 
 class Recording:
     """See module. fault: one of FAULTS, or none."""
@@ -331,9 +337,9 @@ class Recording:
     def check(self, image: Image, nested: bool) -> int:
         disk = SimDisk.from_image(image)
         images = 1
-        self._judge(disk, image.position)
+        recovered = self._judge(disk, image.position)
         if nested:
-            steps = list(range(disk.position + 1))
+            steps = list(range(recovered + 1))
             steps = steps if not self.nested else sorted(random.Random(image.choice).sample(steps, min(NESTED_STEPS, len(steps))))
             self.nested += 1
             for position in steps:
@@ -342,8 +348,16 @@ class Recording:
                     self._judge(SimDisk.from_image(second), image.position)
         return images
 
-    def _judge(self, disk: SimDisk, at: int) -> None:
+    def _judge(self, disk: SimDisk, at: int) -> int:
+        """Returns the position of the disk when the store was open. Raises: Violation."""
         life = Life(disk, self.container_size)
+        try:
+            self._judge_life(life, at)
+            return int(disk.position)
+        finally:
+            life.forget()
+
+    def _judge_life(self, life: Life, at: int) -> None:
         notes = life.store.notes(NOTE_LETTERS)
         values: dict[str, list[int]] = {}
         for number in life.found[VALUES]:
