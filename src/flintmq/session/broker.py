@@ -251,7 +251,7 @@ class Broker:
             if queue.policy.last_value_key is not None and not queue.policy.is_outside:
                 guarded("last values", f"queue {queue.name!r}", restore_last_values, queue.core)
             elif queue.policy.grouping is not None:
-                restore_groups(queue.core)
+                guarded("message groups", f"queue {queue.name!r}", restore_groups, queue.core)
 
     def _new_outside(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """A queue of a kind that others supply (queue/kinds.py). Raises: PeerError when it is declared and its kind fails."""
