@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from flintmq.errors import PeerError, StoreError
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.changes import Change
+from flintmq.vhost import changes
 from flintmq.vhost.changes import _apply
 
 from .fakes import World
@@ -48,7 +49,16 @@ class Desk:
         self.alive = True
 
     def ask(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
-        """The list gets the result, or the exception, once."""
+        """As a connection asks: the verb is attempted, and performed when it can't be over at once. The list gets the result, or the
+        exception, once."""
+        try:
+            return [self.world.vhost.attempt(partial(verb, *arguments, **options))]
+        except changes.Later:
+            return self.perform(verb, *arguments, **options)
+        except PeerError as error:
+            return [error]
+
+    def perform(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
         answers: list[Any] = []
 
         def finished(result: Any, error: Exception | None) -> None:
@@ -98,6 +108,25 @@ def test_a_declared_queue_is_there_when_the_database_has_it(office: Office) -> N
     assert first == second == [office.vhost.queues["q"]]
     assert isinstance(other[0], PeerError) and other[0].code == 406
     assert len(office.definitions.load_queues("/")) == 1
+
+
+def test_an_attempt_that_would_have_to_save_changes_nothing(office: Office) -> None:
+    a, _ = office.desks
+    vhost = office.vhost
+    with pytest.raises(changes.Later):
+        vhost.attempt(partial(vhost.declare_queue, "q", durable=True))
+    assert not vhost.queues and not office.definitions.waiting
+    a.ask(vhost.declare_queue, "q", durable=True)
+    office.settle()
+    core = vhost.queues["q"].core
+    with pytest.raises(changes.Later):
+        vhost.attempt(partial(vhost.delete_queue, "q", if_empty=True))
+    assert "q" in vhost.queues and not core.held and not office.definitions.waiting  # arrivals, which it held for its look, come again
+    a.perform(vhost.delete_queue, "q")
+    with pytest.raises(changes.Held):
+        vhost.attempt(partial(vhost.declare_queue, "q", passive=True))
+    office.settle()
+    assert not vhost.queues
 
 
 def test_a_queue_that_is_being_deleted_is_neither_bound_nor_declared_before_it_is_gone(office: Office) -> None:
