@@ -20,7 +20,6 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_wake_one,
     queue_version,
 )
-from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.message_groups import (
@@ -42,7 +41,6 @@ from cython.cimports.flintmq.queue.slot import delivery_fill, slot_body_len, slo
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_INTERESTED,
     CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
     consumer_t,
     delivery_t,
     found_t,
@@ -53,9 +51,8 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.flintmq.queue.waking import (
     FLOOR_EVERY,
-    READ_AHEAD_EVERY,
     queue_ask_content,
-    queue_read_ahead,
+    queue_hand_over,
     queue_wake_if_available,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -157,15 +154,7 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
-    count_acquired(consumer, found.slot)
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
-    at_store64(address(consumer.delivered), consumer.delivered + 1)
-    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        queue_read_ahead(queue, found.position)
-    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
-        manager_move(queue, consumer, CONSUMER_NOTIFIED)
-    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        manager_count(queue, consumer)
+    queue_hand_over(queue, consumer, address(found), out)
     if at_load32(address(group.interested.count)):
         out.rotate = True
         wake = at_load32(address(queue.message_groups.free.count)) != 0

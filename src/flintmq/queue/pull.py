@@ -100,6 +100,7 @@ from cython.cimports.flintmq.queue.waking import (
     FLOOR_EVERY,
     READ_AHEAD_EVERY,
     queue_ask_content,
+    queue_hand_over,
     queue_read_ahead,
     queue_unparked,
     queue_wake_if_available,
@@ -470,15 +471,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
-    count_acquired(consumer, found.slot)
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
-    at_store64(address(consumer.delivered), consumer.delivered + 1)
-    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        queue_read_ahead(queue, found.position)
-    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
-        manager_move(queue, consumer, CONSUMER_NOTIFIED)
-    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        manager_count(queue, consumer)
+    queue_hand_over(queue, consumer, address(found), out)
     if at_load32(address(selection.interested.count)):
         out.rotate = True
         wake = selection_pending(selection)

@@ -1,6 +1,6 @@
-# Whether a queue has anything to take, who is woken for it, and content that is asked for.
+# Whether a queue has anything to take, who is woken for it, what is handed over, and content that is asked for.
 from libc.stdint cimport uint64_t
-from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.queue.types cimport consumer_t, delivery_t, found_t, queue_t, slot_t
 
 cdef enum:
     # Entries taken between two times that the floor follows them: it is near, so that what comes back lies below it.
@@ -17,3 +17,6 @@ cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
 cdef bint queue_ask_content(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
 # Asks for what comes behind while there is still something to deliver, so that reading and sending overlap.
 cdef void queue_read_ahead(queue_t *queue, uint64_t position) noexcept nogil
+# A consumer that chooses its entries (by selector or group) took one: it is counted, filled into `out`, and the consumer stays hot. Under
+# its send_lock.
+cdef void queue_hand_over(queue_t *queue, consumer_t *consumer, found_t *found, delivery_t *out) noexcept nogil

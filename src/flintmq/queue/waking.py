@@ -7,13 +7,31 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, pointer, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
-from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_wake_one, manager_wake_waiters
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.queue.consumer_manager import (
+    manager_changed,
+    manager_count,
+    manager_move,
+    manager_wake_one,
+    manager_wake_waiters,
+)
+from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.residency import queue_load_room
-from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, slot_begin_loading
-from cython.cimports.flintmq.queue.types import ENTRY_NOT_RESIDENT, found_t, place_t, queue_t, slot_t
+from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, delivery_fill, slot_begin_loading, slot_content
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_INTERESTED,
+    CONSUMER_NOT_INTERESTED,
+    CONSUMER_NOTIFIED,
+    ENTRY_NOT_RESIDENT,
+    consumer_t,
+    delivery_t,
+    found_t,
+    place_t,
+    queue_t,
+    slot_t,
+)
 from cython.cimports.libc.stdint import uint64_t
 
 
@@ -55,6 +73,18 @@ def queue_read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
     hot = at_load64(address(queue.port.hot_bytes))
     if hot != ~cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
         queue.port.load(queue.port.context, queue, position + 1, 0)
+
+
+def queue_hand_over(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> void:
+    count_acquired(consumer, found.slot)
+    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
+    at_store64(address(consumer.delivered), consumer.delivered + 1)
+    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
+        queue_read_ahead(queue, found.position)
+    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
+        manager_move(queue, consumer, CONSUMER_NOTIFIED)
+    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        manager_count(queue, consumer)
 
 
 def queue_unparked(queue: pointer[queue_t], slot: pointer[slot_t]) -> void:
