@@ -544,6 +544,10 @@ class Limits:
     shovel_input_bytes: int = 256 * KIB
     # milliseconds for a name, for a connection, and for each step of the handshake; then the next address, and the next URI
     shovel_connect_ms: int = 10_000
+    # names of hosts that are looked up at once: of the process, and of one user's links; more wait for their turn, as long as
+    # `shovel_connect_ms`. A thread each: a name server that does not answer holds one for some 40 s
+    shovel_names_max: int = 64
+    shovel_names_user_max: int = 2
     # milliseconds for the answer to a declaration; then the link begins again
     shovel_answer_ms: int = 30_000
     # milliseconds for the answer to connection.close; then the socket is closed

@@ -185,6 +185,22 @@ def test_queues(api: Api) -> None:
     api.get("queues/v/n%C3%A4me", 404)
 
 
+@pytest.mark.parametrize("dots", [".", ".."])
+def test_names_that_a_browser_takes_for_steps(api: Api, dots: str) -> None:
+    """An octet 0xFF in front says that they are names; nothing else has one."""
+    path = f"queues/%2F/%FF{dots}"
+    api.put(path, {"durable": True})
+    assert api.get(path)["name"] == dots
+    assert api.get(f"queues/%2F/%2E{dots[1:]}")["name"] == dots  # of clients that leave paths as they are
+    api.post(f"bindings/%2F/e/amq.direct/q/%FF{dots}", {"routing_key": dots}, 201)
+    key = next(one["properties_key"] for one in api.get(f"{path}/bindings") if one["source"])
+    assert key == dots
+    api.delete(f"bindings/%2F/e/amq.direct/q/%ff{dots}/%ff{dots}")
+    for other in (f"%FF%FF{dots}", "%FF", f"%FFa{dots}", f"%FF{dots}%20"):
+        assert api.ask("GET", f"queues/%2F/{other}").status == 400
+    api.delete(path)
+
+
 def test_exchanges_and_bindings(api: Api) -> None:
     api.put("exchanges/v/x1", {"type": "topic", "durable": True})
     api.put("exchanges/v/x1", {"type": "topic", "durable": True}, 204)

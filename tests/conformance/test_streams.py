@@ -65,10 +65,11 @@ def offsets(deliveries: list[Any]) -> list[int]:
         ({"durable": True, "exclusive": True}, "exclusive-owner"),
     ],
 )
-def test_a_stream_is_durable_and_nobodys(ch: RawChannel, name: str, properties: dict[str, bool], wrong: str) -> None:
-    """406 with RabbitMQ's text, and no queue is left."""
+@pytest.mark.parametrize("kind", ["stream", "quorum"])
+def test_a_stream_is_durable_and_nobodys(ch: RawChannel, name: str, kind: str, properties: dict[str, bool], wrong: str) -> None:
+    """So is a quorum queue: 406 with RabbitMQ's text, and no queue is left."""
     text = f"PRECONDITION_FAILED - invalid property '{wrong}' for queue '{name}' in vhost '/'"
-    ch.refuse(406, text, "queue.declare", queue=name, arguments=STREAM, **properties)
+    ch.refuse(406, text, "queue.declare", queue=name, arguments={"x-queue-type": kind}, **properties)
     ch.refuse(404, "no queue", "queue.declare", queue=name, passive=True)
 
 

@@ -17,6 +17,8 @@ import pytest
 from amqp import sasl, spec
 
 from flintmq.access.hashes import keys_of
+from flintmq.access.users import hash_password
+from flintmq.definitions.line import BROKER
 from flintmq.ports import PermissionRecord, UserRecord
 from tests.support.rawamqp import method_frame
 
@@ -123,6 +125,34 @@ def test_guest_gets_keys_with_its_first_password(serve: Callable[..., Any]) -> N
     plain.connect()
     plain.close()
     log_in(broker, "guest", "guest").close()
+
+
+def test_keys_that_are_made_are_no_new_password(serve: Callable[..., Any]) -> None:
+    """Nobody who listens to the events hears of a change that no user made."""
+    broker = serve()
+    users = broker.node.users
+    users.put(UserRecord("bob", hash_password("pw")))
+    broker.node.permissions.set_permissions(PermissionRecord("bob", "/", ".*", ".*", ".*"))
+    ear = log_in(broker, "ann", "secret")
+    channel = ear.channel()
+    channel.queue_declare("heard")
+    channel.queue_bind("heard", "amq.rabbitmq.event", "user.#")
+    plain = amqp.Connection(f"127.0.0.1:{broker.port}", userid="bob", password="pw", login_method="PLAIN")
+    plain.connect()
+    plain.close()
+    until(lambda: bool(keys_of(users.get("bob").password_hash)))
+    broker.node.definitions.put_user(BROKER, "carl", "", lambda result, error: None)
+    heard: list[str] = []
+
+    def last() -> bool:
+        message = channel.basic_get("heard", no_ack=True)
+        if message is not None:
+            heard.append(message.delivery_info["routing_key"])
+        return "user.created" in heard
+
+    until(last)
+    assert heard == ["user.authentication.success", "user.created"]
+    ear.close()
 
 
 def test_keys_live_with_the_store(serve: Callable[..., Any], start: Callable[..., Any], tmp_path: Path) -> None:

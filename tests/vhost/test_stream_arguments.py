@@ -17,7 +17,7 @@ from flintmq.vhost.stream_arguments import (
     UNITS_MS,
     StreamStart,
     age_ms,
-    check_stream_properties,
+    check_lasting_properties,
     parse_stream_start,
 )
 
@@ -118,9 +118,9 @@ def test_numbers_of_any_size_are_taken_as_never() -> None:
 )
 def test_properties(durable: bool, exclusive: bool, auto_delete: bool, wrong: str) -> None:
     if not wrong:
-        check_stream_properties(DESCRIPTION, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+        check_lasting_properties(DESCRIPTION, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         return
-    text = text_of(check_stream_properties, DESCRIPTION, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+    text = text_of(check_lasting_properties, DESCRIPTION, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
     assert text == f"invalid property '{wrong}' for {DESCRIPTION}"
 
 

@@ -16,10 +16,15 @@ from flintmq.admin.errors import HttpError, bad
 
 NAME_MAX = 255
 _UTF8 = "send names as UTF-8, percent-encoded"
+# How a path says the names "." and "..": a browser takes both, and %2E, for steps in the path. No name in UTF-8 has the octet 0xFF.
+_DOTS = {"%ff.": ".", "%ff..": ".."}
 
 
 def path_name(segment: str, what: str) -> str:
     """A percent-encoded name of the path. Raises: HttpError 400, also when it is not UTF-8, as names of JSON answers must be."""
+    dots = _DOTS.get(segment.lower()) if len(segment) <= len("%ff..") else None
+    if dots is not None:
+        return dots
     try:
         name = unquote(segment, errors="strict")
     except UnicodeDecodeError:

@@ -63,12 +63,13 @@ BROKER = Actor(None, "broker")
 class Plan:
     """What a job does once it was allowed. Args: changes: records, all or nothing; apply: changes memory; after: work that goes on in
     slices
-    and calls what it is given; result: for whoever asked."""
+    and calls what it is given; result: for whoever asked; quiet: nobody is told: what users see is as before."""
 
     changes: Sequence[Change]
     apply: Callable[[], object]
     result: Any = None
     after: Callable[[Callable[[], None]], None] | None = None
+    quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -162,7 +163,9 @@ class Line:
         if error is None:
             try:
                 plan.apply()
-                self._told([(change.record, isinstance(change, Save)) for change in plan.changes], plan.result, job.actor.user)
+                if not plan.quiet:
+                    changes = [(change.record, isinstance(change, Save)) for change in plan.changes]
+                    self._told(changes, plan.result, job.actor.user)
                 if plan.after is not None:
                     plan.after(partial(self._end, job, None))
                     return

@@ -164,7 +164,7 @@ class DefinitionsService:
         def plan() -> Plan:
             if self._broker.users.get(known.name) is not known:
                 return Plan([], lambda: None)
-            return Plan([Save(fresh)], partial(self._broker.users.changed, fresh))
+            return Plan([Save(fresh)], partial(self._broker.users.changed, fresh), quiet=True)
 
         what = f"user {known.name!r} gets keys for SCRAM"
         self._line.perform(Job(BROKER, what, lambda: None, plan, lambda result, error: None))

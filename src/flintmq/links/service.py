@@ -257,7 +257,8 @@ class Links:
             return
         plan = link.wanted.plan(self._broker.cluster_name)
         link.said = None
-        link.told = self._process.send({"op": "start", "link": link.number, "name": link.title, "plan": plan})
+        start = {"op": "start", "link": link.number, "name": link.title, "owner": link.owner or "", "plan": plan}
+        link.told = self._process.send(start)
         if link.told and link.wanted.kind != SHOVEL:
             self._tell(link)
 

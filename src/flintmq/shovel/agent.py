@@ -4,6 +4,7 @@ in: messages of the broker (docs/SHOVEL.md has the table). out: links as tasks; 
 
 G1  When the broker is gone the process ends: a link without a broker has nobody who could stop it.
 G2  A link that fails ends alone.
+G3  Links wait for names of their own user, not for those of others (Names).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import itertools
 import logging
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from flintmq.config import Limits
 from flintmq.moves.control import ControlError, Decoder, encode
 from flintmq.shovel.dial import Grant
 from flintmq.shovel.federation import ExchangeLink, QueueLink
+from flintmq.shovel.names import Names
 from flintmq.shovel.peer import LinkFailure
 from flintmq.shovel.shovel import Shovel
 
@@ -41,7 +44,8 @@ class Agent:
         self._descriptors: list[int] = []
         self._out = bytearray()
         self._links: dict[int, tuple[Shovel, asyncio.Task[None]]] = {}
-        self._asked: dict[int, asyncio.Future[Grant]] = {}
+        self._names = Names(limits.shovel_names_max, limits.shovel_names_user_max)
+        self._asked: dict[int, tuple[str, asyncio.Future[Grant]]] = {}
         self._numbers = itertools.count(1)
         self._told: dict[int, tuple[int, str]] = {}
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -112,8 +116,9 @@ class Agent:
         verb = message["op"]
         if verb == "limits":
             self._limits = Limits(**message["limits"])
+            self._names = Names(self._limits.shovel_names_max, self._limits.shovel_names_user_max)
         elif verb == "start":
-            self._start(message["link"], message["name"], message["plan"])
+            self._start(message["link"], message["name"], message["owner"], message["plan"])
         elif verb == "stop":
             found = self._links.get(message["link"])
             if found is not None:
@@ -129,7 +134,7 @@ class Agent:
             raise ControlError(f"unknown verb {verb!r}")
 
     def _answered(self, message: dict[str, Any]) -> None:
-        future = self._asked.pop(message["number"], None)
+        owner, future = self._asked.pop(message["number"], ("", None))
         sock = socket.socket(fileno=self._descriptors.pop(0)) if message.get("fd") else None
         if future is None or future.done():
             if sock is not None:
@@ -142,13 +147,13 @@ class Agent:
             sock.set_inheritable(False)
             sock.setblocking(False)
         hosts = message.get("hosts")
-        future.set_result(Grant(None if hosts is None else tuple(hosts), sock))
+        future.set_result(Grant(partial(self._names.addresses, owner), None if hosts is None else tuple(hosts), sock))
 
     # --- links ------------------------------------------------------------------------------------------------------------
 
-    def _start(self, number: int, name: str, plan: Mapping[str, Any]) -> None:
+    def _start(self, number: int, name: str, owner: str, plan: Mapping[str, Any]) -> None:
         async def ask(side: str, local: bool) -> Grant:
-            return await self._ask(number, side, local)
+            return await self._ask(number, owner, side, local)
 
         def report(change: Mapping[str, Any]) -> None:
             self._send({"op": "state", "link": number, "moved": shovel.moved, **change})
@@ -170,10 +175,10 @@ class Agent:
         self._links.pop(number, None)
         self._send({"op": "ended", "link": number, "finished": finished, "moved": shovel.moved})
 
-    async def _ask(self, link: int, side: str, local: bool) -> Grant:
+    async def _ask(self, link: int, owner: str, side: str, local: bool) -> Grant:
         number = next(self._numbers)
         future: asyncio.Future[Grant] = self._loop.create_future()
-        self._asked[number] = future
+        self._asked[number] = owner, future
         self._send({"op": "ask", "link": link, "number": number, "side": side, "local": local})
         try:
             return await asyncio.wait_for(future, self._limits.shovel_answer_ms / 1000)

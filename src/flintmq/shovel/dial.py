@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,15 @@ from flintmq.shovel.peer import LinkFailure, Peer
 
 # addresses of one name that are tried
 ADDRESSES_MAX = 8
+Resolve = Callable[[str, int], Awaitable[list[Any]]]
 
 
 @dataclass(slots=True)
 class Grant:
-    """What the broker allows. Args: hosts: patterns; None: any host; socket: to the broker itself, for a URI without a host."""
+    """What the broker allows. Args: hosts: patterns; None: any host; socket: to the broker itself, for a URI without a host; resolve: host
+    and port to the rows of getaddrinfo, for the link's user (Names)."""
 
+    resolve: Resolve
     hosts: tuple[str, ...] | None = None
     socket: socket.socket | None = None
 
@@ -79,7 +83,7 @@ async def _reach(side: str, uri: Uri, grant: Grant, limits: Limits) -> socket.so
     loop = asyncio.get_running_loop()
     wait_s = _wait_s(uri, limits)
     try:
-        found = await asyncio.wait_for(loop.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM), wait_s)
+        found = await asyncio.wait_for(grant.resolve(uri.host, uri.port), wait_s)
     except (OSError, UnicodeError, TimeoutError):
         raise LinkFailure(f"{side}: the host's name can't be resolved") from None
     allowed = [one for one in found if rules is None or rules.allow_name(uri.host) or rules.allow_address(str(one[4][0]))]

@@ -109,6 +109,11 @@ class QueuePolicy:
         return self.queue_type == STREAM
 
     @property
+    def lasts(self) -> bool:
+        """Whether its type asks for a queue that is durable and stays (RabbitMQ's streams and quorum queues)."""
+        return self.queue_type in (STREAM, QUORUM)
+
+    @property
     def is_outside(self) -> bool:
         """Of a kind that is not the broker's own (queue/kinds.py), which may be gone since the queue was declared."""
         return self.queue_type not in QUEUE_TYPES

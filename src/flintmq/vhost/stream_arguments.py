@@ -56,8 +56,8 @@ def age_ms(text: Any) -> int | None:
     return int(number) * UNITS_MS[text[-1]] if number.isascii() and number.isdigit() else None
 
 
-def check_stream_properties(description: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-    """A stream is durable, and belongs to nobody. Raises: PeerError 406."""
+def check_lasting_properties(description: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    """A stream, and a quorum queue, is durable, belongs to nobody and stays when its consumers go. Raises: PeerError 406."""
     wrong = "auto-delete" if auto_delete else "exclusive-owner" if exclusive else "" if durable else "non-durable"
     if wrong:
         raise _refused(f"invalid property '{wrong}' for {description}")

@@ -41,7 +41,7 @@ from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.scheduling import Scheduling
-from flintmq.vhost.stream_arguments import check_stream_properties
+from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
@@ -648,8 +648,8 @@ class VirtualHost(Scheduling):
             size = queue_bytes(spec)
             if not self._changes.saved:
                 self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
-            if policy.is_stream:
-                check_stream_properties(
+            if policy.lasts:
+                check_lasting_properties(
                     self.describe(QUEUE, name), durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete
                 )
             if not durable:

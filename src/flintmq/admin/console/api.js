@@ -19,7 +19,9 @@ export function login(user, password) {
 export function logout() { authorization = ""; }
 export function onLost(then) { lost = then; }
 export const name = (text) => encodeURIComponent(text);
-export const path = (strings, ...names) => strings.reduce((all, text, at) => all + name(names[at - 1]) + text);
+// `.` and `..` are steps of a path to a browser, percent-encoded, too: the broker takes an octet 0xFF in front, which no name has.
+const segment = (text) => (text === "." || text === ".." ? "%FF" + text : name(text));
+export const path = (strings, ...names) => strings.reduce((all, text, at) => all + segment(names[at - 1]) + text);
 
 async function send(method, url, body, signal) {
   const headers = { authorization, "x-flintmq-request": "1" };
