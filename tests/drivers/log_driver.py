@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cython import NULL, address, cast, cclass, declare, nogil, p_char, pointer, size_t, sizeof
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_load32
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
@@ -134,6 +134,15 @@ class LogDriver:
     def kick(self, awaited: bool) -> None:
         """As a loop does at the end of a pass."""
         self.store.port.kick(self.store.port.context, awaited)
+
+    @property
+    def kicks(self) -> int:
+        """How often the writer was told that there is work."""
+        return at_load32(address(self.store.writer.writer.signal))
+
+    def take_ticket(self) -> None:
+        """As an append to a stream does."""
+        at_add64(address(self.store.port.stream_ticket), 1)
 
     @property
     def pressure(self) -> int:

@@ -120,6 +120,32 @@ def writer_of(size: int, soon_ms: int) -> tuple[Rig, Any]:
     return rig, queue
 
 
+def test_a_kick_wakes_the_writer_only_for_work() -> None:
+    """Loops kick after each call of Python: the writer sleeps on while all that was appended is durable, of the logs and of streams."""
+    rig = Rig(size=65536)
+    rig.settle()
+
+    def kicked(awaited: bool = True) -> int:
+        before = rig.driver.kicks
+        rig.driver.kick(awaited)
+        return int(rig.driver.kicks - before)
+
+    assert kicked() == kicked(False) == 0
+    rig.publish(1)
+    assert kicked() == 1
+    assert rig.store.flush() == 1
+    assert kicked() == kicked(False) == 0
+    tx = rig.driver.tx_begin()
+    rig.driver.tx_publish(tx, [(1, rig.next[1], 0)], b"x", b"key", b"header", b"body")
+    rig.driver.tx_commit(tx)
+    assert kicked() == 1
+    while rig.store.flush() == 1:
+        pass
+    assert kicked() == kicked(False) == 0
+    rig.driver.take_ticket()
+    assert kicked() == 1
+
+
 def gathers(rig: Rig, queue: Any) -> bool:
     """Publishes one more that nobody waits for; whether the writer sleeps on it."""
     published(queue)

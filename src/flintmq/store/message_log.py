@@ -63,7 +63,7 @@ from cython.cimports.flintmq.store.log.record import (
     set32,
     set64,
 )
-from cython.cimports.flintmq.store.log.writer import writer_kick, writer_kick_soon
+from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy
@@ -435,6 +435,9 @@ def _unwritten(log: pointer[log_t]) -> uint64_t:
 
 def ml_kick(context: p_void, awaited: bint) -> void:
     ml: pointer[message_log_t] = _ml(context)
+    # A loop kicks after each call of Python, which may have logged anything and mostly has not: the writer sleeps on then.
+    if not writer_has_work(ml.writer):
+        return
     if awaited or _unwritten(ml.log) > ml.soon_bytes:
         writer_kick(ml.writer)
     else:

@@ -88,6 +88,8 @@ cdef struct writer_t:
     uint64_t failed_lsn
     bint failed_sync            # a sync, not a write
 
+# Something that the caller appended, or anybody, is not durable: O(logs), three in a store, and one look for all streams.
+cdef bint writer_has_work(writer_t *writer) noexcept nogil
 # There is something to write, and somebody waits for it.
 cdef void writer_kick(writer_t *writer) noexcept nogil
 # There is something to write that nobody waits for: it may gather for `soon_ms`.

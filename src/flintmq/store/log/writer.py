@@ -70,6 +70,15 @@ def _point(log: pointer[log_t], messages: uint32_t, transactions: uint32_t) -> v
         failpoint(transactions)
 
 
+def writer_has_work(writer: pointer[writer_t]) -> bint:
+    i: uint32_t
+    for i in range(at_load32(address(writer.log_count))):
+        if at_load64(address(writer.logs[i].tail)) > at_load64(address(writer.logs[i].durable)):
+            return True
+    # An append to a stream took a ticket; the list of dirty logs would not do: a log that is being written is not in it again.
+    return writer.port != NULL and at_load64(address(writer.port.stream_ticket)) != at_load64(address(writer.port.durable_ticket))
+
+
 def writer_kick(writer: pointer[writer_t]) -> void:
     # In this order: a writer that did not find it urgent after it looked at the word does not sleep on that word.
     at_store32(address(writer.urgent), 1)
@@ -182,7 +191,7 @@ class LogWriter:
             raise MemoryError("too many logs for one writer")
         spin_lock(address(self.writer.lock))
         self.writer.logs[self.writer.log_count] = log
-        self.writer.log_count += 1
+        at_store32(address(self.writer.log_count), self.writer.log_count + 1)
         spin_unlock(address(self.writer.lock))
         return 0
 
