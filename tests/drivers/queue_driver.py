@@ -37,6 +37,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_add_waiter,
     queue_cold_count,
     queue_consumer_count,
+    queue_consumer_leaves,
     queue_content_failed,
     queue_content_loaded,
     queue_decref,
@@ -392,6 +393,14 @@ class Queue:
         entry_sent(delivery.slot)
         return self.delivery_of(address(delivery))
 
+    def pull_some(self, owner: int):
+        """The same; "again" when it stopped at its limit."""
+        delivery: delivery_t
+        if not queue_pull(self.queue, owner, address(delivery)):
+            return "again" if delivery.rotate else None
+        entry_sent(delivery.slot)
+        return self.delivery_of(address(delivery))
+
     def take_head(self):
         delivery: delivery_t
         if not queue_take_head(self.queue, address(delivery)):
@@ -663,6 +672,8 @@ class Consumer:
     def __dealloc__(self):
         if self.consumer != NULL:
             queue_remove_consumer(self.consumer.queue, self.consumer)
+            while queue_consumer_leaves(self.consumer.queue, self.consumer):
+                pass
             consumer_decref(self.consumer)
 
     def pull(self, sent: bool = True):
@@ -711,7 +722,17 @@ class Consumer:
             queue_set_notify_work_desired(self.queue.queue, self.consumer, True)
 
     def close(self) -> None:
+        self.remove()
+        while self.leaves():
+            pass
+
+    def remove(self) -> None:
+        """The first slice of `close`."""
         queue_remove_consumer(self.queue.queue, self.consumer)
+
+    def leaves(self) -> bool:
+        """Another slice; True: there are more."""
+        return queue_consumer_leaves(self.queue.queue, self.consumer)
 
     @property
     def id(self) -> int:

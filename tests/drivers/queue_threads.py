@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_add_consumer,
     queue_add_held,
     queue_add_waiter,
+    queue_consumer_leaves,
     queue_deliver_single,
     queue_dequeue,
     queue_enqueue,
@@ -228,6 +229,8 @@ class Stress:
                 if reattach and turns % reattach == 0:
                     fresh = consumer_new(queue, raw.target, raw.priority, raw.flags, raw.credit.limit)
                     queue_remove_consumer(queue, raw)
+                    while queue_consumer_leaves(queue, raw):
+                        pass
                     if raw.credit.used:
                         at_add64(address(state.leaked), raw.credit.used)
                     consumer_decref(raw)

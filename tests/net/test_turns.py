@@ -411,3 +411,6 @@ def test_compiled_jobs_take_turns_within_their_share() -> None:
     driver.run(1_000)
     assert len(driver.steps) == 10
     assert driver.ends == [(0, True), (1, False)]
+    # Nobody would ever run what comes now: it has its end at once.
+    driver.add(5, 100)
+    assert driver.ends == [(0, True), (1, False), (3, False)]

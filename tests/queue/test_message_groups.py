@@ -334,6 +334,61 @@ def test_a_hundred_thousand_groups_cost_what_ten_cost() -> None:
         assert queue.group_figures[1] == 0
 
 
+def test_a_consumer_that_leaves_gives_its_groups_back_in_slices() -> None:
+    """Nobody waits behind the 100,000 groups that one consumer may own: others get what is free already, and all of it in the end."""
+    queue = grouped("sticky", most=10_000, idle=10_000)
+    one, two = Consumer(queue), Consumer(queue)
+    for i in range(3_000):
+        queue.enqueue(b"x", key=b"%d" % i)
+    for position in drain(one):
+        assert one.ack(position)
+    assert queue.group_figures[2] == 3_000 and two.pull() is None
+    two.target.take()
+    positions = [queue.enqueue(b"x", key=b"%d" % i) for i in range(3_000)]
+    assert two.pull() is None, "all of it is the first one's"
+    two.target.take()
+    one.remove()
+    got, slices = [], [len(drain(two))]
+    assert 0 < slices[0] <= 16
+    while one.leaves():
+        assert two.list == "NOTIFIED"
+        got = drain(two)
+        slices.append(len(got))
+        assert 0 < slices[-1] <= 256
+    slices.append(len(drain(two)))
+    assert sum(slices) == 3_000 == len(positions) and not one.leaves()
+    two.close()
+
+
+def test_what_ends_or_comes_back_while_its_consumer_leaves_is_not_lost() -> None:
+    queue = grouped("shared", most=10_000)
+    one, two = Consumer(queue), Consumer(queue)
+    positions = [queue.enqueue(b"x", key=b"%d" % (i % 1_000)) for i in range(2_000)]
+    assert drain(one) == positions
+    one.remove()
+    for i in range(2_000):
+        if i % 100 == 0:
+            one.leaves()
+        assert one.release(positions[i]) if i % 2 else one.ack(positions[i])
+    while one.leaves():
+        pass
+    assert drain(two) == positions[1::2]
+    two.close()
+
+
+def test_a_get_looks_at_a_bounded_number_of_entries_at_once() -> None:
+    """A sorted queue knows its first message when it has read all of them: in slices, with others of the loop between them."""
+    queue = grouped("sorted", most=10_000)
+    for _ in range(3_000):
+        assert queue.publish_held(queue.add_held(b"x"))
+    looks = 1
+    while (got := queue.pull_some(GETTER)) == "again":
+        looks += 1
+    assert got is not None and 3_000 // 512 <= looks <= 3_000 // 256
+    assert queue.pull_some(GETTER)[0] != got[0]
+    queue.purge()
+
+
 def test_groups_of_messages_that_nobody_consumes_are_forgotten() -> None:
     queue = grouped("shared")
     for i in range(20_000):

@@ -11,6 +11,7 @@ from typing import Any
 import pika
 import pytest
 
+from flintmq.session.handlers import ConnectionHandler
 from flintmq.testing.broker import Broker
 from tests.support.broker import Broker as Process
 from tests.support.inprocess import connect, heap_of_others, start
@@ -108,6 +109,53 @@ def test_a_sticky_group_stays_until_its_consumer_leaves(start: Callable[..., Any
     two.nothing()  # what the other one holds of the group is not settled
     one.call("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
     assert bodies(two, 5) == ["a2", "a3", "a4", "a5", "a6"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
+def test_a_consumer_of_thousands_of_groups_leaves(start: Callable[..., Any], connect: Callable[..., Any], how: str) -> None:
+    """They go back in slices of its loop: whoever comes gets all of them, those whose messages it held with these first."""
+    broker = start()
+    connection = connect(broker)
+    ch = connect(broker).channel()
+    ch.queue("q", arguments=STICKY)
+    one = consumer(connection, 2, prefetch=0)
+    put(ch, *range(2_000))
+    got = one.deliveries(2_000)
+    one.send("basic.ack", delivery_tag=got[999].delivery_tag, multiple=True)
+    put(ch, *range(2_000))
+    one.deliveries(2_000)
+    two = consumer(connect(broker), 3, prefetch=0)
+    two.nothing()
+    if how == "cancel":
+        one.call("basic.cancel", consumer_tag="c2")
+        one.send("basic.recover", requeue=True)
+    elif how == "channel":
+        one.call("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+    else:
+        connection.drop()
+    came = collections.Counter(bodies(two, 3_000))
+    assert came == collections.Counter([*map(str, range(1_000, 2_000)), *map(str, range(2_000))])
+    put(ch, *range(2_000))
+    assert sorted(map(int, bodies(two, 2_000))) == list(range(2_000))
+
+
+def test_basic_get_of_a_sorted_queue_after_a_long_transaction(
+    start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of a transaction are read when somebody wants one: in several looks, with others of the loop between them."""
+    looks = []
+    head_came = ConnectionHandler.head_came
+    monkeypatch.setattr(ConnectionHandler, "head_came", lambda self: (looks.append(1), head_came(self)))
+    broker = start(data_dir=str(tmp_path))
+    ch: RawChannel = connect(broker).channel()
+    ch.queue("q", durable=True, arguments=SORTED)
+    ch.call("tx.select")
+    put(ch, *range(3_000, 0, -1), delivery_mode=2)
+    ch.call("tx.commit")
+    getter = connect(broker).channel()
+    assert getter.call("basic.get", queue="q", no_ack=True).body == b"1"
+    assert len(looks) >= 3_000 // 512
+    assert [getter.call("basic.get", queue="q", no_ack=True).body for _ in range(3)] == [b"2", b"3", b"4"]
 
 
 def test_what_has_no_group_is_for_anybody_when_groups_are_sticky(start: Callable[..., Any], connect: Callable[..., Any]) -> None:

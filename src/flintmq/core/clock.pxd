@@ -11,7 +11,7 @@ cdef extern from *:
     #define FLINTMQ_CLOCK_H
     #include <stdint.h>
     #include <time.h>
-    static inline int64_t wall_ms(void) {
+    static inline int64_t machine_ms(void) {
         struct timespec t; clock_gettime(CLOCK_REALTIME_COARSE, &t);
         return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
     }
@@ -19,7 +19,7 @@ cdef extern from *:
         struct timespec t; clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
         return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
     }
-    static inline uint64_t wall_us(void) {
+    static inline uint64_t machine_us(void) {
         struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
         return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
     }
@@ -29,7 +29,11 @@ cdef extern from *:
     }
     #endif
     """
-    int64_t wall_ms() noexcept nogil       # Unix epoch; a few milliseconds coarse
-    uint64_t wall_us() noexcept nogil      # Unix epoch; exact
+    int64_t machine_ms() noexcept nogil    # Unix epoch, of the machine; a few milliseconds coarse
+    uint64_t machine_us() noexcept nogil   # Unix epoch, of the machine; exact
     int64_t monotonic_ms() noexcept nogil
     int64_t monotonic_ns() noexcept nogil  # exact
+
+# The wall clock: the machine's, or the time that a test has set (clock.py).
+cdef int64_t wall_ms() noexcept nogil      # Unix epoch; a few milliseconds coarse
+cdef uint64_t wall_us() noexcept nogil     # Unix epoch; exact

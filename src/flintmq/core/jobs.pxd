@@ -12,12 +12,14 @@ cdef struct job_t:            # belongs to whoever adds it, and stays in place u
 cdef struct jobs_t:           # a queue of jobs; all zero is an empty one
     job_t *first
     job_t *last
+    bint over                 # jobs_end was called: what is added from here on has its end at once
 
 cdef struct turn_clock_t:     # the clock of turns and slices
     int64_t manual_ns         # negative: the monotonic clock; else the time it is (tests)
 
 # Nanoseconds of an exact monotonic clock, or the manual time.
 cdef int64_t turn_now(const turn_clock_t *clock) noexcept nogil
+# Behind the others; once the loop has ended, `ended` is called with False before this returns.
 cdef void job_add(jobs_t *jobs, job_t *job) noexcept nogil
 # Gives the jobs slices, one after another, until the clock reaches `end_ns`; each job at most one slice more than another.
 cdef void jobs_run(jobs_t *jobs, const turn_clock_t *clock, int64_t end_ns) noexcept nogil

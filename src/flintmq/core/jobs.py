@@ -6,6 +6,7 @@ the caller allows. The loop calls `jobs_run` once a pass (net/loop.py) and does 
 I1  Jobs take turns: between two steps of one job every other job of the queue has one.
 I2  `ended` is called once for each job, after its last step.
 I3  The last job has none behind it.
+I4  A job that is added after jobs_end is ended at once: nobody would ever run it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ def turn_now(clock: pointer[cython.const[turn_clock_t]]) -> int64_t:
 
 
 def job_add(jobs: pointer[jobs_t], job: pointer[job_t]) -> void:
+    if jobs.over:
+        if job.ended != NULL:
+            job.ended(job.argument, False)
+        return
     job.next = NULL
     if jobs.first == NULL:
         jobs.first = job
@@ -56,6 +61,7 @@ def jobs_run(jobs: pointer[jobs_t], clock: pointer[cython.const[turn_clock_t]], 
 
 def jobs_end(jobs: pointer[jobs_t]) -> void:
     job: pointer[job_t]
+    jobs.over = True
     while jobs.first != NULL:
         job = _take(jobs)
         if job.ended != NULL:

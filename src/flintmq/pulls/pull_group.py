@@ -71,6 +71,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     entry_sent,
     queue_add_consumer,
     queue_add_waiter,
+    queue_consumer_leaves,
     queue_decref,
     queue_deliver_single,
     queue_get_id,
@@ -219,6 +220,9 @@ def pull_group_free(pull_group: pointer[pull_group_t]) -> void:
             break
         _go_back(pull_group, lease, True)
     queue_remove_consumer(pull_group.queue, pull_group.consumer)
+    # On the thread of the HTTP door, without its GIL: each slice gives the queue's locks up.
+    while queue_consumer_leaves(pull_group.queue, pull_group.consumer):
+        pass
     actor_put(pull_group.actor)
     consumer_decref(pull_group.consumer)
     queue_decref(pull_group.queue)

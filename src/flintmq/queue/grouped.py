@@ -9,7 +9,7 @@ I2  The owner of a group is told itself; what is free is told to whoever is next
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cfunc, declare, exceptval, nogil, pointer, void
+from cython import NULL, address, bint, cfunc, exceptval, nogil, pointer, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_load_ptr, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_notify_locked, manager_wake_one
@@ -25,9 +25,6 @@ from cython.cimports.flintmq.queue.message_groups import (
 )
 from cython.cimports.flintmq.queue.types import consumer_t, member_t, queue_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
-
-# groups that are given back in one section under the manager lock: about 30 us
-LEAVE_MOST = declare(uint32_t, 256)
 
 
 @cfunc
@@ -97,10 +94,10 @@ def grouped_resumed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> v
         spin_unlock(address(queue.manager.lock))
 
 
-def grouped_left(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
-    more: bint = True
-    while more:
-        spin_lock(address(queue.manager.lock))
-        more = groups_leave(queue.message_groups, consumer.member, LEAVE_MOST)
-        spin_unlock(address(queue.manager.lock))
+def grouped_left(queue: pointer[queue_t], consumer: pointer[consumer_t], most: uint32_t) -> bint:
+    more: bint
+    spin_lock(address(queue.manager.lock))
+    more = groups_leave(queue.message_groups, consumer.member, most)
+    spin_unlock(address(queue.manager.lock))
     _wake(queue, True)
+    return more

@@ -171,10 +171,15 @@ def pull_grouped(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery
     puller: pointer[puller_t] = address(queue.puller)
     found: found_t
     outcome: c_int = GROUPS_AGAIN
+    looks: uint32_t = LOOKS
     out.slot = NULL
     out.position = 0
     spin_lock(address(puller.lock))
     while outcome != GROUPS_TAKEN and outcome != GROUPS_NOTHING:
+        if looks == 0:
+            out.rotate = True
+            break
+        looks -= 1
         outcome = groups_take(queue, NULL, owner, FREE_YES, address(found))
         if outcome == GROUPS_UNREAD:
             outcome = groups_read(queue, NULL, address(puller.place), address(found))

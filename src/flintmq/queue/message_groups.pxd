@@ -49,7 +49,7 @@ cdef bint groups_read_all(queue_t *queue) noexcept nogil
 
 # One of the members to be woken; NULL: no more. Under the manager lock, which keeps it alive.
 cdef member_t *groups_told(message_groups_t *groups) noexcept nogil
-# Gives up to `most` of its groups back, under the manager lock; True: it has more.
+# Gives up to `most` of the groups of a consumer that was removed back, under the manager lock; True: call again.
 cdef bint groups_leave(message_groups_t *groups, member_t *member, uint32_t most) noexcept nogil
 # Passes over `most` places and forgets what is gone; True: something was.
 cdef bint groups_sweep(queue_t *queue, uint32_t most) noexcept nogil

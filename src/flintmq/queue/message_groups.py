@@ -667,8 +667,9 @@ def groups_leave(groups: pointer[message_groups_t], member: pointer[member_t], m
         if member.told:
             at_store_ptr(link, member.told_next)
             member.told = 0
+    member.leaving = member.owned != NULL
     spin_unlock(address(groups.lock))
-    return member.owned != NULL
+    return member.leaving
 
 
 def member_new(consumer: pointer[consumer_t]) -> pointer[member_t]:
@@ -680,6 +681,7 @@ def member_new(consumer: pointer[consumer_t]) -> pointer[member_t]:
 
 def member_free(member: pointer[member_t]) -> void:
     if member != NULL:
+        check(member.owned == NULL and not member.leaving, b"message_groups I3 who is freed has no group", member.owned_count, 0)
         heap_empty(address(member.ready))
         free(member)
 

@@ -596,6 +596,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
 
 
 def queue_pull(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery_t]) -> bint:
+    out.rotate = False
     if queue.message_groups != NULL:
         return pull_grouped(queue, owner, out)
     return _pull(queue, owner, False, out)

@@ -63,8 +63,11 @@ cdef void consumer_decref(consumer_t *consumer) noexcept nogil
 cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
 # Detaches; waits for an offer in flight (send lock). Entries it holds stay acquired: the session releases or settles them. An
 # offered, unsent entry is released here. Wakes another consumer if this one was notified.
-# True: it held an offer, which went back with its credit.
+# True: it held an offer, which went back with its credit. A consumer may have more message groups than one call gives back: the caller
+# goes on with queue_consumer_leaves, and keeps its own reference meanwhile.
 cdef bint queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
+# A slice of what is left to give back of a consumer that was removed: about 30 us. True: it has more.
+cdef bint queue_consumer_leaves(queue_t *queue, consumer_t *consumer) noexcept nogil
 # AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
 cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil
 # Credit: has: one message may be sent now; give_back restores exactly one, in both counters.

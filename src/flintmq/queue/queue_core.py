@@ -16,7 +16,7 @@ lock then. Ports run without list, manager and consumer locks, except notify_wor
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
@@ -91,6 +91,11 @@ from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_a
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
+
+# Message groups that a consumer gives back at once when it is removed, and in each slice after that (16 and 256: 2 and 30 us under locks).
+LEAVE_FIRST = declare(uint32_t, 16)
+LEAVE_MOST = declare(uint32_t, 256)
+
 
 # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -453,10 +458,14 @@ def queue_remove_consumer(queue: pointer[queue_t], consumer: pointer[consumer_t]
         queue.ops.detached(queue, consumer)
     else:
         if consumer.flags & CONSUMER_GROUPED:
-            grouped_left(queue, consumer)
+            grouped_left(queue, consumer, LEAVE_FIRST)
         queue_wake_if_available(queue)
     consumer_decref(consumer)
     return offered != NULL
+
+
+def queue_consumer_leaves(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
+    return (consumer.flags & CONSUMER_GROUPED) != 0 and consumer.member.leaving and grouped_left(queue, consumer, LEAVE_MOST)
 
 
 def queue_set_notify_work_desired(queue: pointer[queue_t], consumer: pointer[consumer_t], desired: bint) -> void:

@@ -87,7 +87,8 @@ cdef struct delivery_t:         # what one successful pull hands to the session
     uint64_t message_id         # of the store, 0 in memory only: where to read the content when `content` is NULL (broker's takes)
     uint32_t delivery_count     # earlier deliveries
     bint redelivered
-    bint rotate                 # other ready consumers of this priority exist: end the turn after this message
+    bint rotate                 # other ready consumers of this priority exist: end the turn after this message. Of a queue_pull that took
+                                # nothing: it stopped at its limit, and the next pass of the loop asks again
 
 cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     uint64_t base               # index of slots[0]
@@ -376,6 +377,7 @@ cdef struct member_t:           # a consumer of such a queue
     uint32_t owned_count
     uint32_t told               # on `told` of the queue
     member_t *told_next
+    bint leaving                # it is removed, and has groups to give back (groups_leave)
 
 cdef struct message_groups_t:
     uint32_t lock               # of all of this; inside the manager lock and send_lock, the list lock inside it

@@ -9,7 +9,7 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_swap32
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import (
@@ -107,7 +107,7 @@ from cython.cimports.flintmq.session.settlement import (
 )
 from cython.cimports.flintmq.session.slow import SLOW_NONE
 from cython.cimports.flintmq.session.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
-from cython.cimports.flintmq.session.turns import connection_leave, expire_now, forget_channel, suspend_subscription
+from cython.cimports.flintmq.session.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
@@ -147,10 +147,7 @@ def revoke_authorizations() -> None:
 @exceptval(check=False)
 def _head_came(waiter: pointer[waiter_t]) -> void:
     """waiter_t.wake: any thread. The connection gets a turn, which asks its handler to look again."""
-    connection: pointer[connection_t] = cast(pointer[connection_t], waiter.context)
-    at_store32(address(connection.head_came), 1)
-    if not at_swap32(address(connection.scheduled), 1):
-        connection.schedule(connection)
+    ask_again(cast(pointer[connection_t], waiter.context))
 
 
 def unacked_tuple(item: pointer[unacked_t], log: LogPort | None) -> tuple:
@@ -629,8 +626,8 @@ class Connection:
     def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool | None:
         """basic.get: writes get-ok with the first message, or returns False when the queue has none.
 
-        None: the first message has to be read from disk, or others have to expire first. handler.head_came is called when it may be there;
-        then ask again.
+        None: the first message has to be read from disk, others have to expire first, or there is more to look at. handler.head_came is
+        called when it may be there; then ask again.
         """
         channel: pointer[channel_t] = self.channel(number)
         delivery: delivery_t
@@ -638,15 +635,16 @@ class Connection:
         if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
             if not expire_now(address(self.connection), handle.queue):
                 # More are past their time: the request is made again after the next pass, for the next slice of them.
-                at_store32(address(self.connection.head_came), 1)
-                if not at_swap32(address(self.connection.scheduled), 1):
-                    self.connection.schedule(address(self.connection))
+                ask_again(address(self.connection))
                 return None
         if channel.getter == 0:
             channel.getter = owner_id_new()
             if channel.getter == 0:
                 raise MemoryError
         if not self._pull(handle.queue, channel.getter, address(delivery)):
+            if delivery.rotate:
+                ask_again(address(self.connection))  # a long look, too, is taken in slices
+                return None
             return None if delivery.position else False
         if no_ack:
             channel.unacked.last_tag += 1

@@ -6,11 +6,14 @@ in: the handlers, through Connection. out: a consumer on a queue whose target sc
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, declare, pointer, sizeof, uint, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, uint, void
+from cython.cimports.flintmq.core.jobs import job_add
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
+    consumer_incref,
     consumer_new,
     queue_add_consumer,
+    queue_consumer_leaves,
     queue_decref,
     queue_incref,
     queue_remove_consumer,
@@ -76,6 +79,49 @@ def subscription_attach(subscription: pointer[subscription_t]) -> bint:
     return False
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _leave_step(argument: p_void) -> bint:
+    leaving: pointer[leaving_t] = cast(pointer[leaving_t], argument)
+    return not queue_consumer_leaves(leaving.queue, leaving.consumer)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _leave_ended(argument: p_void, done: bint) -> void:
+    leaving: pointer[leaving_t] = cast(pointer[leaving_t], argument)
+    while not done:
+        done = not queue_consumer_leaves(leaving.queue, leaving.consumer)
+    consumer_decref(leaving.consumer)
+    queue_decref(leaving.queue)
+    free(leaving)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _leave(subscription: pointer[subscription_t]) -> void:
+    """A consumer that has more message groups than go back at once: the rest of them in slices of its loop."""
+    leaving: pointer[leaving_t]
+    if not queue_consumer_leaves(subscription.queue, subscription.consumer):
+        return
+    leaving = cast(pointer[leaving_t], calloc(1, sizeof(leaving_t))) if subscription.channel.connection.jobs != NULL else NULL
+    if leaving == NULL:
+        while queue_consumer_leaves(subscription.queue, subscription.consumer):
+            pass
+        return
+    leaving.queue = subscription.queue
+    leaving.consumer = subscription.consumer
+    queue_incref(leaving.queue)
+    consumer_incref(leaving.consumer)
+    leaving.job.step = _leave_step
+    leaving.job.ended = _leave_ended
+    leaving.job.argument = leaving
+    job_add(subscription.channel.connection.jobs, address(leaving.job))
+
+
 def subscription_detach(subscription: pointer[subscription_t]) -> void:
     link: pointer[pointer[subscription_t]] = address(subscription.channel.subscriptions)
     while link[0] != subscription:
@@ -88,6 +134,7 @@ def subscription_detach(subscription: pointer[subscription_t]) -> void:
         if offer_back and subscription.channel.credit.limit:
             channel_resume(subscription.channel)  # credit that it shared with others
         forget_target(subscription.channel.connection, subscription.channel, address(subscription.target))
+    _leave(subscription)
     # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
     consumer_decref(subscription.consumer)
     queue_decref(subscription.queue)

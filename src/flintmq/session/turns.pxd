@@ -21,6 +21,8 @@ cdef void connection_leave(connection_t *connection) noexcept nogil
 # The transport takes no more: consumers become not interested, so that queues look for others. And back.
 cdef void connection_block_output(connection_t *connection) noexcept nogil
 cdef void connection_unblock_output(connection_t *connection) noexcept nogil
+# The handler is asked to make the request that waits (handler.head_came) again in the next pass of the loop. Any thread.
+cdef void ask_again(connection_t *connection) noexcept nogil
 # Takes expired messages out of a queue before it is read from, for a slice at most; false: there are more, so nothing is to be read yet.
 # Takes the GIL: only when queue_next_expiry says that it is due.
 cdef bint expire_now(connection_t *connection, queue_t *queue) noexcept nogil

@@ -330,6 +330,12 @@ def _tell_head_came(connection: pointer[connection_t]) -> void:
             handler.head_came()
 
 
+def ask_again(connection: pointer[connection_t]) -> void:
+    at_store32(address(connection.head_came), 1)
+    if not at_swap32(address(connection.scheduled), 1):
+        connection.schedule(connection)
+
+
 def expire_now(connection: pointer[connection_t], queue: pointer[queue_t]) -> bint:
     done: bint = True
     with gil:
