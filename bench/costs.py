@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from flintmq.config import Config
 from flintmq.net.loop import Loop
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.session.connection import Connection
 from tests.drivers.queue_driver import Consumer, Queue, new_owner
 from tests.support.connections import close_all

@@ -29,12 +29,11 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from flintmq.config import Config, Limits  # noqa: E402
-from flintmq.queue.handle import QueueHandle  # noqa: E402
+from flintmq.queue.control import QueueHandle  # noqa: E402
 from flintmq.scheduler.system import ActorSystem  # noqa: E402
 from flintmq.store.log_store import LogStore  # noqa: E402
 from flintmq.streams import cold_reads  # noqa: E402
-from flintmq.streams.disk_source import DiskSource  # noqa: E402
-from flintmq.streams.handle import StreamQueue  # noqa: E402
+from flintmq.streams.control import StreamQueue  # noqa: E402
 from tests.drivers.stream_driver import StreamConsumer  # noqa: E402
 from tests.drivers.stream_threads import StreamThreads  # noqa: E402
 from tests.twins.memory_stream import MemoryStream  # noqa: E402
@@ -116,7 +115,7 @@ def main() -> int:
             handle = QueueHandle(QUEUE)
             handle.set_durable(True)
             handle.attach_log(store)
-            stream = StreamQueue(handle, DiskSource(store.streams.open(QUEUE)))
+            stream = StreamQueue(handle, store.streams.open(QUEUE))
             actors.start()
             cold_reads.use(stream, actors)
             rows.append(row("live", stream, chosen.messages, chosen.size, chosen.groups, None, True))

@@ -68,7 +68,7 @@ def checks(scene: str, broken: bool) -> None:
 
 
 def queue(scene: str, broken: bool) -> None:
-    from flintmq.queue.handle import QueueHandle
+    from flintmq.queue.control import QueueHandle
 
     handle = QueueHandle(1)
     for _ in range(3):
@@ -247,7 +247,7 @@ SCENES: dict[str, Callable[[str, bool], None]] = {
 # what scenes import: once, before the forks
 _NEEDS = (
     "flintmq.invariant",
-    "flintmq.queue.handle",
+    "flintmq.queue.control",
     "flintmq.testing.broker",
     "flintmq.transactions.coordinator",
     "tests.drivers.tables",

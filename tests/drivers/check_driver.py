@@ -14,7 +14,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_init, map64_put, map64_t
 from cython.cimports.flintmq.pulls.pull_group import leases_add, leases_find, leases_free, leases_init, leases_remove
 from cython.cimports.flintmq.pulls.types import lease_t, lease_table_t
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.types import ENTRY_DELETED, level_t, queue_t, slot_t
 from cython.cimports.flintmq.routing.route_cache import RouteCache, route_decref
 from cython.cimports.flintmq.scheduler.system import ActorSystem

@@ -8,8 +8,8 @@ from __future__ import annotations
 from cython import NULL, bint, cast, cclass, cfunc, exceptval, longlong, p_void, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_hold_at
 from cython.cimports.flintmq.queue.types import REASON_ACK, queue_t, slot_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t

@@ -1,6 +1,6 @@
 # What the queue core and the disk do to a store's cold reader, for tests that have no consumers.
 from libc.stdint cimport uint32_t, uint64_t
-from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.types cimport queue_t, waiter_t
 from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log_store cimport LogStore

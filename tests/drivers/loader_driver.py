@@ -9,8 +9,8 @@ from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_char,
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_t
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_add_waiter, queue_cold_count, queue_remove_waiter
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading
 from cython.cimports.flintmq.queue.types import ENTRY_FAILED, ENTRY_LOADING, ENTRY_NOT_RESIDENT, segment_t, slot_t, waiter_t

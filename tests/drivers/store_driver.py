@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cython import NULL, address, cclass, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, log_begin, log_end

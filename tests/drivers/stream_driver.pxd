@@ -1,7 +1,7 @@
 # Python-facing consumers of a stream, for tests only.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport consumer_t, credit_t, queue_t, slot_t, target_t
-from flintmq.streams.handle cimport StreamQueue
+from flintmq.streams.control cimport StreamQueue
 
 cdef class StreamConsumer:
     cdef consumer_t *consumer

@@ -27,7 +27,7 @@ from cython.cimports.flintmq.queue.types import (
     delivery_t,
     target_t,
 )
-from cython.cimports.flintmq.streams.handle import Seat, StreamQueue, seat_give
+from cython.cimports.flintmq.streams.control import Seat, StreamQueue, seat_give
 from cython.cimports.flintmq.streams.stream_queue import stream_release_after
 from cython.cimports.libc.stdint import uint32_t
 

@@ -1,4 +1,4 @@
-from flintmq.streams.handle import Seat, StreamQueue
+from flintmq.streams.control import Seat, StreamQueue
 
 class StreamConsumer:
     stream: StreamQueue

@@ -1,6 +1,6 @@
 # Threads on one stream, for stress tests and the bench.
 from libc.stdint cimport uint32_t, uint64_t
-from flintmq.streams.handle cimport StreamQueue
+from flintmq.streams.control cimport StreamQueue
 from tests.twins.memory_stream cimport MemoryStream
 
 cdef struct lane_t:               # what became of one group's messages

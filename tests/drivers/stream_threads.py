@@ -30,7 +30,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_settle,
 )
 from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, consumer_t, delivery_t, queue_t
-from cython.cimports.flintmq.streams.handle import StreamQueue
+from cython.cimports.flintmq.streams.control import StreamQueue
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset

@@ -1,4 +1,4 @@
-from flintmq.streams.handle import StreamQueue
+from flintmq.streams.control import StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.twins.memory_stream import MemoryStream
 

@@ -10,7 +10,7 @@ import pytest
 
 from flintmq.config import Config
 from flintmq.net.loop import Loop
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session.connection import Connection
 from tests.drivers.job_driver import JobDriver

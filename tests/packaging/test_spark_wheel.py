@@ -81,7 +81,7 @@ def test_it_has_what_its_record_says_and_nothing_compiled(wheel: Path) -> None:
 
 def test_a_module_that_is_not_carried_is_refused() -> None:
     assert "from pyspark_flintmq._flintmq.flight.client import X" in spark_wheel.rewritten("    from flintmq.flight.client import X\n", "a")
-    for text in ("from flintmq.queue.handle import X\n", "import flintmq\n"):
+    for text in ("from flintmq.queue.control import X\n", "import flintmq\n"):
         with pytest.raises(ValueError, match="is not carried"):
             spark_wheel.rewritten(text, "a")
     assert spark_wheel.rewritten("from flintmq.arrow.scan import X\n", "log_source") == "from flintmq.arrow.scan import X\n"

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tests.drivers.queue_driver")
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from tests.drivers.queue_driver import Consumer, Queue, Waiter, new_owner
 from tests.twins.memory_log import MemoryLog
 

@@ -10,7 +10,7 @@ pytest.importorskip("tests.drivers.enrolment_driver")
 
 from flintmq.core.content import CONTENT_PERSISTENT
 from flintmq.errors import StoreError
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from tests.drivers.enrolment_driver import EnrolmentDriver
 from tests.twins.memory_log import MemoryLog
 

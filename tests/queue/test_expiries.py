@@ -7,7 +7,7 @@ import random
 import pytest
 
 from flintmq.core.memory_account import bytes_by_kind
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from tests.drivers.queue_driver import Consumer, Queue
 
 

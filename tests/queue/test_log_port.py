@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-handle_module = pytest.importorskip("flintmq.queue.handle")
+handle_module = pytest.importorskip("flintmq.queue.control")
 memory_log = pytest.importorskip("tests.twins.memory_log")
 
 PERSISTENT = 1

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.held_runs import Run
 
 MESSAGES = 20_000

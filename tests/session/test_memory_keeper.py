@@ -9,7 +9,7 @@ from typing import Any
 from flintmq.core.content import bytes_mapped
 from flintmq.core.memory_account import bytes_held
 from flintmq.ports import PermissionRecord
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.sweep import Sweeper
 from tests.session.test_memory_alarm import Flood, alarmed
 from tests.support.broker import wait_until

@@ -14,7 +14,7 @@ pytest.importorskip("flintmq.session.connection")
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.protocol.v0_9_1.spec import BasicAck, BasicNack
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.session import publishing
 from flintmq.session.connection import Connection
 from tests.support.broker import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tests.drivers.loader_driver")
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.store.log import file_port
 from tests.drivers.loader_driver import BacklogReader, LoaderDriver
 from tests.store import rig

@@ -17,7 +17,7 @@ pytest.importorskip("tests.drivers.loader_driver")
 
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.system import ActorSystem
 from flintmq.store.log_store import LogStore
 from tests.drivers.loader_driver import LoaderDriver, Woken

@@ -269,7 +269,7 @@ def test_positions_are_never_reused(seed: int) -> None:
 
 def queue_of(rig: Rig, queue_id: int, levels: int) -> Any:
     """A queue of the core that logs in the rig's store, with its recovered entries."""
-    from flintmq.queue.handle import QueueHandle
+    from flintmq.queue.control import QueueHandle
 
     handle = QueueHandle(queue_id, 1 if levels > 1 else 0, levels)
     handle.set_durable(True)

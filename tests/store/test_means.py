@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flintmq.errors import StoreBusyError, StoreError
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from tests.store.rig import STORE, Rig, TellingDisk
 
 

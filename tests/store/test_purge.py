@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.queue.handle import QueueHandle, new_owner
+from flintmq.queue.control import QueueHandle, new_owner
 from flintmq.queue.purge_slices import Sweep
 from tests.store.rig import STORE, Rig, TellingDisk
 from tests.support import logbytes as lb

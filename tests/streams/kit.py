@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from flintmq.queue.handle import QueueHandle
-from flintmq.streams.handle import StreamQueue
+from flintmq.queue.control import QueueHandle
+from flintmq.streams.control import StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.twins.memory_stream import MemoryStream
 

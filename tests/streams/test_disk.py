@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from flintmq.config import Limits
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.system import ActorSystem
 from flintmq.streams import cold_reads
-from flintmq.streams.disk_source import DiskSource
-from flintmq.streams.handle import StreamQueue
+from flintmq.streams.control import StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.drivers.stream_threads import StreamThreads
 from tests.store_stream.rig import QUEUE, Rig, filtered, header
@@ -22,7 +21,7 @@ from tests.streams.kit import GROUP, drain, member, run_all
 def stream_on(rig: Rig, **rules: Any) -> StreamQueue:
     handle = QueueHandle(QUEUE)
     handle.set_durable(True)
-    return StreamQueue(handle, DiskSource(rig.stream), manual_clock=True, **rules)
+    return StreamQueue(handle, rig.stream, manual_clock=True, **rules)
 
 
 @pytest.mark.parametrize("hot", [1 << 20, 1])

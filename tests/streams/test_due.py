@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.streams.handle import StreamQueue
+from flintmq.streams.control import StreamQueue
 from flintmq.testing.broker import Broker
 from tests.streams.kit import GROUP, filled, member
 from tests.twins.memory_stream import MemoryStream

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flintmq.queue.handle import QueueHandle
-from flintmq.streams.handle import StreamQueue
+from flintmq.queue.control import QueueHandle
+from flintmq.streams.control import StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.twins.memory_stream import MemoryStream
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from flintmq.queue.handle import QueueHandle
-from flintmq.streams.handle import REASON_LIMIT, FilterDiffers, StreamQueue
+from flintmq.queue.control import QueueHandle
+from flintmq.streams.control import REASON_LIMIT, FilterDiffers, StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.streams.kit import GROUP, drain, filled, member, stream_of
 from tests.twins.memory_stream import MemoryStream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flintmq.queue.handle import QueueHandle
-from flintmq.streams.handle import StreamQueue
+from flintmq.queue.control import QueueHandle
+from flintmq.streams.control import StreamQueue
 from tests.drivers.stream_driver import StreamConsumer
 from tests.drivers.stream_threads import StreamThreads
 from tests.streams.kit import run_all

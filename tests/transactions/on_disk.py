@@ -9,7 +9,7 @@ from typing import Any
 
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import TransactionCoordinator
 from flintmq.vhost.policy import DEFAULT_POLICY

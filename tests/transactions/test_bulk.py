@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.config import Limits
-from flintmq.queue.handle import new_owner
+from flintmq.queue.control import new_owner
 from flintmq.transactions import BlockFacts, RunFacts, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import BLOCK_ENTRY, ROW
 from tests.oracle.log import open_store

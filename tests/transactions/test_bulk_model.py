@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 pytest.importorskip("flintmq.store.log_store")
 
-from flintmq.queue.handle import new_owner
+from flintmq.queue.control import new_owner
 from flintmq.transactions import TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import INLINE, ROW
 from tests.support import blocks

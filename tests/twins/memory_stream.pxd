@@ -1,7 +1,8 @@
 # A stream's log in memory with everything in the test's hand: what is visible, hot, kept, damaged, failing. For tests only.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.streams.source cimport StreamSource, on_visible_t
+from flintmq.store.stream.stream_files cimport StreamSource
+from flintmq.store.stream.stream_log cimport stream_visible_t
 
 cdef struct memory_stream_t:
     uint32_t lock
@@ -20,7 +21,7 @@ cdef struct memory_stream_t:
     uint64_t reads              # atomic
     uint64_t places             # atomic: new less freed
     uint32_t told_lock
-    on_visible_t tell
+    stream_visible_t tell
     void *context
     void *owner
 

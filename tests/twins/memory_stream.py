@@ -1,13 +1,13 @@
 """The twin in memory of a stream's log (tests only): same face as the log on disk, all of its states set by hand.
 
-in: appends; publish, set_hot, truncate, damage, fail. out: what streams/source.pxd promises.
+in: appends; publish, set_hot, truncate, damage, fail. out: what store/stream/stream_source.pxd promises.
 
 A message's filter value is what its body has before the first "|"; a body without "|" has none.
 """
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, ccall, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store64, at_sub64, spin_lock, spin_unlock
@@ -18,6 +18,7 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_filter_matches,
     stream_filter_t,
 )
+from cython.cimports.flintmq.store.stream.stream_files import StreamSource
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_COLD,
     STREAM_DAMAGED,
@@ -26,8 +27,10 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_IO,
     STREAM_MESSAGES,
     STREAM_TRUNCATED,
+    stream_t,
+    stream_visible_t,
 )
-from cython.cimports.flintmq.streams.source import StreamSource, on_visible_t
+from cython.cimports.flintmq.store.stream.stream_reader import stream_reader_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memchr
@@ -39,14 +42,14 @@ NO_OFFSET = declare(uint64_t, ~cast(uint64_t, 0))
 @inline
 @nogil
 @exceptval(check=False)
-def _log(log: p_void) -> pointer[memory_stream_t]:
+def _log(log: pointer[stream_t]) -> pointer[memory_stream_t]:
     return cast(pointer[memory_stream_t], log)
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _append(context: p_void, content: pointer[content_t]) -> uint64_t:
+def _append(context: pointer[stream_t], content: pointer[content_t], origin: uint64_t, ticket: pointer[uint64_t]) -> uint64_t:
     log: pointer[memory_stream_t] = _log(context)
     offset: uint64_t
     spin_lock(address(log.lock))
@@ -82,21 +85,21 @@ def memory_stream_publish(log: pointer[memory_stream_t], upto: uint64_t) -> void
 @cfunc
 @nogil
 @exceptval(check=False)
-def _visible(context: p_void) -> uint64_t:
+def _visible(context: pointer[stream_t]) -> uint64_t:
     return at_load64(address(_log(context).visible))
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _first(context: p_void) -> uint64_t:
+def _first(context: pointer[stream_t]) -> uint64_t:
     return at_load64(address(_log(context).first))
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _bytes(context: p_void) -> uint64_t:
+def _bytes(context: pointer[stream_t]) -> uint64_t:
     log: pointer[memory_stream_t] = _log(context)
     total: uint64_t = 0
     i: uint64_t
@@ -147,7 +150,7 @@ def _fill(
 @nogil
 @exceptval(check=False)
 def _hot_read(
-    context: p_void,
+    context: pointer[stream_t],
     offset: uint64_t,
     count: uint32_t,
     bytes_: uint64_t,
@@ -176,8 +179,8 @@ def _hot_read(
 @nogil
 @exceptval(check=False)
 def _read(
-    context: p_void,
-    place: p_void,
+    context: pointer[stream_t],
+    place: pointer[stream_reader_t],
     offset: uint64_t,
     count: uint32_t,
     bytes_: uint64_t,
@@ -216,35 +219,37 @@ def _read(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _new_place(context: p_void) -> p_void:
+def _new_place(context: pointer[stream_t]) -> pointer[stream_reader_t]:
+    place: pointer[stream_reader_t] = cast(pointer[stream_reader_t], calloc(1, sizeof(stream_reader_t)))
+    place.stream = context
     at_add64(address(_log(context).places), 1)
-    return calloc(1, 8)
+    return place
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _rest(context: p_void, place: p_void) -> void:
-    cast(pointer[uint64_t], place)[0] += 1
+def _rest(place: pointer[stream_reader_t]) -> void:
+    place.bytes_read = 0
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _free_place(context: p_void, place: p_void) -> void:
-    at_sub64(address(_log(context).places), 1)
+def _free_place(place: pointer[stream_reader_t]) -> void:
+    at_sub64(address(_log(place.stream).places), 1)
     free(place)
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _find_time(context: p_void, place: p_void, wall_ms: int64_t) -> uint64_t:
+def _find_time(context: pointer[stream_t], place: pointer[stream_reader_t], wall_ms: uint64_t) -> uint64_t:
     log: pointer[memory_stream_t] = _log(context)
     offset: uint64_t
     spin_lock(address(log.lock))
     offset = log.first
-    while offset < log.visible and log.times[offset] < wall_ms:
+    while offset < log.visible and cast(uint64_t, log.times[offset]) < wall_ms:
         offset += 1
     spin_unlock(address(log.lock))
     return offset
@@ -253,7 +258,7 @@ def _find_time(context: p_void, place: p_void, wall_ms: int64_t) -> uint64_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _listen(context: p_void, tell: on_visible_t, who: p_void) -> void:
+def _listen(context: pointer[stream_t], tell: stream_visible_t, who: p_void) -> void:
     log: pointer[memory_stream_t] = _log(context)
     spin_lock(address(log.told_lock))
     log.tell = tell
@@ -264,7 +269,15 @@ def _listen(context: p_void, tell: on_visible_t, who: p_void) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _release(context: p_void) -> void:
+def _incref(context: pointer[stream_t]) -> void:
+    with gil:
+        Py_INCREF(cast(object, _log(context).owner))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _decref(context: pointer[stream_t]) -> void:
     with gil:
         Py_DECREF(cast(object, _log(context).owner))
 
@@ -277,7 +290,7 @@ class MemoryStream(StreamSource):
         self.log.hot_window = hot
         self.log.read_most = read_most
         self.log.owner = cast(p_void, self)
-        self.source.log = address(self.log)
+        self.source.log = cast(pointer[stream_t], address(self.log))
         self.source.append = _append
         self.source.visible = _visible
         self.source.first = _first
@@ -289,7 +302,8 @@ class MemoryStream(StreamSource):
         self.source.free_place = _free_place
         self.source.find_time = _find_time
         self.source.listen = _listen
-        self.source.release = _release
+        self.source.incref = _incref
+        self.source.decref = _decref
 
     def __dealloc__(self):
         i: uint64_t
@@ -298,13 +312,9 @@ class MemoryStream(StreamSource):
         free(self.log.items)
         free(self.log.times)
 
-    @ccall
-    def taken(self):
-        Py_INCREF(self)
-
     def append(self, body: bytes, publish: bool = True) -> int:
         content: pointer[content_t] = content_from_bytes(b"", b"q", bytes(14), body, 0, 0)
-        offset: uint64_t = _append(address(self.log), content)
+        offset: uint64_t = _append(self.source.log, content, 0, NULL)
         content_decref(content)
         if publish:
             self.publish()
@@ -318,7 +328,7 @@ class MemoryStream(StreamSource):
             if i < self.log.first:
                 fresh.append(b"", False)
             else:
-                _append(address(fresh.log), self.log.items[i])
+                _append(fresh.source.log, self.log.items[i], 0, NULL)
         fresh.publish()
         fresh.truncate(self.log.first)
         fresh.log.failing = self.log.failing

@@ -23,7 +23,7 @@ from typing import Any
 from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import encode_properties
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LIST_PRIORITY
 from flintmq.session.firing import Firing

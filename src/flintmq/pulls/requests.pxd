@@ -1,7 +1,7 @@
 # Pulls for Python: PullGroup, Pull, Answers.
 from libc.stdint cimport uint64_t
 from flintmq.pulls.types cimport answers_t, pull_group_t, pull_t
-from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.control cimport QueueHandle
 from flintmq.scheduler.system cimport ActorSystem
 
 cdef class Answers:

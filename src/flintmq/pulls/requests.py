@@ -35,14 +35,14 @@ from cython.cimports.flintmq.pulls.pull_group import (
     pull_group_take,
 )
 from cython.cimports.flintmq.pulls.types import answers_t, pull_group_t, pull_t
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import PRESSURE_DISK
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, actor_wake, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
-from cython.cimports.flintmq.streams.handle import Seat, seat_give
+from cython.cimports.flintmq.streams.control import Seat, seat_give
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset

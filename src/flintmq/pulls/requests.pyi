@@ -1,10 +1,10 @@
 # Python face of requests.py (compiled), for the type checker.
 from typing import Any
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 from flintmq.scheduler.system import ActorSystem
-from flintmq.streams.handle import Seat
+from flintmq.streams.control import Seat
 
 MESSAGES: int
 FILTERED_EMPTY: int

@@ -25,7 +25,7 @@ from flintmq.pulls.requests import Answers, Pull, PullGroup, tend
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.session.expiry import STEP_NS
-from flintmq.streams.handle import FilterDiffers, Seat
+from flintmq.streams.control import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
 from flintmq.vhost.stream_arguments import StreamStart
 

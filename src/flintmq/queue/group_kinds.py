@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, declare, pointer
 from cython import int as c_int
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.grouped import grouped_arrived, grouped_returned
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.list_kinds import LIST_STANDARD
 from cython.cimports.flintmq.queue.message_groups import groups_new, groups_read_all
 from cython.cimports.flintmq.queue.types import GROUPS_SHARED, GROUPS_SORTED, GROUPS_STICKY, list_ops_t, message_groups_t, queue_t

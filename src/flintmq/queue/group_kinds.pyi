@@ -1,5 +1,5 @@
 # Python face of group_kinds.py (compiled), for the type checker.
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
 MODES: dict[str, int]

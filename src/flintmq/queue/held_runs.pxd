@@ -1,7 +1,7 @@
 # Many entries of a queue at once, for transactions: runs that are held from the head on, and places that are reserved and published
 # together. All without the GIL, in sections of a few hundred entries, so that producers and consumers get in between.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.types cimport queue_t
 
 cdef enum:                      # run_entry_t.flags

@@ -21,6 +21,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_changed, manager_wake_waiters
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
@@ -32,7 +33,6 @@ from cython.cimports.flintmq.queue.entry_list import (
 )
 from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.grouped import grouped_ended
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.slot import (

@@ -2,7 +2,7 @@
 from array import array
 from collections.abc import Sequence
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 
 class Run:
     handle: QueueHandle

@@ -28,8 +28,8 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, 
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.core.hash64 import map64_count, map64_free, map64_get, map64_put, map64_remove
 from cython.cimports.flintmq.core.siphash import siphash
+from cython.cimports.flintmq.queue.control import QueueHandle, queue_message
 from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
-from cython.cimports.flintmq.queue.handle import QueueHandle, queue_message
 from cython.cimports.flintmq.queue.list_kinds import LIST_STANDARD
 from cython.cimports.flintmq.queue.queue_core import queue_dequeue, queue_next_available, queue_take_at
 from cython.cimports.flintmq.queue.slot import slot_borrow

@@ -1,5 +1,5 @@
 # Python face of last_value.py (compiled), for the type checker.
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
 def new_last_value(queue_id: int, header: bytes, log: LogPort | None, durable: bool = False) -> QueueHandle:

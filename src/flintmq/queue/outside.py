@@ -14,7 +14,7 @@ import logging
 from cython import NULL, address, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_void, pointer, void
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.content import content_t
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple, queue_message
+from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple, queue_message
 from cython.cimports.flintmq.queue.list_kinds import LIST_PRIORITY
 from cython.cimports.flintmq.queue.queue_core import queue_dequeue, queue_next_available, queue_take_at
 from cython.cimports.flintmq.queue.types import REASON_DROP, list_ops_t, list_t, queue_t, slot_t

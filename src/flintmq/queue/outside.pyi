@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from flintmq.queue.handle import Message, QueueHandle
+from flintmq.queue.control import Message, QueueHandle
 from flintmq.queue.log_port import LogPort
 
 class Entries:

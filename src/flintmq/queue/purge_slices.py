@@ -6,7 +6,7 @@ in: a queue's handle. out: slices of a purge, or of the end of a deleted queue; 
 from __future__ import annotations
 
 from cython import address, cclass, nogil
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.purge import sweep_begin, sweep_free, sweep_step
 from cython.cimports.libc.stdint import uint64_t
 

@@ -1,5 +1,5 @@
 # Python face of purge_slices.py (compiled), for the type checker.
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 
 class Sweep:
     def __init__(self, core: QueueHandle, ending: bool = False) -> None: ...

@@ -25,9 +25,9 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
 from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_next, list_slot_locked
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (

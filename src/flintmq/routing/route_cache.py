@@ -36,7 +36,7 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
 from cython.cimports.flintmq.core.siphash import siphash
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free

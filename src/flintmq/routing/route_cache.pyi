@@ -1,7 +1,7 @@
 # Python face of route_cache.py (compiled), for the type checker.
 from collections.abc import Callable
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 
 DEST_LIMITED: int
 DEST_REJECT_OVER: int

@@ -23,8 +23,8 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue import kinds
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.group_kinds import new_grouped, restore_groups
-from flintmq.queue.handle import QueueHandle
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside

@@ -39,7 +39,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     engine_init,
     engine_set_channel_state,
 )
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.queue_core import (
@@ -118,7 +118,7 @@ from cython.cimports.flintmq.session.types import (
     subscription_t,
     unacked_t,
 )
-from cython.cimports.flintmq.streams.handle import Seat, seat_give
+from cython.cimports.flintmq.streams.control import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy, memset

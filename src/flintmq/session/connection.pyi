@@ -2,11 +2,11 @@
 from typing import Any
 
 from flintmq.protocol.v0_9_1.spec import Method
-from flintmq.queue.handle import Message, QueueHandle
+from flintmq.queue.control import Message, QueueHandle
 from flintmq.queue.log_port import LogPort
 from flintmq.routing.route_cache import RouteCache
 from flintmq.selectors.program import Selector
-from flintmq.streams.handle import Seat
+from flintmq.streams.control import Seat
 
 def revoke_authorizations() -> None: ...
 

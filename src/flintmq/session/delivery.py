@@ -25,7 +25,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET_OK, BASIC_RETURN, FRAME_METHOD
-from cython.cimports.flintmq.queue.handle import content_tuple
+from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_get_id
 from cython.cimports.flintmq.queue.types import delivery_t, queue_t
 from cython.cimports.flintmq.session.types import connection_t, subscription_t

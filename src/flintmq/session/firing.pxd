@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.enrolment cimport Enrolment
-from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport slot_t
 from flintmq.session.placing cimport Landing

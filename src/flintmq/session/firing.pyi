@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 from flintmq.session.placing import Landing
 

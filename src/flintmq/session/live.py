@@ -19,7 +19,7 @@ from flintmq.vhost.arguments import BLOCK, DROPPING, REJECT_PUBLISH_DLX, RING
 from flintmq.vhost.policy import QueuePolicy
 
 if TYPE_CHECKING:
-    from flintmq.queue.handle import QueueHandle
+    from flintmq.queue.control import QueueHandle
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
     from flintmq.session.loop_port import LoopPort

@@ -35,7 +35,7 @@ from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,

@@ -1,5 +1,5 @@
 # Python face of placing.py (compiled), for the type checker.
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 
 class Landing:
     def hold(

@@ -28,8 +28,8 @@ from flintmq.errors import PeerError
 from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties, scan_properties_of
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.due_index import DueIndex
-from flintmq.queue.handle import QueueHandle
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock

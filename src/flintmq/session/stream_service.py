@@ -30,14 +30,13 @@ from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.streams import cold_reads
-from flintmq.streams.disk_source import DiskSource
-from flintmq.streams.handle import REASON_LIMIT, Seat, StreamQueue
+from flintmq.streams.control import REASON_LIMIT, Seat, StreamQueue
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import QueuePolicy
 
 if TYPE_CHECKING:
-    from flintmq.queue.handle import QueueHandle
+    from flintmq.queue.control import QueueHandle
     from flintmq.session.broker import Broker
     from flintmq.vhost.queue import QueueSpec
 
@@ -102,7 +101,7 @@ class StreamService:
         description = describe("queue", spec.name, spec.vhost)
         self._check_room(spec.vhost, description)
         try:
-            source = DiskSource(self._store.open(queue_id, **_retention(policy)))
+            source = self._store.open(queue_id, **_retention(policy))
         except (StoreError, OSError) as error:
             log.error("the stream of %s can't be opened: %s", description, error)
             raise PeerError(ReplyCode.INTERNAL_ERROR, f"the stream of {description} can't be opened") from error

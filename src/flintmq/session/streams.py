@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.streams.handle import FilterDiffers, Seat
+from flintmq.streams.control import FilterDiffers, Seat
 from flintmq.vhost.queue import Queue
 from flintmq.vhost.stream_arguments import parse_stream_start
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.queue.purge_slices import Sweep
 
 if TYPE_CHECKING:
-    from flintmq.queue.handle import QueueHandle
+    from flintmq.queue.control import QueueHandle
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
 

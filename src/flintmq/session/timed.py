@@ -11,7 +11,7 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, p_char, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_PAUSE
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_new
 from cython.cimports.flintmq.session.channel import channel_schedule
 from cython.cimports.flintmq.session.connection import Connection

@@ -1,7 +1,7 @@
 # Python face of transaction.py (compiled), for the type checker.
 from typing import Any
 
-from flintmq.queue.handle import Message
+from flintmq.queue.control import Message
 from flintmq.session.connection import Connection
 from flintmq.session.placing import Landing
 

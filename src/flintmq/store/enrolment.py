@@ -21,8 +21,8 @@ import logging
 from cython import address, bint, cast, cclass, cfunc, exceptval, longlong, p_void, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.held_runs import Run
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, queue_t, slot_t

@@ -19,8 +19,8 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load

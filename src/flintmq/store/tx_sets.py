@@ -23,7 +23,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.core.crc32c import crc32c
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.held_runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.queue_core import queue_borrow
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK

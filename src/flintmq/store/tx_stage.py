@@ -39,7 +39,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.scan import (
     props_scan_t,
     scan_properties,
 )
-from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_level, run_publish, run_reserve
 from cython.cimports.flintmq.queue.queue_core import queue_tail
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, content_write_small, log_begin, log_dead, log_end

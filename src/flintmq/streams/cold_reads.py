@@ -22,8 +22,8 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_dispatch,
 )
 from cython.cimports.flintmq.scheduler.system import ActorSystem
+from cython.cimports.flintmq.streams.control import StreamQueue
 from cython.cimports.flintmq.streams.cursor import cursor_read
-from cython.cimports.flintmq.streams.handle import StreamQueue
 from cython.cimports.flintmq.streams.stream_queue import cursor_answered, cursor_refused
 from cython.cimports.flintmq.streams.types import cursor_t
 from cython.cimports.libc.stdint import int64_t, uint64_t

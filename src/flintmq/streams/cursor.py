@@ -89,7 +89,7 @@ def cursor_free(cursor: pointer[cursor_t]) -> void:
     stream_batch_free(address(cursor.now))
     stream_batch_free(address(cursor.ahead))
     if cursor.place != NULL:
-        cursor.stream.source.free_place(cursor.stream.source.log, cursor.place)
+        cursor.stream.source.free_place(cursor.place)
     memset(address(cursor.now), 0, sizeof(stream_batch_t))
     memset(address(cursor.ahead), 0, sizeof(stream_batch_t))
     cursor.place = NULL
@@ -307,7 +307,7 @@ def cursor_read(cursor: pointer[cursor_t]) -> uint64_t:
                 address(cursor.ahead),
             )
         else:
-            stream.source.rest(stream.source.log, cursor.place)  # it reached the head
+            stream.source.rest(cursor.place)  # it reached the head
     waited = cursor.ahead.io_ns
     _answered(cursor, outcome)
     return waited

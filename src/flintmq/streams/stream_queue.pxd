@@ -1,7 +1,7 @@
 # A stream behind the queue core's face (queue_ops_t). Everything here: any thread, no GIL, unless it says otherwise.
 #
-# How a consumer comes to a stream: StreamQueue.open_seat (streams/handle.pyi) makes a Seat; seat_take() moves it into `consumer.reader`
-# of a consumer that is not attached yet (see handle.pxd); from queue_add_consumer on it delivers. The consumer frees it.
+# How a consumer comes to a stream: StreamQueue.open_seat (streams/control.pyi) makes a Seat; seat_take() moves it into `consumer.reader`
+# of a consumer that is not attached yet (see control.pxd); from queue_add_consumer on it delivers. The consumer frees it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t

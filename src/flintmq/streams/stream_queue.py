@@ -158,9 +158,10 @@ def cursor_refused(cursor: pointer[cursor_t]) -> void:
 def _enqueue(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, lsn: pointer[uint64_t]) -> uint64_t:
     stream: pointer[stream_queue_t] = _stream(queue)
     offset: uint64_t
+    ticket: uint64_t = 0  # a confirm reads the port's counter, which is at least that
     if at_load32(address(queue.deleted)):
         return 0
-    offset = stream.source.append(stream.source.log, content)
+    offset = stream.source.append(stream.source.log, content, 0, address(ticket))
     if offset == NO_OFFSET:
         at_add64(address(stream.refused), 1)
         return 0
@@ -551,7 +552,7 @@ def _destroy(queue: pointer[queue_t]) -> void:
         after = group.next_group
         group_free(group)
         group = after
-    stream.source.release(stream.source.log)
+    stream.source.decref(stream.source.log)
     if stream.due != NULL:
         due_clock_decref(stream.due)
     free(stream)

@@ -10,7 +10,8 @@ from flintmq.core.content cimport arena_t, content_t
 from flintmq.queue.types cimport consumer_t, queue_t, slot_t
 from flintmq.scheduler.due_clock cimport due_clock_t
 from flintmq.store.stream.stream_batch cimport stream_batch_t, stream_filter_t
-from flintmq.streams.source cimport source_t
+from flintmq.store.stream.stream_reader cimport stream_reader_t
+from flintmq.store.stream.stream_source cimport source_t
 
 cdef enum:
     GROUP_NAME_MAX = 255        # bytes: what a shortstr can hold
@@ -71,7 +72,7 @@ cdef struct cursor_t:           # a place in the stream and what was read ahead 
     bint stale                  # asked_filter is no longer the owner's: the request frees it, what it read is dropped
     uint64_t asked
     int64_t retry_ms            # after a failed read: not before; 0
-    void *place
+    stream_reader_t *place
     uint64_t lost               # offsets that retention or damage took before they were delivered: not yet told in a message
     uint64_t lost_all           # atomic, as lost_upto: a lone consumer's are read without its lock
     uint64_t lost_upto          # where it went on after the last of them

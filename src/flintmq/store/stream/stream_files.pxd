@@ -4,6 +4,7 @@ from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.scan cimport LogScan
 from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.stream.stream_log cimport StreamSpace, stream_t
+from flintmq.store.stream.stream_source cimport source_t
 
 cdef struct recovered_t:        # what the log's scan found: the container with the tail, and what recovery reads before it
     uint64_t container_size
@@ -19,7 +20,10 @@ cdef struct recovered_t:        # what the log's scan found: the container with 
     uint64_t first_us
     bint any
 
-cdef class Stream:
+cdef class StreamSource:            # a log of which a stream core can be made: its table of functions
+    cdef source_t source
+
+cdef class Stream(StreamSource):
     cdef stream_t *stream
     cdef readonly ManagedLog managed
     cdef readonly uint64_t queue_id

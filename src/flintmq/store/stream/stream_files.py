@@ -69,21 +69,30 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_close,
     stream_cool,
     stream_decref,
+    stream_first,
     stream_forget_places,
     stream_free,
     stream_hot_read,
+    stream_incref,
     stream_learn,
+    stream_listen,
     stream_mark,
     stream_new,
+    stream_t,
+    stream_visible,
 )
 from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_reader import (
+    stream_find_time,
     stream_first_of,
+    stream_read,
     stream_reader_free,
     stream_reader_new,
+    stream_reader_rest,
     stream_reader_t,
     stream_search,
 )
+from cython.cimports.flintmq.store.stream.stream_source import source_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
@@ -234,8 +243,31 @@ EIO = 5
 NEVER = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
+@cfunc
+def _fill_source(source: pointer[source_t], stream: pointer[stream_t]) -> void:
+    source.log = stream
+    source.append = stream_append
+    source.visible = stream_visible
+    source.first = stream_first
+    source.bytes = stream_bytes
+    source.hot_read = stream_hot_read
+    source.read = stream_read
+    source.new_place = stream_reader_new
+    source.rest = stream_reader_rest
+    source.free_place = stream_reader_free
+    source.find_time = stream_find_time
+    source.listen = stream_listen
+    source.incref = stream_incref
+    source.decref = stream_decref
+
+
 @cclass
-class Stream:
+class StreamSource:
+    """A log of which a stream core can be made (see stream_source.pxd)."""
+
+
+@cclass
+class Stream(StreamSource):
     """One stream. Made by `open`; `finish` or `close` ends it."""
 
     def __cinit__(self):
@@ -302,6 +334,7 @@ class Stream:
         )
         if made.stream == NULL:
             raise MemoryError
+        _fill_source(address(made.source), made.stream)
         made.stream.refs = 1
         Py_INCREF(made)
         made.held = True

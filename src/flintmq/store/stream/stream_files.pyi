@@ -5,7 +5,10 @@ from flintmq.store.stream.stream_log import StreamSpace
 
 ESHUTDOWN: int
 
-class Stream:
+class StreamSource:
+    """A log of which a stream core can be made (stream_source.pxd)."""
+
+class Stream(StreamSource):
     """One stream with its files."""
 
     managed: Any

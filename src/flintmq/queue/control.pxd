@@ -1,4 +1,4 @@
-# The Python face of one queue_t: what the control plane, management and tests hold.
+# A queue for the control plane: the Python object over one queue_t, which virtual hosts, management and tests hold.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.due_index cimport DueIndex

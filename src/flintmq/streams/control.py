@@ -1,4 +1,4 @@
-"""A stream and its groups for the control plane, the session layer and tests (see handle.pyi for what each promises).
+"""A stream and its groups for the control plane, the session layer and tests (see control.pyi for what each promises).
 
 in: a queue handle and a source; consumers that want a seat; saved states of groups; ticks. out: seats, states to save, dead messages,
 losses, figures. Holds the queue through its handle, so the C records live at least as long.
@@ -12,7 +12,7 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
 from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_incref
@@ -24,7 +24,9 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_filter_new,
     stream_filter_t,
 )
+from cython.cimports.flintmq.store.stream.stream_files import StreamSource
 from cython.cimports.flintmq.store.stream.stream_log import STREAM_COLD, STREAM_MESSAGES
+from cython.cimports.flintmq.store.stream.stream_reader import stream_reader_t
 from cython.cimports.flintmq.streams.cursor import cursor_forget, cursor_init, cursor_move, cursor_position, cursor_read
 from cython.cimports.flintmq.streams.group import (
     group_base,
@@ -35,7 +37,6 @@ from cython.cimports.flintmq.streams.group import (
     open_cut,
 )
 from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
-from cython.cimports.flintmq.streams.source import StreamSource
 from cython.cimports.flintmq.streams.stream_queue import (
     cursor_answered,
     cursor_refused,
@@ -93,7 +94,7 @@ class Seat:
 
 @cclass
 class StreamQueue:
-    """See handle.pyi."""
+    """See control.pyi."""
 
     def __cinit__(
         self,
@@ -135,7 +136,7 @@ class StreamQueue:
         if manual_reads:
             stream.ask = _keep
             stream.ask_context = address(self.kept)
-        source.taken()
+        stream.source.incref(stream.source.log)
         stream_install(handle.queue, stream)
         self.queue = handle.queue
         queue_incref(self.queue)
@@ -191,7 +192,7 @@ class StreamQueue:
     def start_offset(self, start: str, value: int = 0) -> int:
         first: uint64_t = self.stream.source.first(self.stream.source.log)
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
-        place: p_void
+        place: pointer[stream_reader_t]
         offset: uint64_t
         ms: int64_t
         if start == "first":
@@ -211,8 +212,8 @@ class StreamQueue:
         if place == NULL:
             raise MemoryError("no memory to look for a time")
         with nogil:
-            offset = self.stream.source.find_time(self.stream.source.log, place, ms)
-            self.stream.source.free_place(self.stream.source.log, place)
+            offset = self.stream.source.find_time(self.stream.source.log, place, cast(uint64_t, ms) if ms > 0 else 0)
+            self.stream.source.free_place(place)
         return offset
 
     def open_seat(
@@ -410,7 +411,7 @@ class StreamQueue:
     def read(self, offset: uint64_t) -> pointer[content_t]:
         batch: stream_batch_t
         content: pointer[content_t] = NULL
-        place: p_void = NULL
+        place: pointer[stream_reader_t] = NULL
         outcome: c_int
         batch.items = NULL
         batch.count = 0
@@ -424,7 +425,7 @@ class StreamQueue:
                 place = self.stream.source.new_place(self.stream.source.log)
                 if place != NULL:
                     outcome = self.stream.source.read(self.stream.source.log, place, offset, 1, 1, NULL, address(batch))
-                    self.stream.source.free_place(self.stream.source.log, place)
+                    self.stream.source.free_place(place)
             if outcome == STREAM_MESSAGES and batch.count and batch.items[0].offset == offset:
                 content = batch.items[0].content
                 batch.items[0].content = batch.items[batch.count - 1].content

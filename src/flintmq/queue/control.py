@@ -1,4 +1,4 @@
-"""The Python face of a queue: counters, purge, browse, and the facts that routes copy.
+"""A queue for the control plane: its counters and rules, purge, browse, and the facts that routes copy.
 
 in: the control plane. out: calls on the queue core. Holds one counted reference on its queue_t.
 """

@@ -1,10 +1,10 @@
-# The Python face of a stream: what the control plane, the session layer and tests hold.
+# A stream for the control plane: the Python object over one stream_queue_t, which sessions, pulls and tests hold.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.types cimport consumer_t, queue_t
 from flintmq.store.stream.stream_batch cimport stream_filter_t
-from flintmq.streams.source cimport StreamSource
+from flintmq.store.stream.stream_files cimport StreamSource
 from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
 
 # Gives the consumer its seat, before queue_add_consumer; the Seat is empty afterwards. Raises ValueError when it was empty already, or is

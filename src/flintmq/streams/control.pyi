@@ -1,8 +1,8 @@
 from builtins import bytes as _Bytes
 
-from flintmq.queue.handle import QueueHandle
+from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.streams.source import StreamSource
+from flintmq.store.stream.stream_files import StreamSource
 
 # reason of a dead message: it came back too often (else it is REASON_REJECT of the queue core: refused)
 REASON_LIMIT: int
@@ -11,7 +11,7 @@ class FilterDiffers(ValueError):
     """The members of a group all have the same x-stream-filter."""
 
 class Seat:
-    """A place in the stream for one consumer. The session gives it to the consumer (handle.pxd: seat_give) before it attaches it.
+    """A place in the stream for one consumer. The session gives it to the consumer (control.pxd: seat_give) before it attaches it.
     Dropped without, it is given back."""
 
 class StreamQueue:

@@ -1,4 +1,4 @@
-# Python face of handle.py (compiled), for the type checker.
+# What control.py (compiled) gives Python, for the type checker.
 from collections.abc import Callable
 from typing import Any
 
