@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter, length_hint
@@ -54,9 +54,11 @@ from flintmq.session.stream_service import StreamService
 from flintmq.session.token_logins import TokenLogins
 from flintmq.session.weights import TLS_BYTES
 from flintmq.store.definitions import MemoryDefinitions
+from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
-    from flintmq.store.durable import DurableStore
+    from flintmq.store.log_store import LogStore
+    from flintmq.store.sql.definitions import SqlDefinitions
 
 log = logging.getLogger("flintmq.node")
 
@@ -76,6 +78,84 @@ def memory_available() -> int:
         if text.isdigit():
             return min(machine, int(text))
     return machine
+
+
+class DurableStore:
+    """Definitions and logs of one node, which belong together. Made by `open`.
+
+    Order at the start: directory, lock (`LogStore.open`), SQL, logs; the definitions are read before the logs, since recovery asks which
+    queues there are. Order at the stop: the logs, then SQL.
+    """
+
+    def __init__(self, directory: Path, definitions: SqlDefinitions, logs: LogStore) -> None:
+        self.directory = directory
+        self.definitions = definitions
+        self.logs = logs
+
+    @classmethod
+    def open(cls, config: Config, clock: Clock, timestamp: Any, actors: Any = None, first: Sequence[Any] = ()) -> DurableStore:
+        """Args: timestamp: the codec's type of timestamps in argument tables; actors: the node's ActorSystem, stopped after the store;
+        first: records (users, permissions) that a new store is made with.
+
+        Raises: OperatorError (directory, database), StoreError (logs).
+        """
+        from flintmq.store.log.file_port import OsFiles
+        from flintmq.store.log_store import LogStore, missing_text
+        from flintmq.store.sql.definitions import SqlDefinitions
+
+        directory = open_directory(config)
+        size = container_size(config)
+        definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp, first=first)
+        try:
+            definitions.reserve_ids()
+            known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
+            if known and not (directory / "messages").is_dir():
+                raise StoreError(missing_text(str(directory / "messages"), f"the definitions know {len(known)} durable queues"))
+            files: Any = OsFiles  # compiled: its arguments are not seen by mypy
+            logs = LogStore.open(
+                files(config.direct_io),
+                str(directory),
+                container_size=size,
+                initial_containers=max(2, config.initial_containers),
+                max_write_buffers=max(1, config.max_write_buffers),
+                store_uuid=definitions.store_uuid,
+                known_queues=known,
+                queue_high_water=definitions.queue_id_high_water,
+                clock=clock,
+                retain_bytes=config.log_retain_bytes,
+                retain_s=config.log_retain_age,
+                hot_bytes=config.limits.queue_hot_bytes,
+                archive_dir=str(Path(config.log_archive_dir).absolute()) if config.log_archive_dir else None,
+                actors=actors,
+                limits=config.limits,
+            )
+        except OSError as error:
+            definitions.close()
+            raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+        except BaseException:
+            definitions.close()
+            raise
+        # Whether the queue that a lost commit was about still exists, nobody knows: nothing may be confirmed for it any more.
+        definitions.on_failure(logs.failed)
+        return cls(directory, definitions, logs)
+
+    def restore(self, queues: Any, log_stream: Callable[[int], object]) -> int:
+        """Puts the recovered entries into the cores of these durable queues; a stream's are those that it lacks of what transactions
+        committed, and `log_stream` hears of its id. Returns how many."""
+        restored = 0
+        for queue in queues:
+            if not queue.policy.is_stream:
+                restored += self.logs.restore(queue.core)
+            elif waiting := self.logs.restore_inbox(queue.queue_id):
+                log_stream(queue.queue_id)
+                log.info("stream '%s': %d messages of committed transactions are looked for in it", queue.name, waiting)
+        self.logs.restored()
+        return restored
+
+    def close(self, clean: bool) -> None:
+        """clean: all connections are gone and nothing is under way."""
+        self.logs.close(clean)
+        self.definitions.close()
 
 
 class Node:
@@ -105,8 +185,6 @@ class Node:
             definitions.save_permission(permission)
             definitions.save_user(guest)
         else:
-            from flintmq.store.durable import DurableStore
-
             self.store = DurableStore.open(config, self.clock, Timestamp, self.actors, (permission, guest))
             definitions = self.store.definitions
             store_log = self.store.logs

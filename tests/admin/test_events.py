@@ -141,7 +141,7 @@ def test_what_is_dropped_on_its_way_is_told_too(start: Callable[..., Client]) ->
     """A storm of one tenant's events pushed out those of others, and lines of the log, and nobody was told."""
     client = start(limits={"sse_waiting_max": 8})
     stream = Stream(client)
-    hub, held = client.node.broker.hub, threading.Event()
+    hub, held = client.node.broker.events.hub, threading.Event()
     hub._loop.call_soon_threadsafe(held.wait)
     for number in range(100):
         hub.event("queue.created", "/", {"queue": str(number)})

@@ -10,9 +10,8 @@ import pytest
 
 from flintmq.config import Config
 from flintmq.errors import StoreError
-from flintmq.node import Node
+from flintmq.node import DurableStore, Node
 from flintmq.pulls.service import PullService
-from flintmq.store.durable import DurableStore
 
 ERROR = StoreError("write of transactions/00000000000000000001.flog at offset 4096 failed: Input/output error")
 

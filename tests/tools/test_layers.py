@@ -254,7 +254,7 @@ PLANTED = [
     ("queue/pull.py", "from flintmq.net import sockets\n", "queue may not use net"),
     ("queue/pull.py", "from cython.cimports.flintmq.net.sockets import sock_send\n", "queue may not use net"),
     ("queue/types.pxd", "from flintmq.store.message_log cimport message_log_t\n", "queue may not use store"),
-    ("store/durable.py", "\ndef planted():\n    from flintmq.session import broker\n", "store may not use session"),
+    ("store/directory.py", "\ndef planted():\n    from flintmq.session import broker\n", "store may not use session"),
     ("node.py", "import pyarrow\n", "node may not use the library pyarrow"),
     ("vhost/changes.py", "import pickle\n", "pickle is imported nowhere"),
 ]

@@ -174,8 +174,6 @@ class Broker:
         self.reply_queue_ids = itertools.count(2**63)
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
-        # is told of what comes and goes while somebody listens (admin.events.Hub); None: nobody does
-        self.hub: Any = None
         self.tracer = Tracer(self)
         self.events = Events(self)
         self.connections_opened = 0
@@ -283,20 +281,12 @@ class Broker:
         self.streams.open(queue_id, spec, core)
         return core
 
-    def tell(self, kind: str, vhost: str, value: dict[str, Any]) -> None:
-        """Something came or went. The caller asks before whether there is a hub: most often there is none."""
-        if self.hub.listened_to:
-            self.hub.event(kind, vhost, value)
-
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
         if self.loops:  # before: restored
             self.queues_created += 1
-        if self.events.wanted:
-            self.events.queue(queue, True)
-        if self.hub is not None:
-            self.tell("queue.created", queue.vhost, {"queue": queue.name, "type": queue.policy.queue_type, "durable": queue.durable})
+        self.events.queue(queue, True)
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
         if queue.policy is not DEFAULT_POLICY:
@@ -323,10 +313,7 @@ class Broker:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
         in slices."""
         queue_id = queue.queue_id
-        if self.events.wanted:
-            self.events.queue(queue, False)
-        if self.hub is not None:
-            self.tell("queue.deleted", queue.vhost, {"queue": queue.name})
+        self.events.queue(queue, False)
         self.queues.pop(queue_id, None)
         self.queues_deleted += 1
         self.expiry.forget(queue_id)
@@ -428,8 +415,7 @@ class Broker:
                 cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
-        if self.events.wanted:
-            self.events.tell("exchange.deleted", name=exchange_name, vhost=vhost_name)
+        self.events.exchange_deleted(vhost_name, exchange_name)
         self.routes_version = object()
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
@@ -497,12 +483,7 @@ class Broker:
             first = queue.policy.single_active_consumer and queue.queue_id not in self.active
             if first:
                 self.active[queue.queue_id] = consumer
-        if self.hub is not None:
-            self.tell(
-                "consumer.came", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
-            )
-        if self.events.wanted:
-            self.events.consumer(consumer, True)
+        self.events.consumer(consumer, True)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
@@ -541,12 +522,7 @@ class Broker:
                     self.active[queue.queue_id] = following
             if not known:
                 del self.consumers[queue.queue_id]
-        if self.hub is not None:
-            self.tell(
-                "consumer.gone", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
-            )
-        if self.events.wanted:
-            self.events.consumer(consumer, False)
+        self.events.consumer(consumer, False)
         if following is not None:
             self.follow_activity(following)
         vhost = self.vhosts.get(queue.vhost)
@@ -557,12 +533,9 @@ class Broker:
         self.connections_opened += 1
         self.pending.discard(handler)
         self.connections[handler.connection_id] = handler
-        if self.hub is not None:
-            self.tell("connection.opened", handler.vhost.name, {"connection": handler.name, "user": handler.user})
         if handler.vhost.tracing:
             handler.connection.set_traced(True)
-        if self.events.wanted:
-            self.events.connection(handler, True)
+        self.events.connection_opened(handler)
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         if self.transactions is not None:
@@ -573,11 +546,7 @@ class Broker:
             self.pending.discard(handler)
         else:
             self.connections_closed += 1
-            if self.hub is not None:
-                what = {"connection": handler.name, "user": handler.user, "reason": reason}
-                self.tell("connection.closed", handler.vhost.name, what)
-            if self.events.wanted:
-                self.events.connection(handler, False)
+            self.events.connection_closed(handler, reason)
             self.quotas.close_connection(handler.user, handler.vhost.name)
 
     # --- transactions -----------------------------------------------------------------------------------------------

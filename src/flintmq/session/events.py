@@ -1,8 +1,10 @@
-"""The event exchange: what happens to connections, queues, users and the rest, told to `amq.rabbitmq.event` of virtual host `/`.
+"""Events: what happens to connections, queues, users and the rest. This is the one place that tells them.
 
-in: calls of whoever changed something, under any lock. out: messages without a body, with RabbitMQ's keys and header names.
+in: calls of whoever changed something, under any lock. out: messages without a body on the event exchange (`amq.rabbitmq.event` of virtual
+host `/`), with RabbitMQ's keys and header names; and, for clients of `/api/v1/events`, calls of the hub.
 
-N1  While nothing is bound to the exchange an event is forgotten at the first look. Telling never waits and never fails.
+N1  While nothing is bound to the exchange and nobody listens at the hub, an event is forgotten at the first look. Telling never waits and
+    never fails.
 N2  No password, hash or value of a parameter (shovels have addresses with passwords) is in an event.
 N3  Who may read the exchange of `/` sees the names of all virtual hosts, as on RabbitMQ.
 """
@@ -40,6 +42,8 @@ class Events:
         self._exchange: Exchange | None = None
         # whether anything is bound to the exchange
         self.wanted = False
+        # is told of what comes and goes while somebody listens (admin.events.Hub); None: no HTTP client has come yet
+        self.hub: Any = None
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
 
     def tell(self, key: str, **facts: Any) -> None:
@@ -49,6 +53,10 @@ class Events:
         now_ms = self._broker.clock.wall_ms()
         headers = {**facts, "timestamp_in_ms": now_ms}
         self._outbox.add(DEFAULT_VHOST, key, {"headers": headers, "delivery_mode": 2, "timestamp": Timestamp(now_ms // 1000)})
+
+    def _tell_hub(self, kind: str, vhost: str, **facts: Any) -> None:
+        if self.hub is not None and self.hub.listened_to:
+            self.hub.event(kind, vhost, facts)
 
     # --- virtual hosts ------------------------------------------------------------------------------------------------
 
@@ -95,6 +103,14 @@ class Events:
             )
 
     def queue(self, queue: Any, created: bool) -> None:
+        """A queue came or went."""
+        if created:
+            policy = queue.policy
+            self._tell_hub("queue.created", queue.vhost, queue=queue.name, type=policy.queue_type, durable=queue.durable)
+        else:
+            self._tell_hub("queue.deleted", queue.vhost, queue=queue.name)
+        if not self.wanted:
+            return
         if not created:
             self.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
             return
@@ -108,13 +124,20 @@ class Events:
             arguments=dict(queue.arguments),
         )
 
+    def paused(self, queue: Any, paused: bool) -> None:
+        """An operator paused a queue, or let it go on."""
+        kind = "queue.paused" if paused else "queue.resumed"
+        self._tell_hub(kind, queue.vhost, queue=queue.name)
+        self.tell(kind, name=queue.name, vhost=queue.vhost)
+
+    def exchange_deleted(self, vhost: str, exchange: str) -> None:
+        self.tell("exchange.deleted", name=exchange, vhost=vhost)
+
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def connection(self, handler: ConnectionHandler, opened: bool) -> None:
+    def connection_opened(self, handler: ConnectionHandler) -> None:
+        self._tell_hub("connection.opened", handler.vhost.name, connection=handler.name, user=handler.user)
         if not self.wanted:
-            return
-        if not opened:
-            self.tell("connection.closed", name=handler.name, node=self._broker.node_name)
             return
         self.tell(
             "connection.created",
@@ -135,6 +158,10 @@ class Events:
             user_who_performed_action=handler.user,
         )
 
+    def connection_closed(self, handler: ConnectionHandler, reason: str) -> None:
+        self._tell_hub("connection.closed", handler.vhost.name, connection=handler.name, user=handler.user, reason=reason)
+        self.tell("connection.closed", name=handler.name, node=self._broker.node_name)
+
     def login(self, handler: ConnectionHandler, user: str, ok: bool) -> None:
         if self.wanted:
             self.tell(
@@ -150,6 +177,10 @@ class Events:
             )
 
     def consumer(self, consumer: Any, came: bool) -> None:
+        """A consumer came or went."""
+        queue, name = consumer.queue, consumer.handler.name
+        kind = "consumer.came" if came else "consumer.gone"
+        self._tell_hub(kind, queue.vhost, queue=queue.name, consumer_tag=consumer.tag, connection=name)
         if not self.wanted:
             return
         facts = {"consumer_tag": consumer.tag, "queue": consumer.queue.name, "vhost": consumer.queue.vhost}

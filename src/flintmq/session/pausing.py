@@ -50,11 +50,7 @@ class Pauses:
 
         if not tell():
             broker.in_slices(tell)
-        kind = "queue.paused" if paused else "queue.resumed"
-        if broker.hub is not None:
-            broker.tell(kind, queue.vhost, {"queue": queue.name})
-        if broker.events.wanted:
-            broker.events.tell(kind, name=queue.name, vhost=queue.vhost)
+        broker.events.paused(queue, paused)
         return True
 
     def forget(self, queue: Any) -> None:

@@ -1,15 +1,20 @@
-"""Where a broker keeps its data."""
+"""Where a broker keeps its data: its directory, checked and made, and how large the files of its logs are."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from flintmq.config import Config
-from flintmq.errors import OperatorError
+from flintmq.errors import OperatorError, StoreError
+from flintmq.store.log.containers import round_container_size
 from flintmq.store.log.file_port import OsFiles
+from flintmq.store.sql.failures import DISK_ERRORS
+
+log = logging.getLogger("flintmq.store")
 
 
 def default_data_dir() -> Path:
@@ -40,3 +45,27 @@ def make_directory(path: Path, files: Any = None) -> None:
     if not missing:
         with contextlib.suppress(PermissionError):
             port.sync_dir(str(path.parent))
+
+
+def open_directory(config: Config) -> Path:
+    """The directory of the broker, made if need be; this user may write it. Raises: OperatorError; StoreError: the disk's fault."""
+    directory = store_directory(config)
+    try:
+        make_directory(directory)
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise StoreError(f"cannot make the store directory {directory}: {error.strerror}") from error
+        raise OperatorError(f"cannot make the store directory {directory}: {error.strerror}. Choose another --data-dir.", 69) from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise OperatorError(f"the store directory {directory} is not writable for this user", 69)
+    return directory
+
+
+def container_size(config: Config) -> int:
+    """--container-size by the rules of seed 003: below 512 KiB and to a multiple of 4 KiB rounded up, with a line in the log."""
+    size = round_container_size(config.container_size, config.limits.container_bytes_min)
+    if size > config.limits.container_bytes_max:
+        raise OperatorError(f"--container-size {config.container_size} is above the limit of {config.limits.container_bytes_max} bytes", 64)
+    if size != config.container_size:
+        log.info("--container-size %d is rounded up to %d", config.container_size, size)
+    return size
