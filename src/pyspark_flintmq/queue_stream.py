@@ -8,6 +8,8 @@ any number of times; imports of pyarrow wait until they are needed.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -34,12 +36,30 @@ class TicketPartition(InputPartition):  # type: ignore[misc]  # pyspark has no t
     ticket: str
 
 
+_settled = False
+
+
+def settle() -> None:
+    """Once in a process: takes what is imported by now out of the collector's sight.
+
+    Spark's worker collects garbage after each task, and looked at all of PySpark and pyarrow each time: 20 ms of processor a task.
+    """
+    global _settled
+    if not _settled:
+        _settled = True
+        with contextlib.suppress(ImportError):  # connection.open explains
+            import pyarrow.flight  # noqa: F401
+        gc.collect()
+        gc.freeze()
+
+
 def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
     """The record batches of a ticket, with exactly the columns of the table. For executors.
 
     Raises: SourceError FENCED, TICKET_GONE, DATA_LOSS, SCHEMA_MISMATCH, UNREACHABLE ...
     """
     connection, table = options.connection, options.table
+    settle()
     try:
         with connection.errors():
             plane = connection.open()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,11 +77,12 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     from pyspark_flintmq import several_queries
+    from pyspark_flintmq.quick import quick_python
 
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.replace("{level}", log_level))
     # Workers run the interpreter that runs us, and find this package where we found it, also without an installation.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = quick_python(scratch)
     source = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if source not in known:
