@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -58,7 +59,9 @@ def test_it_reads_a_queue_without_the_package_of_the_broker(wheel: Path, plane_b
     raw = source_options(plane_broker, queue=queue)
     site = sysconfig.get_paths()["purelib"]
     command = [sys.executable, "-S", "-c", PROGRAM, str(wheel), site, json.dumps(raw)]
-    done = subprocess.run(command, cwd=wheel.parent, capture_output=True, text=True, timeout=120, check=False)
+    # A Spark session of a test before put this checkout into the path of its children.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=wheel.parent, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)
     assert sorted(told["bodies"]) == ["a", "b", "c"]

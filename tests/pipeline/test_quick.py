@@ -1,4 +1,4 @@
-"""Spark's Python processes import the PySpark that is compiled, other entries of their path stay, and where that can't be had nothing changes."""
+"""Spark's Python processes import the PySpark that is compiled, and other entries of their path stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from pyspark_flintmq import quick, queue_stream
+from pyspark_flintmq import queue_stream, quick
 from pyspark_flintmq.quick import quick_python
 
 if TYPE_CHECKING:
