@@ -10,7 +10,7 @@ from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
 from flintmq.clock import SystemClock
 from flintmq.config import Config, Limits
-from flintmq.definitions.line import BROKER, Actor
+from flintmq.definitions.change_line import BROKER, Actor
 from flintmq.definitions.service import DefinitionsService
 from flintmq.session.broker import Broker
 from flintmq.store.definitions import MemoryDefinitions

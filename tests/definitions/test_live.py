@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 from flintmq.access.hashes import rabbitmq_hash
 from flintmq.access.tags import NotAuthorised
 from flintmq.config import Limits
-from flintmq.definitions.line import BROKER, Actor, Refused
+from flintmq.definitions.change_line import BROKER, Actor, Refused
 from flintmq.errors import PeerError
 from flintmq.session import handshake
 from flintmq.testing.broker import Broker

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flintmq.definitions.line import Refused
+from flintmq.definitions.change_line import Refused
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, topic_name
 from flintmq.errors import PeerError
 from flintmq.ports import Resource, Verb

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.definitions.line import BROKER, Refused
+from flintmq.definitions.change_line import BROKER, Refused
 from flintmq.testing.broker import Broker
 from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS
 from tests.admin.conftest import Client

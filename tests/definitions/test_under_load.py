@@ -10,7 +10,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
-from flintmq.definitions.line import Actor
+from flintmq.definitions.change_line import Actor
 from flintmq.testing.broker import Broker
 from tests.definitions.test_live import Operator
 from tests.support.broker import wait_until

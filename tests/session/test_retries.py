@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
-from flintmq.session.line import USED_MAX
+from flintmq.session.message_line import USED_MAX
 from flintmq.session.retries import Retries
 from flintmq.vhost.policy import QueuePolicy
 from tests.support.broker import wait_until

@@ -18,7 +18,7 @@ from amqp import sasl, spec
 
 from flintmq.access.hashes import keys_of
 from flintmq.access.users import hash_password
-from flintmq.definitions.line import BROKER
+from flintmq.definitions.change_line import BROKER
 from flintmq.ports import PermissionRecord, UserRecord
 from tests.support.rawamqp import method_frame
 

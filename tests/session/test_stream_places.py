@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flintmq.admin.errors import HttpError
-from flintmq.admin.held import Held
+from flintmq.admin.pulls import Held
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.pulls.service import BUSY, NO_QUEUE, PullRefused, PullService

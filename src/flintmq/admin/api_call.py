@@ -21,7 +21,7 @@ from flintmq.access.tags import NotAuthorised, sees_everything
 from flintmq.admin.arguments import json_object_any, path_name
 from flintmq.admin.auth import Caller
 from flintmq.admin.errors import HttpError
-from flintmq.definitions.line import Actor, Refused
+from flintmq.definitions.change_line import Actor, Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
 
 # what RabbitMQ calls the default exchange in paths

@@ -22,7 +22,7 @@ from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing, wa
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
 from flintmq.admin.messages import plain
-from flintmq.session import live
+from flintmq.session import operator_changes
 
 # channels that one slice of a loop tells about
 _AT_ONCE = 64
@@ -97,7 +97,7 @@ async def close_connection(call: Call) -> Response:
 
 def _close(call: Call, which: Callable[[Any], bool]) -> None:
     reason = call.request.headers.get("x-reason", "Closed via management plugin")
-    live.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
+    operator_changes.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
 
 
 async def connections_of(call: Call) -> Response:

@@ -28,12 +28,12 @@ from flintmq.admin.api import Api
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
 from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
-from flintmq.admin.held import Held
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.parts import Parts
 from flintmq.admin.publish import publish
+from flintmq.admin.pulls import Held
 from flintmq.admin.static import Console
 from flintmq.admin.v1 import V1
 from flintmq.admin.v1_queues import Turns

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flintmq.access.permissions import compile_pattern
-from flintmq.definitions.line import Refused
+from flintmq.definitions.change_line import Refused
 from flintmq.moves import shovels, upstreams
 from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
 

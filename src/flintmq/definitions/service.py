@@ -22,12 +22,12 @@ from flintmq.access import tags as rules
 from flintmq.access.hashes import hash_of, stored_hash
 from flintmq.access.token_user import TokenUser
 from flintmq.definitions import checks
+from flintmq.definitions.change_line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.definitions.checks import bad, members
-from flintmq.definitions.line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.session import live
+from flintmq.session import operator_changes
 from flintmq.store.sql.changes import Change, Delete, Save
 from flintmq.vhost.policies import made
 
@@ -192,7 +192,7 @@ class DefinitionsService:
             broker.users.gone(name)
             broker.permissions.forget_user(name)
             broker.quotas.put(LimitsRecord("user", name))
-            live.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
+            operator_changes.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
         self.on_links()
 
     # --- permissions ------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class DefinitionsService:
                 raise _not_found()
 
             def after(over: Callable[[], None]) -> None:
-                live.end_vhost(self._broker, name, lambda whole: over())
+                operator_changes.end_vhost(self._broker, name, lambda whole: over())
 
             return Plan([Delete(VhostRecord(name))], partial(self._vhost_gone, name), None, after)
 
@@ -440,7 +440,7 @@ class DefinitionsService:
             guarded("policies", f"queues of vhost {name!r}", vhost.follow_policies, QUEUE, some)
             for queue in [vhost.queues.get(one) for one in some]:
                 if queue is not None:
-                    live.keep_limits(self._broker, queue)
+                    operator_changes.keep_limits(self._broker, queue)
             if some:
                 return False
             some = list(islice(exchanges, FOLLOW_AT_ONCE))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flintmq.access import tags
-from flintmq.definitions.line import Refused
+from flintmq.definitions.change_line import Refused
 from flintmq.moves.hosts import HostRules
 from flintmq.moves.uri import MASK, Uri
 from flintmq.moves.values import read_uris

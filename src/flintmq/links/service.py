@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.config import Config
-from flintmq.definitions.line import BROKER
+from flintmq.definitions.change_line import BROKER
 from flintmq.guard import guarded
 from flintmq.links.process import Process
 from flintmq.links.rights import Rights, uris_in

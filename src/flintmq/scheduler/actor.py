@@ -30,8 +30,8 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
+from cython.cimports.flintmq.scheduler.actor_table import table_drop, table_get, table_remove, table_retire
 from cython.cimports.flintmq.scheduler.lines import mailbox_clear, mailbox_put, mailbox_remove, run_queue_put
-from cython.cimports.flintmq.scheduler.table import table_drop, table_get, table_remove, table_retire
 from cython.cimports.flintmq.scheduler.timers import timers_arm, timers_kick
 from cython.cimports.flintmq.scheduler.types import actor_system_t, actor_t, request_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t

@@ -44,9 +44,9 @@ from cython.cimports.flintmq.scheduler.actor import (
     shard_t,
     system_now,
 )
-from cython.cimports.flintmq.scheduler.figures import jain_index
+from cython.cimports.flintmq.scheduler.actor_table import table_some, table_sweep
 from cython.cimports.flintmq.scheduler.lines import mailbox_due, mailbox_expired, run_queue_put, run_queue_take
-from cython.cimports.flintmq.scheduler.table import table_some, table_sweep
+from cython.cimports.flintmq.scheduler.statistics import jain_index
 from cython.cimports.flintmq.scheduler.timers import timers_next, timers_sleep, timers_take, timers_take_any, timers_taken
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 

@@ -46,10 +46,10 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_now,
     worker_t,
 )
+from cython.cimports.flintmq.scheduler.actor_table import table_some
 from cython.cimports.flintmq.scheduler.deadlines import system_close_all, system_next_ns, system_tick, timers_run
-from cython.cimports.flintmq.scheduler.figures import histogram_quantile
 from cython.cimports.flintmq.scheduler.lines import run_queue_stop
-from cython.cimports.flintmq.scheduler.table import table_some
+from cython.cimports.flintmq.scheduler.statistics import histogram_quantile
 from cython.cimports.flintmq.scheduler.timers import timers_kick, timers_start
 from cython.cimports.flintmq.scheduler.worker import system_step, worker_run
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t

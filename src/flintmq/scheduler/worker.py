@@ -55,7 +55,6 @@ from cython.cimports.flintmq.scheduler.actor import (
     worker_t,
 )
 from cython.cimports.flintmq.scheduler.cpu_clock import thread_cpu_ns
-from cython.cimports.flintmq.scheduler.figures import histogram_add, histogram_quantile
 from cython.cimports.flintmq.scheduler.lines import (
     mailbox_due,
     mailbox_park,
@@ -66,6 +65,7 @@ from cython.cimports.flintmq.scheduler.lines import (
     run_queue_slice,
     run_queue_take,
 )
+from cython.cimports.flintmq.scheduler.statistics import histogram_add, histogram_quantile
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
 # nanoseconds: a shorter time is charged as it is; for more the CPU clock is asked, which costs half a microsecond

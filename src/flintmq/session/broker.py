@@ -29,7 +29,7 @@ from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside
 from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
-from flintmq.session import live, sweeps
+from flintmq.session import operator_changes, sweeps
 from flintmq.session.branch_queues import BranchQueues
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.events import Events
@@ -39,9 +39,9 @@ from flintmq.session.letters import Letters
 from flintmq.session.pausing import Pauses
 from flintmq.session.pending import Pending
 from flintmq.session.quotas import Quotas
+from flintmq.session.records import Consumer
 from flintmq.session.retries import Retries
 from flintmq.session.schedules import Schedules
-from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
@@ -198,7 +198,7 @@ class Broker:
         vhost.on_default_route_changed = partial(self._default_route_changed, name)
         vhost.on_queue_created = self._queue_created
         vhost.on_queue_deleted = self._queue_deleted
-        vhost.on_policy_changed = partial(live.follow_policy, self)
+        vhost.on_policy_changed = partial(operator_changes.follow_policy, self)
         vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
         self.events.watch(vhost)
         self.vhosts[name] = vhost
@@ -219,7 +219,7 @@ class Broker:
         if policy.is_stream:
             return self._new_stream(queue_id, spec)
         core = self._new_ordinary(queue_id, spec)
-        live.configure(core, policy)
+        operator_changes.configure(core, policy)
         return core
 
     def _new_ordinary(self, queue_id: int, spec: QueueSpec) -> QueueHandle:

@@ -28,6 +28,7 @@ from flintmq.session import commits, handshake, long_work, publishing
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.long_work import Works, ending
 from flintmq.session.methods import VERBS
+from flintmq.session.records import ChannelState, Consumer
 from flintmq.session.slow import (
     SETTLING_MULTIPLE,
     SETTLING_REQUEUE,
@@ -38,7 +39,6 @@ from flintmq.session.slow import (
     SLOW_ROUTE,
     SLOW_VERSION,
 )
-from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
 from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name

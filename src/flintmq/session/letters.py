@@ -26,7 +26,7 @@ from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.session import publishing
 from flintmq.session.expiry import STEP_NS
-from flintmq.session.line import ENTRY_BYTES, LINE_BYTES, Line
+from flintmq.session.message_line import ENTRY_BYTES, LINE_BYTES, Line
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, REJECTED
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from flintmq.session.expiry import STEP_NS
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
-    from flintmq.session.state import ChannelState, Consumer
+    from flintmq.session.records import ChannelState, Consumer
 
 # slices that are done before the request that makes them has had its turn: what takes no more is answered in the same pass
 AT_ONCE = 4

@@ -21,10 +21,10 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import long_work, replay, streams, sweeps
+from flintmq.session import long_work, replay, stream_consume, sweeps
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
+from flintmq.session.records import ChannelState, Consumer
 from flintmq.session.selecting import Choice, parse_choice
-from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
 from flintmq.vhost.arguments import check_consumer_timeout
@@ -331,7 +331,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-group': {group!r} is no string")
     seat = None
     if method.queue != REPLY_TO and queue.policy.is_stream:
-        seat = streams.open_seat(handler, number, queue, method, partial(_again, handler, number, method))
+        seat = stream_consume.open_seat(handler, number, queue, method, partial(_again, handler, number, method))
         if seat is None:
             return  # its group's place has to be on disk first: the whole request is made again then
     handler.consumer_came(consumer)

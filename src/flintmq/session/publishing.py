@@ -23,7 +23,7 @@ from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
 from flintmq.routing.message import MessageHeaders
-from flintmq.session import timed
+from flintmq.session import scheduled_publish
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, each_key
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
@@ -100,7 +100,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         told = properties.get("headers")
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
         headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content)
-        due_ms, reply_to = timed.due(connection, channel), None
+        due_ms, reply_to = scheduled_publish.due(connection, channel), None
         if due_ms < 0:
             due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)
             if changed is not header:
@@ -121,7 +121,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     if due_ms:
         if vhost.tracing:
             broker.tracer.published(handler, channel, connection.message(channel), keys, properties, {})
-        timed.schedule(handler, channel, due_ms)
+        scheduled_publish.schedule(handler, channel, due_ms)
         return
     try:
         found = broker.handles_for_keys(vhost, exchange_name, keys, headers)

@@ -20,7 +20,7 @@ from flintmq.clock import Clock
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
-from flintmq.session.line import ENTRY_BYTES, LINE_BYTES, Line
+from flintmq.session.message_line import ENTRY_BYTES, LINE_BYTES, Line
 
 # messages that come back between two looks at the time, some 30 us; and those of a deleted queue that end in one slice
 AT_ONCE = 32

@@ -41,7 +41,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     request_t,
     system_dispatch,
 )
-from cython.cimports.flintmq.scheduler.table import table_sweep
+from cython.cimports.flintmq.scheduler.actor_table import table_sweep
 from cython.cimports.flintmq.scheduler.deadlines import timers_run
 from cython.cimports.flintmq.scheduler.worker import worker_run
 

@@ -1,4 +1,4 @@
-"""Small histograms, and the index of fairness (see figures.pxd).
+"""Small histograms, and the index of fairness (see statistics.pxd).
 
 in: durations in nanoseconds. out: quantiles, Jain's index.
 

@@ -24,7 +24,7 @@ from flintmq.protocol.v0_9_1 import spec
 
 
 def due(connection: Connection, number: int) -> int:
-    """See timed.pyi."""
+    """See scheduled_publish.pyi."""
     channel: pointer[channel_t] = connection.channel(number)
     if channel.slow_publish & SLOWLY_ASKED:
         return -1
@@ -52,7 +52,7 @@ def _know(connection: Connection, handle: QueueHandle) -> object:
 
 
 def schedule(handler: object, channel: int, due_ms: int) -> None:
-    """See timed.pyi."""
+    """See scheduled_publish.pyi."""
     connection: Connection = handler.connection
     if connection.connection.timed != NULL:
         if timed_accept(connection, channel, due_ms):

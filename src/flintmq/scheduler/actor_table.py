@@ -1,4 +1,4 @@
-"""The table of actors (see table.pxd).
+"""The table of actors (see actor_table.pxd).
 
 in: keys. out: counted actors; retirement of idle ones.
 
@@ -126,7 +126,7 @@ def table_get(system: pointer[actor_system_t], space: uint32_t, a: uint64_t, b: 
         while actor != NULL and (actor.b != b or actor.a != a or actor.space != space):
             actor = actor.table_next
     if actor != NULL:
-        check(at_add32(address(actor.refs), 1) > 0, b"table I1 an actor in the table is referenced", actor.a, actor.b)
+        check(at_add32(address(actor.refs), 1) > 0, b"actor_table I1 an actor in the table is referenced", actor.a, actor.b)
         if weight and at_load32(address(actor.weight)) != weight:
             at_store32(address(actor.weight), weight)
     elif make and not at_load32(address(system.stopping)):
@@ -169,7 +169,7 @@ def _unlink(shard: pointer[shard_t], actor: pointer[actor_t]) -> bint:
             before = before.table_next
         before.table_next = actor.table_next
     actor.table_next = NULL
-    check(shard.count > 0, b"table I1 an actor that leaves was counted", shard.count, actor.a)
+    check(shard.count > 0, b"actor_table I1 an actor that leaves was counted", shard.count, actor.a)
     shard.count -= 1
     at_sub32(address(actor.system.actors), 1)
     return True
@@ -259,11 +259,11 @@ def table_some(system: pointer[actor_system_t], shard_number: uint32_t, actors: 
 
 def table_drop(actor: pointer[actor_t]) -> void:
     before: uint32_t = at_sub32(address(actor.refs), 1)
-    check(before > 0, b"table I2 an actor that is let go was referenced", before, actor.a)
+    check(before > 0, b"actor_table I2 an actor that is let go was referenced", before, actor.a)
     if before == 1:
         check(
             not actor.in_table and actor.mailbox.first == NULL and actor.again == NULL,
-            b"table I2 an actor that is freed is out of the table and has no request",
+            b"actor_table I2 an actor that is freed is out of the table and has no request",
             actor.in_table,
             actor.a,
         )
