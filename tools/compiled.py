@@ -39,7 +39,7 @@ APART = {
     "tests/oracle/log.py": "the second reader of the format",
     "tests/oracle/records.py": "the second reader of the format",
     "src/flintmq/store/log/inspect.py": "record.pxd is no module of Python's",
-    "src/flintmq/store/log/inspect_records.py": "record.pxd is no module of Python's",
+    "src/flintmq/store/log/record_fields.py": "record.pxd is no module of Python's",
     "src/flintmq/protocol/v0_9_1/spec.py": "generated for Python, as ids.pxd is for compiled modules",
     "src/flintmq/transactions/bulk.py": "knows the ports only",
     "src/flintmq/dataplane/sets.py": "may not know the pipeline, whose rows they are",

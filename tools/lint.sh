@@ -13,4 +13,5 @@ $bin/python tools/waits.py
 $bin/python tools/compiled.py
 $bin/python tools/tidy.py
 $bin/python tools/checks.py
+$bin/python tools/unused.py
 echo "lint: ok"

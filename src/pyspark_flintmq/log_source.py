@@ -371,8 +371,8 @@ def _consumers(options: LogOptions, batch: pa.RecordBatch, path: str, start: int
     import pyarrow.compute as pc
 
     from flintmq.store.log.containers import MESSAGES
-    from flintmq.store.log.inspect_records import Record, fields_of
     from flintmq.store.log.reader import record_in
+    from flintmq.store.log.record_fields import Record, fields_of
 
     rows = []
     named = batch.filter(pc.equal(batch.column("kind"), _NAME)).column("lsn").to_pylist()

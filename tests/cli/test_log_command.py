@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from flintmq.cli.log import log
 from flintmq.cli.main import cli
 from flintmq.errors import OperatorError
-from flintmq.store.log.inspect_records import TYPE_NAMES
+from flintmq.store.log.record_fields import TYPE_NAMES
 from tests.support import logbytes as lb
 from tests.support.logstore import StoreBytes, sample
 

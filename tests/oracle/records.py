@@ -1,7 +1,7 @@
 """Records of the log as plain Python reads them: an independent reading of docs/FORMAT.md, for tests.
 
 in: bytes of a record. out: `Record`s with their type's fields by name. Nothing here is shared with the compiled writer and reader, so
-that they check each other; the fields by name have their lines in common with `store/log/inspect_records`, which this does not
+that they check each other; the fields by name have their lines in common with `store/log/record_fields`, which this does not
 check. No length found in the bytes is trusted before it is compared with what is there.
 """
 

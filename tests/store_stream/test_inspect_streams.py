@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from flintmq.cli.log import log
 from flintmq.clock import SystemClock
 from flintmq.store.log.inspect import open_store
-from flintmq.store.log.inspect_records import STREAM_MESSAGE, Record, content_parts, fields_of
+from flintmq.store.log.record_fields import STREAM_MESSAGE, Record, content_parts, fields_of
 from flintmq.store.log_store import LogStore
 from tests.store_stream.rig import UUID, filtered, header
 

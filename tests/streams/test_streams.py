@@ -254,7 +254,7 @@ def test_lost_header_joins_others() -> None:
     full = consumer.deliver_full()
     assert full is not None and full[:2] == (1, b"x")
     told = b"\x0dx-stream-lostl" + struct.pack(">q", 1)
-    assert full[5] == head[:19] + struct.pack(">I", len(table) + 23) + told + table + b"\x02"
+    assert full[5] == head[:19] + struct.pack(">I", len(table) + 23) + table + told + b"\x02"
 
 
 @pytest.mark.parametrize("damaged", [False, True])

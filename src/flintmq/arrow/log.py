@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from flintmq.arrow import schema
 from flintmq.arrow.scan import scan_container
 from flintmq.errors import StoreError
-from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log import record_fields as kinds
 from flintmq.store.log.containers import HEADER_SIZE, TRANSACTIONS, read_header, sequence_of
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.scan import LogScan

@@ -59,7 +59,7 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     stream_head,
     stream_head_t,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look, stream_told
+from cython.cimports.flintmq.store.stream.stream_places import OFFSET_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy
@@ -166,18 +166,18 @@ class StreamFiles:
             if step != STEP_RECORD:
                 reader_return(reader, address(before))
                 break
-            told = PLACE_UNKNOWN
+            told = OFFSET_UNKNOWN
             beyond = False
             if lsn:
                 beyond = reader.block > lsn
             elif reader_inside(reader, reader.at, address(record)):
                 told = stream_told(address(record))
-                beyond = record.time_us >= us if us else told != PLACE_UNKNOWN and told > offset
+                beyond = record.time_us >= us if us else told != OFFSET_UNKNOWN and told > offset
             if beyond:
                 if before.block:
                     reader_return(reader, address(before))
                 break
-            if us == 0 and told != PLACE_UNKNOWN:
+            if us == 0 and told != OFFSET_UNKNOWN:
                 self.hint_offset = told
                 self.hint_block = reader.block
             reader.at = reader.block_end

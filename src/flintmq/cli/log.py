@@ -19,8 +19,8 @@ from flintmq.cli.store import store_locked
 
 if TYPE_CHECKING:
     from flintmq.store.log.inspect import Damage, Log, StoreView
-    from flintmq.store.log.inspect_records import Record
     from flintmq.store.log.inspect_state import State
+    from flintmq.store.log.record_fields import Record
 
 EX_OK, EX_DATA = 0, 65
 # Findings on the terminal; --json tells all that were kept.
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fields(record: Record, number: int, bodies: bool, for_json: bool) -> dict[str, Any]:
-    from flintmq.store.log.inspect_records import Malformed, content_parts, fields_of
+    from flintmq.store.log.record_fields import Malformed, content_parts, fields_of
 
     try:
         values = fields_of(record, number)
@@ -114,7 +114,7 @@ def _fields(record: Record, number: int, bodies: bool, for_json: bool) -> dict[s
 
 def record_line(source: Log, record: Record, bodies: bool, for_json: bool) -> str:
     """One record as one line."""
-    from flintmq.store.log.inspect_records import LAST, time_text
+    from flintmq.store.log.record_fields import LAST, time_text
 
     container, offset = divmod(record.lsn, source.container_size)
     own = _fields(record, source.number, bodies, for_json)
@@ -406,7 +406,7 @@ def queue_names(view: StoreView) -> dict[str, str]:
 
 
 def _stats_lines(figures: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
-    from flintmq.store.log.inspect_records import time_text
+    from flintmq.store.log.record_fields import time_text
 
     for name, part in figures["logs"].items():
         yield f"{name}: {part['containers']} containers, {part['bytes']:,} bytes on disk, base LSN {part['base']}, tail LSN {part['tail']}"

@@ -16,7 +16,7 @@ from cython import address, cast, cfunc, declare, double, exceptval, nogil, poin
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.types import GROUPS_SORTED, GROUPS_STICKY, message_groups_t
-from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_INTEGER, KIND_NULL, KIND_TEXT, program_value, value_t
+from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_NULL, KIND_TEXT, program_value, value_octets, value_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
@@ -26,8 +26,6 @@ STEPS = declare(int64_t, 65_536)
 SORT_NONE = declare(uint8_t, 0)
 SORT_NUMBER = declare(uint8_t, 1)
 SORT_TEXT = declare(uint8_t, 2)
-# integers that a double is exact for, and beyond which its conversion is not defined
-EXACT = declare(double, 9.0e18)
 
 _keys = declare(uint64_t[2])
 
@@ -63,7 +61,7 @@ def groups_key(groups: pointer[message_groups_t], content: pointer[content_t], k
     value: value_t
     steps: int64_t = STEPS
     text: pointer[cython.const[uint8_t]]
-    size: uint32_t = 8
+    size: uint32_t = 0
     program_value(groups.name, content, address(steps), address(value))
     key.loose = groups.mode == GROUPS_SORTED or (groups.mode == GROUPS_STICKY and value.kind == KIND_NULL)
     key.size = 0
@@ -71,18 +69,7 @@ def groups_key(groups: pointer[message_groups_t], content: pointer[content_t], k
         _sort_text(address(value), key)
         key.hash = siphash(_keys[0], _keys[1], key.text, key.size, 2, 4) | 1
         return
-    if value.kind == KIND_FLOAT and -EXACT < value.number < EXACT and cast(double, cast(int64_t, value.number)) == value.number:
-        value.kind = KIND_INTEGER  # as selectors compare them
-        value.integer = cast(int64_t, value.number)
-    if value.kind == KIND_TEXT:
-        text = value.text
-        size = value.size
-    elif value.kind == KIND_FLOAT:
-        text = cast(pointer[uint8_t], address(value.number))
-    else:
-        text = cast(pointer[uint8_t], address(value.integer))
-        if value.kind == KIND_NULL:
-            size = 0
+    text = value_octets(address(value), address(size))
     key.hash = siphash(_keys[0] ^ value.kind, _keys[1], text, size, 2, 4) | 1
 
 

@@ -64,11 +64,3 @@ def new_grouped(
 
 def restore_groups(handle: QueueHandle) -> None:
     groups_read_all(handle.queue)
-
-
-def group_count(handle: QueueHandle) -> int:
-    return handle.queue.message_groups.by_hash.count
-
-
-def group_places(handle: QueueHandle) -> int:
-    return handle.queue.message_groups.positions

@@ -24,9 +24,3 @@ def new_grouped(
 
 def restore_groups(handle: QueueHandle) -> None:
     """After a restart, before anybody consumes: groups of the entries that are there are read when consumers come to them. O(levels)."""
-
-def group_count(handle: QueueHandle) -> int:
-    """Groups that the queue knows."""
-
-def group_places(handle: QueueHandle) -> int:
-    """Places that the groups keep for entries, those of entries that are gone included until they are passed over."""

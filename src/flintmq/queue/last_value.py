@@ -22,7 +22,7 @@ import logging
 import os
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, double, exceptval, gil, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
@@ -47,13 +47,11 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
 )
 from cython.cimports.flintmq.selectors.program import (
-    KIND_FLOAT,
-    KIND_INTEGER,
     KIND_NULL,
-    KIND_TEXT,
     program_decref,
     program_of_header,
     program_value,
+    value_octets,
     value_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
@@ -80,24 +78,15 @@ def _hashes(kind: pointer[last_value_t], content: pointer[content_t], first: poi
     """False: the message has no value."""
     value: value_t
     steps: int64_t = STEPS
-    text: pointer[cython.const[uint8_t]]
-    size: uint32_t = 8
+    octets: pointer[cython.const[uint8_t]]
+    size: uint32_t = 0
     program_value(kind.name, content, address(steps), address(value))
     if value.kind == KIND_NULL:
         return False
-    if value.kind == KIND_FLOAT and cast(double, cast(int64_t, value.number)) == value.number:
-        value.kind = KIND_INTEGER  # as selectors compare them
-        value.integer = cast(int64_t, value.number)
-    if value.kind == KIND_TEXT:
-        text = value.text
-        size = value.size
-    elif value.kind == KIND_FLOAT:
-        text = cast(pointer[uint8_t], address(value.number))
-    else:
-        text = cast(pointer[uint8_t], address(value.integer))
+    octets = value_octets(address(value), address(size))
     # Kinds differ: a text is never equal to a number.
-    first[0] = siphash(_keys[0] ^ value.kind, _keys[1], text, size, 2, 4) | 1
-    second[0] = siphash(_keys[2] ^ value.kind, _keys[3], text, size, 2, 4)
+    first[0] = siphash(_keys[0] ^ value.kind, _keys[1], octets, size, 2, 4) | 1
+    second[0] = siphash(_keys[2] ^ value.kind, _keys[3], octets, size, 2, 4)
     return True
 
 

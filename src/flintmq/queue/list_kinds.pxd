@@ -6,14 +6,12 @@ from flintmq.queue.types cimport list_t, queue_t
 cpdef enum:                     # entry-list kinds
     LIST_STANDARD = 0
     LIST_PRIORITY = 1
-    LIST_SORTED = 2             # extension point: reserved
-    LIST_LAST_VALUE = 3         # extension point: reserved
 
 cpdef enum:                     # how a message priority becomes a level
     LEVEL_RABBITMQ = 0          # x-max-priority m: m+1 levels, min(p, m); absent = 0
     LEVEL_QPID = 1              # x-qpid-priorities n: clamp(p - max(0, 5 - ceil(n/2)), 0, n-1); absent = 4
 
-# False when out of memory or when `kind` is reserved.
+# False when out of memory, or when `kind` is none of these.
 cdef bint list_init(list_t *entries, int kind, int levels, int level_rule) noexcept nogil
 
 # Tells the kind of an entry that is available for the first time; content: NULL when it is not at hand. No lock of the queue is held.

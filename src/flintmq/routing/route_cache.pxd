@@ -14,9 +14,6 @@ cpdef enum:                   # destination_t.flags
     DEST_STREAM = 16          # a stream: its confirm waits for a ticket of the log port
     DEST_SCHEDULE = 32        # the queue of scheduled messages: what is placed there has its time already
 
-cdef enum:                    # route_t.flags
-    ROUTE_ALTERNATE = 1       # only informative
-
 cdef struct destination_t:
     queue_t *queue            # counted reference
     uint32_t flags            # DEST_*

@@ -113,6 +113,23 @@ cdef uint64_t program_hash(program_t *program, content_t *content, int64_t *step
 cdef program_t *program_of_header(const uint8_t *name, uint32_t size) noexcept nogil
 # The value of its first name in this message; its text is good as long as the content.
 cdef void program_value(program_t *program, content_t *content, int64_t *steps, value_t *out) noexcept nogil
+# The octets that stand for a value: equal ones for equal values, of numbers of the two kinds, too (the value becomes an integer where it
+# can). Good as long as the value and its content.
+cdef inline const uint8_t *value_octets(value_t *value, uint32_t *size) noexcept nogil:
+    size[0] = 8
+    # 9e18: beyond it the conversion of a double is not defined.
+    if value.kind == KIND_FLOAT and -9.0e18 < value.number < 9.0e18 and <double><int64_t>value.number == value.number:
+        value.kind = KIND_INTEGER  # as selectors compare them
+        value.integer = <int64_t>value.number
+    if value.kind == KIND_TEXT:
+        size[0] = value.size
+        return value.text
+    if value.kind == KIND_NULL:
+        size[0] = 0
+    if value.kind == KIND_FLOAT:
+        return <uint8_t *>&value.number
+    return <uint8_t *>&value.integer
+
 cdef void program_incref(program_t *program) noexcept nogil
 cdef void program_decref(program_t *program) noexcept nogil
 

@@ -25,6 +25,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.core.counters import counters_t
+from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.codec import decode_method_at, encode_method
 from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     FEED_ERROR,
@@ -91,7 +92,6 @@ from cython.cimports.flintmq.session.channel import (
     channels_remove,
     session_sink,
 )
-from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import note_delivery, write_get_ok
 from cython.cimports.flintmq.session.settlement import (
     channel_pass_on,
@@ -665,7 +665,7 @@ class Connection:
             item.delivered_us = wall_us()
         counted: pointer[content_t] = NULL
         if delivery.delivery_count and handle.queue.returns & RETURNS_COUNTED:
-            counted = content_with_count(self.connection.arena, delivery.content, delivery.delivery_count)
+            counted = content_with_field(self.connection.arena, delivery.content, b"x-delivery-count", delivery.delivery_count)
             if counted != NULL:
                 delivery.content = counted
         written: bint = write_get_ok(

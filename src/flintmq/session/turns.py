@@ -22,6 +22,7 @@ from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
 from cython.cimports.flintmq.queue.limits import queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
@@ -36,7 +37,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_settle,
 )
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
-from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.placing import drop_head
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, unacked_add
@@ -253,7 +253,7 @@ def _target_turn(
         counted = NULL
         seen = delivery.content
         if delivery.delivery_count and consumer.queue.returns & RETURNS_COUNTED:
-            counted = content_with_count(connection.arena, delivery.content, delivery.delivery_count)
+            counted = content_with_field(connection.arena, delivery.content, b"x-delivery-count", delivery.delivery_count)
             if counted != NULL:
                 delivery.content = counted
         _send(connection, channel, subscription, consumer, address(delivery))

@@ -14,7 +14,6 @@ cpdef enum:                   # how a message of the source is settled
     SETTLE_CONFIRMED = 2      # on-confirm
 
 cdef enum:
-    ROUTE_MAX = 516           # bytes of an exchange and a routing key as they stand on the wire
     CONFIRM_SIZE = 21             # bytes of the frame of an ack or nack
 
 cdef class Mover:

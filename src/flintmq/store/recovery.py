@@ -666,7 +666,7 @@ class Recovery:
             )
 
     def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes, time_us: int) -> None:
-        """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
+        """Takes in one record of the transaction log. Raises: Malformed for fields that make no sense."""
         work_gap_end(address(self._work), lsn)
         if not read_record(self.transactions, self.notes, lsn, kind, tx_id, data, time_us):
             # From where the log ended when this start began: the note itself may stand in the next container.

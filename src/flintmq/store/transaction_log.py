@@ -23,10 +23,27 @@ from typing import Any, NamedTuple
 from flintmq.errors import StoreError
 from flintmq.invariant import check
 from flintmq.ports import TxState
+from flintmq.store.log.containers import TRANSACTIONS
+from flintmq.store.log.record_fields import (
+    ACQUIRE_SET,
+    COMMIT,
+    DTX_START,
+    END,
+    HEURISTIC,
+    HEURISTICS,
+    NOTE,
+    PREPARE,
+    ROLLBACK,
+    TX_COPY,
+    TX_DELETE,
+    TX_START,
+    TX_STATES,
+    is_known,
+    own_fields,
+)
 
 XID_BYTES_MAX = 512
 
-DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 # state numbers of Tx-Copy
 STATES = (TxState.OPEN, TxState.PREPARED, TxState.COMMITTED, TxState.ROLLED_BACK)
 # rows in one Acquire-Set: it must fit into the smallest write buffer
@@ -317,6 +334,8 @@ def _set_of(rows: Sequence[Row], consumer_id: int) -> bytes:
 
 # states of a transaction, as Tx-Copy writes them
 OPEN, PREPARED, COMMITTED, ROLLED_BACK = 1, 2, 3, 4
+STATE_NUMBERS = {text: number for number, text in TX_STATES.items()}
+HEURISTIC_NUMBERS = {text: number for number, text in HEURISTICS.items()}
 
 
 @dataclass(slots=True)
@@ -373,78 +392,60 @@ def in_call_order(found: list[Any]) -> list[Any]:
     return ordered
 
 
-def _rows(data: bytes, at: int) -> list[tuple[int, int, int]]:
-    count = struct.unpack_from("<I", data, at)[0]
-    if at + 8 + 24 * count > len(data):
-        raise ValueError("rows of a Commit run past its end")
-    return [struct.unpack_from("<QQQ", data, at + 8 + 24 * n) for n in range(count)]
-
-
-def _xid(data: bytes, at: int) -> bytes:
-    length = struct.unpack_from("<H", data, at)[0]
-    if at + 2 + length > len(data):
-        raise ValueError("an xid runs past the end of its record")
-    return data[at + 2 : at + 2 + length]
-
-
 def read_record(
     table: dict[int, RecoveredTx], notes: dict[tuple[int, bytes], bytes], lsn: int, kind: int, tx_id: int, data: bytes, time_us: int
 ) -> bool:
     """Takes one record of the transaction log into the table of transactions and the notes. False: a note that says nothing (a filler).
 
-    Raises: ValueError, struct.error for fields that make no sense.
+    Raises: Malformed for fields that make no sense.
     """
-    if kind == TX_START:
-        table[lsn] = RecoveredTx(lsn)
+    if not is_known(kind, TRANSACTIONS):
         return True
-    if kind == DTX_START:
-        table[lsn] = RecoveredTx(lsn, _xid(data, 0))
-        return True
-    if kind == NOTE:
-        note_kind, key_len, value_len = struct.unpack_from("<HHI", data)
-        if 8 + key_len + value_len > len(data):
-            raise ValueError("a Note runs past its end")
-        if note_kind == NOTE_RUN:
+    values = own_fields(kind, data, TRANSACTIONS)
+    if kind in (TX_START, DTX_START):
+        table[lsn] = RecoveredTx(lsn, values.get("xid", b""))
+    elif kind == NOTE:
+        if values["kind"] == NOTE_RUN:
             return False
-        key = (note_kind, data[8 : 8 + key_len])
-        value = data[8 + key_len : 8 + key_len + value_len]
-        if value:
-            notes[key] = value
+        key = (values["kind"], values["key"])
+        if values["value"]:
+            notes[key] = values["value"]
         else:
             notes.pop(key, None)
-        return True
-    if kind == TX_COPY:
-        state, heuristic, ended = data[0], data[1], data[2]
-        if not OPEN <= state <= ROLLED_BACK:
-            raise ValueError(f"a Tx-Copy has state {state}")
-        xid = _xid(data, 4)
-        at = 6 + len(xid) + 3 & ~3
-        rows = _rows(data, at)
-        copied = table[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
-        if data[3] & 1:
-            at += 8 + 24 * len(rows)
-            copied.sets = _rows(data, at)
-            copied.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
-        return True
-    tx = table.get(tx_id)
-    if tx is None:
-        return True  # it was deleted, and the base has passed its start
+    elif kind == TX_COPY:
+        table[tx_id] = RecoveredTx(
+            tx_id,
+            values["xid"],
+            STATE_NUMBERS[values["state"]],
+            values["rows"],
+            HEURISTIC_NUMBERS[values["heuristic"]],
+            values["ended"],
+            sets=values.get("sets", []),
+            consumer_id=values.get("consumer", 0),
+        )
+    elif tx_id in table:  # else it was deleted, and the base has passed its start
+        _follow(table, tx_id, kind, values, time_us)
+    return True
+
+
+def _follow(table: dict[int, RecoveredTx], tx_id: int, kind: int, values: dict[str, Any], time_us: int) -> None:
+    """A record of a transaction that the log still has."""
+    tx = table[tx_id]
     if kind == PREPARE:
         tx.state = PREPARED
     elif kind == COMMIT:
         tx.state = COMMITTED
-        tx.rows = _rows(data, 0)
+        tx.rows = values["rows"]
     elif kind == ROLLBACK:
         tx.state = ROLLED_BACK
     elif kind == END:
         tx.ended = True
         tx.sets = []
     elif kind == ACQUIRE_SET:
-        tx.sets += _rows(data, 0)
-        tx.consumer_id = struct.unpack_from("<I", data, 4)[0]
+        tx.sets += values["sets"]
+        tx.consumer_id = values["consumer"]
         tx.acquired_us = time_us
     elif kind == HEURISTIC:
-        tx.heuristic = data[0]
+        tx.heuristic = HEURISTIC_NUMBERS[values["outcome"]]
     elif kind == TX_DELETE:
         del table[tx_id]
-    return True

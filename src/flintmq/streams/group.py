@@ -25,6 +25,7 @@ from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unl
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import NS_PER_MS
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import credit_give_back, credit_take
 from cython.cimports.flintmq.queue.types import REASON_REJECT, consumer_t, delivery_t
@@ -45,7 +46,6 @@ from cython.cimports.flintmq.streams.cursor import (
     stream_now,
     stream_now_exactly,
 )
-from cython.cimports.flintmq.streams.lost_header import content_with_lost
 from cython.cimports.flintmq.streams.types import (
     DEAD_LIMIT,
     GROUP_NAME_MAX,
@@ -206,7 +206,7 @@ def _hand_out(
     if group.fresh.lost:
         if group.arena == NULL:
             group.arena = arena_new()
-        told = content_with_lost(group.arena, content, group.fresh.lost) if group.arena != NULL else NULL
+        told = content_with_field(group.arena, content, b"x-stream-lost", group.fresh.lost) if group.arena != NULL else NULL
         if told != NULL:
             content_decref(content)
             content = told
@@ -483,7 +483,10 @@ def open_push(opens: pointer[open_list_t], offset: uint64_t) -> pointer[open_t]:
     return item
 
 
-def open_find(opens: pointer[open_list_t], offset: uint64_t) -> pointer[open_t]:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _at_or_above(opens: pointer[open_list_t], offset: uint64_t) -> uint32_t:
     low: uint32_t = opens.start
     high: uint32_t = opens.end
     middle: uint32_t
@@ -493,9 +496,14 @@ def open_find(opens: pointer[open_list_t], offset: uint64_t) -> pointer[open_t]:
             low = middle + 1
         else:
             high = middle
-    if low == opens.end or opens.items[low].offset != offset or opens.items[low].state == OPEN_DONE:
+    return low
+
+
+def open_find(opens: pointer[open_list_t], offset: uint64_t) -> pointer[open_t]:
+    i: uint32_t = _at_or_above(opens, offset)
+    if i == opens.end or opens.items[i].offset != offset or opens.items[i].state == OPEN_DONE:
         return NULL
-    return address(opens.items[low])
+    return address(opens.items[i])
 
 
 @cfunc
@@ -540,22 +548,6 @@ def open_become(opens: pointer[open_list_t], item: pointer[open_t], state: uint8
         opens.start = 0
         opens.end = 0
         opens.due_low = 0
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _at_or_above(opens: pointer[open_list_t], offset: uint64_t) -> uint32_t:
-    low: uint32_t = opens.start
-    high: uint32_t = opens.end
-    middle: uint32_t
-    while low < high:
-        middle = low + (high - low) // 2
-        if opens.items[middle].offset < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def open_first_ready(opens: pointer[open_list_t]) -> pointer[open_t]:

@@ -28,6 +28,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
     NOTIFY_DONE,
@@ -80,7 +81,6 @@ from cython.cimports.flintmq.streams.group import (
     group_take,
     group_tick,
 )
-from cython.cimports.flintmq.streams.lost_header import content_with_lost
 from cython.cimports.flintmq.streams.types import READ_ASKED, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
@@ -199,7 +199,7 @@ def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: point
             if seat.own.lost:
                 if seat.arena == NULL:
                     seat.arena = arena_new()
-                told = content_with_lost(seat.arena, seat.lent, seat.own.lost) if seat.arena != NULL else NULL
+                told = content_with_field(seat.arena, seat.lent, b"x-stream-lost", seat.own.lost) if seat.arena != NULL else NULL
                 if told != NULL:
                     content_decref(seat.lent)
                     seat.lent = told

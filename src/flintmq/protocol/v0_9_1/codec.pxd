@@ -20,7 +20,6 @@ from flintmq.protocol.v0_9_1.tables cimport decode_table_at
 cdef enum:                      # letters of Method.WIRE
     WIRE_RESERVED = 45          # -
     WIRE_TABLE = 70             # F
-    WIRE_LONGSTR = 83           # S
     WIRE_BIT = 98               # b
     WIRE_SHORT = 104            # h
     WIRE_LONG = 108             # l

@@ -16,30 +16,10 @@ from __future__ import annotations
 import cython
 from cython import NULL, cast, cfunc, p_char, p_void, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.flintmq.core.header_field import value_size
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
-from cython.cimports.flintmq.protocol.v0_9_1.tables import (
-    TYPE_ARRAY,
-    TYPE_BOOL,
-    TYPE_BYTES,
-    TYPE_DECIMAL,
-    TYPE_DOUBLE,
-    TYPE_FLOAT,
-    TYPE_INT8,
-    TYPE_INT16,
-    TYPE_INT32,
-    TYPE_INT64,
-    TYPE_INT64_QPID,
-    TYPE_LONGSTR,
-    TYPE_TABLE,
-    TYPE_TIMESTAMP,
-    TYPE_UINT8,
-    TYPE_UINT16,
-    TYPE_UINT32,
-    TYPE_VOID,
-    be_load,
-    syntax_error,
-)
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint64_t
+from cython.cimports.flintmq.protocol.v0_9_1.tables import be_load, syntax_error
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 
 from flintmq.protocol.v0_9_1.spec import BASIC_PROPERTIES, CLASS_BASIC
 
@@ -49,32 +29,8 @@ _INT64_MAX = 2**63 - 1
 
 
 def value_end(at: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]]) -> pointer[cython.const[uint8_t]]:
-    kind: uint8_t
-    size: uint64_t = 0
-    if at >= end:
-        return NULL
-    kind = at[0]
-    at += 1
-    if kind == TYPE_LONGSTR or kind == TYPE_BYTES or kind == TYPE_TABLE or kind == TYPE_ARRAY:
-        if end - at < 4:
-            return NULL
-        size = be_load(at, 4)
-        at += 4
-    elif kind == TYPE_BOOL or kind == TYPE_INT8 or kind == TYPE_UINT8:
-        size = 1
-    elif kind == TYPE_INT16 or kind == TYPE_UINT16:
-        size = 2
-    elif kind == TYPE_INT32 or kind == TYPE_UINT32 or kind == TYPE_FLOAT:
-        size = 4
-    elif kind == TYPE_INT64 or kind == TYPE_INT64_QPID or kind == TYPE_DOUBLE or kind == TYPE_TIMESTAMP:
-        size = 8
-    elif kind == TYPE_DECIMAL:
-        size = 5
-    elif kind != TYPE_VOID:
-        return NULL
-    if cast(uint64_t, end - at) < size:
-        return NULL
-    return at + size
+    size: uint32_t = value_size(at, cast(uint64_t, end - at)) if at < end else 0
+    return at + size if size else NULL
 
 
 @cfunc

@@ -33,8 +33,8 @@ from flintmq.store.log.containers import (
     ContainerHeader,
     read_header,
 )
-from flintmq.store.log.inspect_records import HEADER, HEADER_SIZE, STREAM_MESSAGE, TYPE_NAMES, Malformed, Record, aligned, fields_of
 from flintmq.store.log.reader import begun_at, blocks_in, record_in, records_in
+from flintmq.store.log.record_fields import HEADER, HEADER_SIZE, STREAM_MESSAGE, TYPE_NAMES, Malformed, Record, aligned, fields_of
 
 BLOCK_HEADER = 64
 
@@ -49,7 +49,7 @@ SEQUENCE_MAX = 1 << 33
 LIVE_READS = 5
 LIVE_PAUSE_S = 0.05
 
-EX_USAGE, EX_DATA, EX_UNAVAILABLE, EX_IO = 64, 65, 69, 74
+EX_USAGE, EX_DATA, EX_IO = 64, 65, 74
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log import record_fields as kinds
 from flintmq.store.log.inspect import Damage, Log, StoreView
-from flintmq.store.log.inspect_records import Malformed, Record, fields_of
+from flintmq.store.log.record_fields import Malformed, Record, fields_of
 
 # At most so many findings of one kind are listed one by one.
 LISTED_MAX = 1000

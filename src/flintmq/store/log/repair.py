@@ -19,11 +19,11 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from flintmq.errors import OperatorError
-from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log import record_fields as kinds
 from flintmq.store.log.containers import SECTOR, SUFFIX, TRANSACTIONS, ContainerHeader
 from flintmq.store.log.inspect import BLOCK_HEADER, EX_DATA, EX_IO, LOGS, Block, Damage, Log, StoreView
-from flintmq.store.log.inspect_records import HEADER_SIZE, Malformed, Record, aligned, fields_of
 from flintmq.store.log.reader import block_bytes, blocks_in, sealed
+from flintmq.store.log.record_fields import HEADER_SIZE, Malformed, Record, aligned, fields_of
 
 # The id that filler records speak of: below the first container, so no message or transaction ever has it.
 NOBODY = 1

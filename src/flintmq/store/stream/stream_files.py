@@ -81,7 +81,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_t,
     stream_visible,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN
+from cython.cimports.flintmq.store.stream.stream_places import OFFSET_PENDING, OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_reader import (
     stream_find_time,
     stream_first_of,
@@ -371,7 +371,7 @@ class Stream(StreamSource):
         tail: uint64_t = scan.tail
         last_block: uint64_t = scan.last_block
         following: uint64_t = found.next
-        first: uint64_t = PLACE_UNKNOWN
+        first: uint64_t = OFFSET_UNKNOWN
         first_us: uint64_t = 0
         hidden: uint64_t = 0
         sequence: uint64_t
@@ -418,9 +418,9 @@ class Stream(StreamSource):
         for number in here:
             sequence = number
             first = self._first_of(sequence, address(first_us))
-            if first != PLACE_UNKNOWN:
+            if first != OFFSET_UNKNOWN:
                 break
-        if first == PLACE_UNKNOWN or first > following:
+        if first == OFFSET_UNKNOWN or first > following:
             first = following
         stream.next = following
         stream.hot_first = stream.hot_kept = stream.hot_end = following
@@ -439,7 +439,7 @@ class Stream(StreamSource):
         for number in reversed(here):
             sequence = number
             first = self._first_of(sequence, address(first_us))
-            if first != PLACE_UNKNOWN and first != PLACE_NONE:
+            if first != OFFSET_UNKNOWN and first != OFFSET_PENDING:
                 return first + (at - sequence * size) // STREAM_RECORD_LEAST + 1
         # A log whose first block never became durable is empty. If containers went before, or something is damaged, that is not so.
         return NEVER if here[0] != 1 or self.damage else 0
@@ -653,10 +653,10 @@ class Stream(StreamSource):
             first = self._first_of(following, address(first_us))
             if not (max_bytes and stream_bytes(self.stream) > max_bytes) and not (first_us and first_us < oldest_us):
                 break
-            while first == PLACE_UNKNOWN and following < at_load64(address(managed.log.base_durable)) // size:
+            while first == OFFSET_UNKNOWN and following < at_load64(address(managed.log.base_durable)) // size:
                 following += 1  # it can't be read
                 first = self._first_of(following, address(first_us))
-            if first == PLACE_UNKNOWN or first == PLACE_NONE:
+            if first == OFFSET_UNKNOWN or first == OFFSET_PENDING:
                 break
             if first > at_load64(address(self.stream.first)):
                 at_store64(address(self.stream.first), first)

@@ -57,7 +57,7 @@ cdef struct hot_t:              # one message of the hot window
     uint32_t filter_size
 
 cdef struct place_t:            # what is known of one container
-    uint64_t first_offset       # of the first message that starts in it or behind it; PLACE_UNKNOWN: not looked at yet
+    uint64_t first_offset       # of the first message that starts in it or behind it; OFFSET_UNKNOWN: not looked at yet
     uint64_t first_us           # wall clock of its first record
 
 cdef struct stream_t:

@@ -28,18 +28,18 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
+from cython.cimports.flintmq.core.byte_order import put64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
     CONTENT_SHARED,
     arena_new,
     arena_t,
-    content_body,
     content_decref,
     content_header,
     content_incref,
-    content_route,
     content_t,
 )
+from cython.cimports.flintmq.core.header_field import parts_of, parts_t
 from cython.cimports.flintmq.queue.types import log_port_t
 from cython.cimports.flintmq.store.log.log import (
     PIECE_MAX,
@@ -63,9 +63,8 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     STREAM_FIXED,
     STREAM_NO_FILTER,
     stream_content,
-    stream_put_offset,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN
+from cython.cimports.flintmq.store.stream.stream_places import OFFSET_UNKNOWN
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
@@ -295,6 +294,7 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
     log: pointer[log_t] = stream.dirty.log
     arena: pointer[arena_t] = cast(pointer[arena_t], stream_arena_slot()[0])
     hot: pointer[content_t]
+    parts: parts_t
     at: pointer[uint8_t] = NULL
     entry: pointer[hot_t]
     value: pointer[cython.const[uint8_t]] = NULL
@@ -312,21 +312,8 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
         if arena == NULL:
             return STREAM_FAILED
         stream_arena_slot()[0] = arena
-    hot = stream_content(
-        arena,
-        content_route(content),
-        content.route_len,
-        content_header(content),
-        content.header_len,
-        content_body(content) if content.body_len else NULL,
-        content.body_len,
-        content.flags,
-        content.priority,
-        0,
-        address(at),
-        address(filter_at),
-        address(filter_size),
-    )
+    parts_of(content, address(parts))
+    hot = stream_content(arena, address(parts), 0, address(at), address(filter_at), address(filter_size))
     if hot == NULL:
         return STREAM_FAILED
     if filter_at:
@@ -354,7 +341,7 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
     offset = stream.next
     stream.next = offset + 1
     if at != NULL:
-        stream_put_offset(at, offset)
+        put64(at, offset)
     if start >= stream.container_end:
         stream_learn(stream, start // log.container_size, offset, log.now_us)
         stream.container_end = (start // log.container_size + 1) * log.container_size
@@ -498,7 +485,7 @@ def stream_learn(stream: pointer[stream_t], sequence: uint64_t, first_offset: ui
                 stream.place_room = room
         if at < stream.place_room:  # else it is looked up again when it is wanted
             while stream.place_count <= at:
-                stream.places[stream.place_count].first_offset = PLACE_UNKNOWN
+                stream.places[stream.place_count].first_offset = OFFSET_UNKNOWN
                 stream.places[stream.place_count].first_us = 0
                 stream.place_count += 1
             stream.places[at].first_offset = first_offset

@@ -3,15 +3,15 @@ from libc.stdint cimport uint64_t
 from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.log.record cimport record_t
 
-cdef uint64_t PLACE_UNKNOWN     # all bits: no offset is that large
+cdef uint64_t OFFSET_UNKNOWN    # all bits: no offset is that large
 # The container holds a piece of a message, and no message starts behind it: until one does, nobody knows its first offset.
-cdef uint64_t PLACE_NONE
+cdef uint64_t OFFSET_PENDING
 
-# Offset of the first message that starts in a container or behind it, and the time of its first record that checks; PLACE_UNKNOWN when
-# nothing in it can be read, PLACE_NONE.
+# Offset of the first message that starts in a container or behind it, and the time of its first record that checks; OFFSET_UNKNOWN when
+# nothing in it can be read, OFFSET_PENDING.
 ctypedef uint64_t (*first_of_t)(void *context, uint64_t sequence, uint64_t *first_us) noexcept nogil
 
-# The offset that a record tells: of the message that starts with it or behind it; PLACE_UNKNOWN: none.
+# The offset that a record tells: of the message that starts with it or behind it; OFFSET_UNKNOWN: none.
 cdef uint64_t stream_told(record_t *record) noexcept nogil
 # As first_of_t, by reading: the reader's place moves.
 cdef uint64_t stream_look(log_reader_t *reader, uint64_t sequence, uint64_t *first_us) noexcept nogil

@@ -24,8 +24,8 @@ from cython.cimports.flintmq.store.log.record import le64, record_t
 from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE
 from cython.cimports.libc.stdint import uint64_t
 
-PLACE_UNKNOWN = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-PLACE_NONE = declare(uint64_t, 0xFFFFFFFFFFFFFFFE)
+OFFSET_UNKNOWN = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+OFFSET_PENDING = declare(uint64_t, 0xFFFFFFFFFFFFFFFE)
 
 
 def stream_told(record: pointer[record_t]) -> uint64_t:
@@ -34,24 +34,24 @@ def stream_told(record: pointer[record_t]) -> uint64_t:
             return le64(record.data)
         if record.type == RECORD_STREAM_CHUNK:
             return le64(record.data) + 1
-    return PLACE_UNKNOWN
+    return OFFSET_UNKNOWN
 
 
 def stream_look(reader: pointer[log_reader_t], sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
     record: record_t
     step: c_int
     within: bint = False
-    offset: uint64_t = PLACE_UNKNOWN
+    offset: uint64_t = OFFSET_UNKNOWN
     first_us[0] = 0
     reader_begin(reader, sequence)
-    while offset == PLACE_UNKNOWN:
+    while offset == OFFSET_UNKNOWN:
         step = reader_step(reader, address(record))
         if step == STEP_BAD:
             step = reader_salvage(reader)
             if step == STEP_RECORD:
                 continue
         if within and step == STEP_END:
-            return PLACE_NONE
+            return OFFSET_PENDING
         # Behind damage it may have come to a later container: then nothing in this one can be read.
         if step != STEP_RECORD or (record.lsn // reader.container_size != sequence and not within):
             break
@@ -82,12 +82,12 @@ def stream_container(
         middle = low + (high - low + 1) // 2
         probe = middle
         first = first_of(context, probe, address(first_us))
-        while first == PLACE_UNKNOWN and not reader.error and probe < high:
+        while first == OFFSET_UNKNOWN and not reader.error and probe < high:
             probe += 1
             first = first_of(context, probe, address(first_us))
         if reader.error:
             return 0
-        if first != PLACE_UNKNOWN and (first_us < us if us else first <= offset):
+        if first != OFFSET_UNKNOWN and (first_us < us if us else first <= offset):
             low = probe
         else:
             high = middle - 1

@@ -28,7 +28,7 @@ cdef void stream_reader_rest(stream_reader_t *reader) noexcept nogil
 # Goes to the beginning of the last container whose first offset (or first time in microseconds, when `us` is given) is not above the
 # wanted one; containers that can't be read are passed over. False: there is none, or the disk refused.
 cdef bint stream_search(stream_reader_t *reader, uint64_t offset, uint64_t us) noexcept nogil
-# First offset that starts in this container or behind it, from its first good record; PLACE_UNKNOWN when it can't be read. Learns it.
+# First offset that starts in this container or behind it, from its first good record; OFFSET_UNKNOWN when it can't be read. Learns it.
 cdef uint64_t stream_first_of(stream_reader_t *reader, uint64_t sequence, uint64_t *first_us) noexcept nogil
 
 # Reads from `offset` on: up to max_count messages and about max_bytes (one at least) that match the filter (NULL: all), and looks at no

@@ -24,6 +24,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.core.header_field import parts_of, parts_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import log_t
@@ -73,7 +74,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_learn,
     stream_t,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN, stream_container, stream_look
+from cython.cimports.flintmq.store.stream.stream_places import OFFSET_PENDING, OFFSET_UNKNOWN, stream_container, stream_look
 from cython.cimports.libc.errno import ENOENT, ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -261,21 +262,21 @@ def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) 
     """First offset of a container (see first_of_t): what is known of it, else what it says, which is known from then on."""
     reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], context)
     stream: pointer[stream_t] = reader.stream
-    offset: uint64_t = PLACE_UNKNOWN
+    offset: uint64_t = OFFSET_UNKNOWN
     first_us[0] = 0
     spin_lock(address(stream.places_lock))
     if sequence >= stream.places_base and sequence - stream.places_base < stream.place_count:
         offset = stream.places[sequence - stream.places_base].first_offset
         first_us[0] = stream.places[sequence - stream.places_base].first_us
     spin_unlock(address(stream.places_lock))
-    if offset != PLACE_UNKNOWN:
+    if offset != OFFSET_UNKNOWN:
         return offset
     reader.walk.limit = at_load64(address(stream.dirty.log.durable))
     reader.walk.error = 0
     offset = stream_look(address(reader.walk), sequence, first_us)
     reader.walk.window_end = 0
     reader.walk.at = 0
-    if offset != PLACE_UNKNOWN and offset != PLACE_NONE:
+    if offset != OFFSET_UNKNOWN and offset != OFFSET_PENDING:
         stream_learn(stream, sequence, offset, first_us[0])
     return offset
 
@@ -320,21 +321,16 @@ def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> po
     at: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
-    return stream_content(
-        reader.arena,
-        head.run,
-        head.route_len,
-        head.run + head.route_len,
-        head.header_len,
-        head.run + head.route_len + head.header_len,
-        head.body_len,
-        head.flags,
-        head.priority,
-        head.offset,
-        address(at),
-        address(filter_at),
-        address(filter_size),
-    )
+    parts: parts_t
+    parts.route = head.run
+    parts.route_len = head.route_len
+    parts.header = head.run + head.route_len
+    parts.header_len = head.header_len
+    parts.body = head.run + head.route_len + head.header_len
+    parts.body_len = head.body_len
+    parts.flags = head.flags
+    parts.priority = head.priority
+    return stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
 
 
 @cfunc
@@ -375,6 +371,7 @@ def _large(
     total: uint64_t = head.total
     filled: uint64_t = head.here
     piece: record_t
+    parts: parts_t
     content: pointer[content_t] = content_new(reader.arena, head.route_len, head.header_len, head.body_len)
     out[0] = NULL
     if content == NULL:
@@ -401,21 +398,8 @@ def _large(
         _put(content, filled, piece.data + 12, piece.size - 12)
         filled += piece.size - 12
         reader_pass(address(reader.walk), address(piece))
-    out[0] = stream_content(
-        reader.arena,
-        content_route(content),
-        content.route_len,
-        content_header(content),
-        content.header_len,
-        content_body(content) if content.body_len else NULL,
-        content.body_len,
-        content.flags,
-        content.priority,
-        head.offset,
-        address(at),
-        address(filter_at),
-        address(filter_size),
-    )
+    parts_of(content, address(parts))
+    out[0] = stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
     content_decref(content)
     if out[0] == NULL:
         reader.walk.error = ENOMEM

@@ -1,4 +1,4 @@
-"""The fields of the log's records by name, for `flintmq log` and for tables of Spark (docs/FORMAT.md).
+"""The fields of the log's records by name, for recovery of transactions, `flintmq log` and tables of Spark (docs/FORMAT.md).
 
 in: records that the log's reader checked. out: `Record`s with their type's fields by name. No length found in the bytes is trusted before
 it is compared with what is there.
@@ -382,6 +382,11 @@ def own_fields(kind: int, data: bytes, log: int) -> dict[str, Any]:
     values = _FIELDS[kind](fields)
     fields.end()
     return values
+
+
+def is_known(kind: int, log: int) -> bool:
+    """Whether a record of this type belongs in the log."""
+    return kind in _TYPES_OF[log]
 
 
 def content_parts(values: dict[str, Any]) -> dict[str, bytes]:
