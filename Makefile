@@ -16,6 +16,7 @@
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
 #   make dist    source distribution and wheel in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
 #   make console-test  the web console in headless Chromium (ARGS=--screenshots writes those of docs/img); make api-test: schemathesis on /api/v1
+#   make model   5,000 histories of queue features together against their model (minutes; ARGS go to pytest)
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
@@ -23,7 +24,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop console-test api-test docs dist clean test-spark crash-spark spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash model soak actors interop console-test api-test docs dist clean test-spark crash-spark spark-wheel
 
 build: .venv/.compiled
 
@@ -112,6 +113,10 @@ console-test: .venv/.compiled .venv/.test
 
 api-test: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m tools.console.api $(ARGS)
+
+# one process: its brokers share one clock that stands
+model: .venv/.compiled .venv/.test
+	@FLINTMQ_MODEL_EXAMPLES=$${FLINTMQ_MODEL_EXAMPLES:-5000} $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 0 tests/session/test_features_together.py $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)
