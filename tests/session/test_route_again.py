@@ -242,3 +242,29 @@ def test_every_message_is_where_the_routing_table_leads_it(start: Callable[..., 
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Routes, settings=settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=checks)
     )
+
+
+def test_keys_that_collide_make_the_cache_hash_otherwise(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    """A peer that found out what collides has found it out for nothing: the chain does not grow, and every route is as it was."""
+    broker = start()
+    channel = connect(broker).channel()
+    channel.queue("q0")
+    channel.call("queue.bind", queue="q0", exchange="amq.direct", routing_key="mine")
+    channel.publish(b"m", exchange="amq.direct", routing_key="mine")
+    assert channel.ready("q0") == 1
+    cache = broker.node.broker.route_caches["/", "amq.direct"]
+    name = b"\x0aamq.direct"
+    colliding: list[str] = []
+    number = 0
+    while len(colliding) < 40:
+        text = f"{number:06}"
+        if cache.hash_of(name + b"\x06" + text.encode()) & 127 == 0:
+            colliding.append(text)
+        number += 1
+    before = cache.hash_of(name + b"\x04mine")
+    for text in colliding:
+        channel.publish(b"m", exchange="amq.direct", routing_key=text)
+    channel.publish(b"m", exchange="amq.direct", routing_key="mine")
+    assert channel.ready("q0") == 2
+    assert cache.hash_of(name + b"\x04mine") != before
+    assert cache.route_count < 40

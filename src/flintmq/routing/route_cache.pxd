@@ -3,6 +3,7 @@
 # The table itself (exchanges, bindings, tries) is Python and needs the GIL; a hit here needs neither. A route is dropped, and
 # marked invalid for channels that still hold it, when a binding that can change it changes.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.types cimport queue_t
 
 cpdef enum:                   # destination_t.flags
@@ -42,6 +43,7 @@ cdef struct exchange_t:
     uint32_t bucket_count     # power of two
     uint32_t route_count
     uint32_t route_max
+    hash_key_t hash_key       # random; another one when a chain became too long
     route_t **buckets
     void *owner               # the RouteCache, borrowed; NULL once it is gone. Read with the GIL held
     uint64_t published        # statistics (one writer per loop: approximate with several)

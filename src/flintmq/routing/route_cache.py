@@ -6,7 +6,8 @@ I1  A valid route says what the routing table says; `clear` runs before a change
 I2  At most `route_max` routes are kept; at the limit all are dropped and the cache fills anew (config.route_cache_max).
 I3  A key has at most one route here: `put` replaces, whoever computed the same route at the same time. A route is valid only while it is
     in the table, so whatever takes it out (a change, the limit, a replacement) also tells every channel that remembers it.
-I4  Which bucket a key falls into, nobody outside of this process can tell: a chain is as long as chance makes it.
+I4  Which bucket a key falls into, nobody outside of this process can tell. A chain has at most CHAIN_MOST routes: who would make it longer
+    makes the cache drop all and take another hash key. A hash is compared with those of the table under the lock, or may miss.
 I5  Who gives up a reference had one.
 """
 
@@ -34,52 +35,28 @@ from cython import (
 )
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.keyed_hash import keyed_hash
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
-from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
-_key0 = declare(uint64_t, 0)
-_key1 = declare(uint64_t, 0)
+# routes in one bucket, which has one on average: a chance of one in 10^15 for keys that nobody chose
+CHAIN_MOST = declare(uint32_t, 16)
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _hash(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
-    """SipHash-1-3 with a random key of this process: keys come from peers, who must not be able to choose what falls into one bucket.
-
-    Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012); 1 and 3 rounds as in CPython and Rust.
-    """
-    value: uint64_t = siphash(_key0, _key1, key, size, 1, 3)
-    return cast(uint32_t, value ^ (value >> 32))
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _hash_route(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
+def _hash_route(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
     """The hash of a route. `key`: exchange and routing key shortstrs; the exchange is the same for all of a cache and is left out."""
-    exchange: uint32_t = cast(uint32_t, 1) + key[0]
-    return _hash(key + exchange, size - exchange) if exchange < size else 0
-
-
-def _new_key():
-    """Once, when the module is loaded."""
-    global _key0, _key1
-    _key0 = int.from_bytes(os.urandom(8), "little")
-    _key1 = int.from_bytes(os.urandom(8), "little")
-
-
-_new_key()
-
-
-def hash_of(key: bytes) -> int:
-    """What a routing key as it stands on the wire hashes to, in this process (tests)."""
-    return _hash(cast(pointer[uint8_t], cast(p_char, key)), len(key))
+    start: uint32_t = cast(uint32_t, 1) + key[0]
+    if start >= size:
+        return 0
+    value: uint64_t = keyed_hash(address(exchange.hash_key), key + start, size - start)
+    return cast(uint32_t, value ^ (value >> 32))
 
 
 # bytes that the pieces of a route cost beside what is in them
@@ -127,7 +104,6 @@ def route_new(key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinatio
     if route == NULL:
         raise MemoryError
     route.refs = 1
-    route.hash = _hash_route(key, key_len)
     route.key_len = cast(uint16_t, key_len)
     route.more_len = cast(uint32_t, len(more))
     route.key = cast(pointer[uint8_t], calloc(1, key_len))
@@ -171,7 +147,7 @@ def exchange_decref(exchange: pointer[exchange_t]) -> void:
 def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
     if not at_load32(address(exchange.usable)):
         return NULL
-    wanted: uint32_t = _hash_route(key, key_len)
+    wanted: uint32_t = _hash_route(exchange, key, key_len)
     route: pointer[route_t] = NULL
     spin_lock(address(exchange.lock))
     if exchange.bucket_count:
@@ -191,7 +167,8 @@ def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8
 @cfunc
 @nogil
 @exceptval(check=False)
-def _drop_routes(exchange: pointer[exchange_t]) -> void:
+def _drop_routes(exchange: pointer[exchange_t], new_key: pointer[hash_key_t] = NULL) -> void:
+    """`new_key`: what keys are hashed with from now on; NULL: as before."""
     chain: pointer[route_t] = NULL
     route: pointer[route_t]
     following: pointer[route_t]
@@ -207,6 +184,8 @@ def _drop_routes(exchange: pointer[exchange_t]) -> void:
             route = following
         exchange.buckets[i] = NULL
     exchange.route_count = 0
+    if new_key != NULL:
+        exchange.hash_key = new_key[0]
     spin_unlock(address(exchange.lock))
     while chain != NULL:
         following = chain.next
@@ -217,8 +196,9 @@ def _drop_routes(exchange: pointer[exchange_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _unlink(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t, wanted: uint32_t) -> pointer[route_t]:
+def _unlink(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
     """Takes the route of `key` out, invalid from now on; the caller drops the table's reference. Called with the lock held."""
+    wanted: uint32_t = _hash_route(exchange, key, key_len)
     link: pointer[pointer[route_t]]
     found: pointer[route_t]
     if exchange.bucket_count == 0:
@@ -261,6 +241,13 @@ def _grow(exchange: pointer[exchange_t]) -> void:
     exchange.bucket_count = count
 
 
+@cfunc
+def _hash_key(key: pointer[hash_key_t]) -> None:
+    """Fills in four random words."""
+    octets: bytes = os.urandom(sizeof(hash_key_t))
+    memcpy(key, cast(p_char, octets), sizeof(hash_key_t))
+
+
 @cclass
 class RouteCache:
     """The cache of one exchange, as the control plane holds it.
@@ -280,6 +267,7 @@ class RouteCache:
         self.exchange.name_len = len(name)
         memcpy(self.exchange.name, cast(p_char, name), len(name))
         self.exchange.route_max = route_max
+        _hash_key(address(self.exchange.hash_key))
 
     def __dealloc__(self):
         if self.exchange != NULL:
@@ -312,7 +300,7 @@ class RouteCache:
         octets: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, key))
         found: pointer[route_t]
         spin_lock(address(self.exchange.lock))
-        found = _unlink(self.exchange, octets, len(key), _hash_route(octets, len(key)))
+        found = _unlink(self.exchange, octets, len(key))
         spin_unlock(address(self.exchange.lock))
         if found != NULL:
             route_decref(found)
@@ -325,9 +313,17 @@ class RouteCache:
     def published(self) -> int:
         return self.exchange.published
 
+    def hash_of(self, key: bytes) -> int:
+        """What a key of the cache (exchange and routing key shortstrs) hashes to, until a chain becomes too long (tests)."""
+        return _hash_route(self.exchange, cast(pointer[uint8_t], cast(p_char, key)), len(key))
+
     def put(self, key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinations: list | None) -> pointer[route_t]:
         route: pointer[route_t] = route_new(key, key_len, destinations, b"")
         before: pointer[route_t] = NULL
+        beside: pointer[route_t]
+        bucket: uint32_t
+        chain: uint32_t = 0
+        new_key: hash_key_t
         if self.exchange.route_count >= self.exchange.route_max:
             _drop_routes(self.exchange)
         spin_lock(address(self.exchange.lock))
@@ -335,13 +331,22 @@ class RouteCache:
             _grow(self.exchange)
         # Looked at under the lock: whoever makes the exchange unusable drops what is kept after that.
         if self.exchange.bucket_count and at_load32(address(self.exchange.usable)):
-            before = _unlink(self.exchange, key, key_len, route.hash)
+            before = _unlink(self.exchange, key, key_len)
+            route.hash = _hash_route(self.exchange, key, key_len)
             route.valid = 1
             route.refs += 1  # nobody else knows it yet
-            route.next = self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)]
-            self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)] = route
+            bucket = route.hash & (self.exchange.bucket_count - 1)
+            beside = route.next = self.exchange.buckets[bucket]
+            self.exchange.buckets[bucket] = route
             self.exchange.route_count += 1
+            while beside != NULL:
+                chain += 1
+                beside = beside.next
         spin_unlock(address(self.exchange.lock))
         if before != NULL:
             route_decref(before)
+        if chain >= CHAIN_MOST:
+            # The new key is drawn without the lock: os.urandom lets other threads run.
+            _hash_key(address(new_key))
+            _drop_routes(self.exchange, address(new_key))
         return route
