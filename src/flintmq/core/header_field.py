@@ -8,7 +8,7 @@ I1  Nothing outside the payload is read, whatever it holds: each length is compa
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, declare, pointer
+from cython import NULL, address, bint, cast, char, declare, pointer
 from cython.cimports.flintmq.core.byte_order import get16, get32, put16, put32, put64
 from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS,
@@ -58,8 +58,8 @@ def value_size(p: pointer[cython.const[uint8_t]], left: uint64_t) -> uint32_t:
 def header_look(
     p: pointer[cython.const[uint8_t]],
     n: uint32_t,
-    name: pointer[cython.const[cython.char]],
-    text_name: pointer[cython.const[cython.char]],
+    name: pointer[cython.const[char]],
+    text_name: pointer[cython.const[char]],
     out: pointer[header_look_t],
 ) -> bint:
     at: uint32_t = FIXED_SIZE
@@ -112,7 +112,7 @@ def parts_with_field(
     arena: pointer[arena_t],
     parts: pointer[cython.const[parts_t]],
     look: pointer[cython.const[header_look_t]],
-    name: pointer[cython.const[cython.char]],
+    name: pointer[cython.const[char]],
     value: uint64_t,
     at: pointer[pointer[uint8_t]],
 ) -> pointer[content_t]:
@@ -163,7 +163,7 @@ def parts_with_field(
 
 
 def content_with_field(
-    arena: pointer[arena_t], content: pointer[content_t], name: pointer[cython.const[cython.char]], value: uint64_t
+    arena: pointer[arena_t], content: pointer[content_t], name: pointer[cython.const[char]], value: uint64_t
 ) -> pointer[content_t]:
     parts: parts_t
     look: header_look_t
