@@ -1,4 +1,4 @@
-"""How a log line looks, in all processes of the broker, and the short way of the lines that come with every connection.
+"""The form of a log line in all processes of the broker, and the short way of the lines that come with every connection.
 
 in: records of the logging module, which hold names that clients choose. out: lines of text. What can't be printed is shown as an escape, so
 that nobody writes lines, or commands for a terminal, of his own; the lines of a trace, which holds such names too, begin with a bar.

@@ -141,7 +141,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "retired with a full mailbox",
-        "table.py",
+        "actor_table.py",
         "    if actor.mailbox.first == NULL and actor.again",
         "    if actor.again",
         "retire",

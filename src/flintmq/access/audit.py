@@ -1,4 +1,4 @@
-"""Who was refused what: a line for each refused access and login, of all protocols; bounded, so that nobody fills the log.
+"""Lines of the log for refused accesses and logins of all protocols; bounded, so that no peer fills the log.
 
 in: refusals, from any thread. out: lines of the logger `flintmq.audit`, and the same, with the changes of definitions (their own logger
 has those), in the file of `--audit-log`.

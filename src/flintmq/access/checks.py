@@ -1,4 +1,4 @@
-"""The line of password checks: bounded, fair by source, left by those who are gone.
+"""The queue of password checks: bounded, fair by source; the check of a peer that is gone leaves it.
 
 in: a user, a password, where from, a callback. out: the callback with True, False, or None: not checked, too many wait.
 

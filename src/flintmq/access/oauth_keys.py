@@ -1,4 +1,4 @@
-"""Public keys of whoever signs tokens: a JSON Web Key Set of a file or of a URL, read by a thread of its own and kept.
+"""Public keys of the issuers that sign tokens: a JSON Web Key Set of a file or of a URL, read by a thread of its own and kept.
 
 in: the place of the set. out: keys by their id, each with the algorithms that it may be used with.
 

@@ -1,4 +1,4 @@
-"""Who may do what: configure, write and read patterns of a user in a vhost; and which AMQP method needs which of them.
+"""Permissions: the configure, write and read patterns of a user in a virtual host, and which of them each AMQP method needs.
 
 in: permission records of Definitions; a user, a vhost, a verb and a resource. out: nothing, or a 403 (530 for the vhost) with
 RabbitMQ's text.

@@ -1,4 +1,4 @@
-"""What the tags of a user let it manage: one table for the definitions service and for HTTP.
+"""Tags of users: what a user with a tag may manage, in one table for the definitions service and for HTTP.
 
 in: a verb of management, a user with its tags, the virtual host it is about. out: nothing, or `NotAuthorised` with RabbitMQ's text.
 

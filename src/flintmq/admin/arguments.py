@@ -1,4 +1,4 @@
-"""What a client's request says, checked: query parameters, JSON bodies, names in the path.
+"""Checks of a request: its query parameters, its JSON body, the names in its path.
 
 in: bytes and texts of a peer. out: values of the right type and range, or HttpError 400 with the cause and the fix. Unknown names are
 refused: a misspelt parameter must not be taken for its default.

@@ -1,4 +1,4 @@
-"""What HTTP clients are told when a request is refused: a status, a word for programs, the cause and the fix for people.
+"""Refusals over HTTP: a status, a word for programs, the cause and the fix for people.
 
 in: our own refusals, PeerErrors of the broker. out: status and JSON body `{"error": word, "reason": cause, "fix": what to do}`.
 """

@@ -1,4 +1,4 @@
-"""Events and log lines for whoever listens: who gets what, and what a slow listener loses.
+"""Events and log lines for HTTP clients that listen: which of them a client gets, and what a slow client loses.
 
 in: changes of the broker and lines of its log, from any thread. out: server-sent events to each client that asked.
 

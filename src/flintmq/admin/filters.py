@@ -1,4 +1,4 @@
-"""Which messages a search finds: conditions on routing key, exchange, properties, headers, the body as text and as JSON.
+"""Conditions of a search for messages: on routing key, exchange, properties, headers, the body as text and as JSON.
 
 in: conditions of a client's JSON; messages as they lie in a queue. out: whether a message meets all of them.
 

@@ -1,4 +1,4 @@
-"""What is under /api/v1: one table, from which the routes are made and the OpenAPI document.
+"""The operations under /api/v1: one table, from which the routes and the OpenAPI document are made.
 
 in: operations with their handlers. out: the document (OpenAPI 3.1).
 

@@ -1,4 +1,4 @@
-"""What the HTTP service needs of its node, in one place; and its own counts."""
+"""The parts of a node that the HTTP service needs, in one place; and the service's own counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of a call, checked: whoever is wrong is told which argument, what was expected, and what came.
+"""Checks of a call's arguments: a refusal names the argument, the expected value and the one that came.
 
 in: the head of a request. out: values of the right type and range, or Refused (BAD_ARGUMENT).
 

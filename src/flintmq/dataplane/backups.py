@@ -1,4 +1,4 @@
-"""What a backup of a running broker copies: the ends of all logs at one moment, and pins that keep their containers until it is done.
+"""Backups of a running broker: the ends of all logs at one moment, and pins that keep their containers until it is done.
 
 in: an administrator's request. out: facts of the logs; nothing is copied here (store/backup.py does, in a process of its own).
 

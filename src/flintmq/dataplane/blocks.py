@@ -1,4 +1,4 @@
-"""Where the messages of a block go: routes resolved as for a publish, what is unroutable or over a limit counted or sent elsewhere.
+"""The ways of a block's messages: routes as for a publish; a message that is unroutable or over a limit is counted or sent elsewhere.
 
 in: a block of staged messages, its routes, the routing table as it is now. out: the block with routes and destinations as
 TransactionCoordinator.enqueue_block takes them, and counts.

@@ -1,4 +1,4 @@
-"""Which queues a subscription reads: named ones, or those that match a pattern now.
+"""The queues that a subscription reads: named ones, or those that match a pattern now.
 
 in: names or a pattern, the queues of a virtual host, the reader's permissions. out: names that may be read, and what is said of others.
 

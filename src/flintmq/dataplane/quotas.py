@@ -1,4 +1,4 @@
-"""How many things of one kind users and virtual hosts may hold on a node: no user takes the places of all.
+"""Quotas: how many things of one kind a user or virtual host may hold on a node, so that no user takes the places of all.
 
 in: who holds what. out: Refused LIMIT, which says whose places are taken and what to do.
 

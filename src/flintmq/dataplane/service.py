@@ -1,4 +1,4 @@
-"""The calls of the data plane: name -> who may, what is done, what comes back.
+"""The calls of the data plane: for each name the permission that it needs, its work, its answer.
 
 in: requests of the Flight service (head, payload), each on behalf of a user. out: answers, or errors that begin with a code.
 

@@ -1,4 +1,4 @@
-"""When something came: time of a log record, LSN of a time, age of a queue's oldest message.
+"""Times of records and messages: time of a log record, LSN of a time, age of a queue's oldest message.
 
 in: containers of the message log (the page cache, mostly), samples of the queues' tails taken every housekeeping pass. out: microseconds
 of the wall clock, LSNs.

@@ -1,4 +1,4 @@
-"""What a request about definitions may say: names, tags, limits, values of parameters. Texts are RabbitMQ's where it has some.
+"""Checks of requests about definitions: names, tags, limits, values of parameters. Texts are RabbitMQ's where it has some.
 
 in: values of JSON. out: the same, checked, or Refused("bad_request").
 """

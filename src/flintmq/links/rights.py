@@ -1,4 +1,4 @@
-"""On whose behalf a link acts, and what it may reach: the one place that decides it.
+"""Rights of a link: the user for whom it acts, and what it may reach. No other module decides that.
 
 in: a link's owner and URIs, users and permissions as they are now. out: why it may not, or what it may.
 

@@ -1,4 +1,4 @@
-"""Which hosts links may reach: names, addresses and networks that an operator lists.
+"""The hosts that links may reach: names, addresses and networks that an operator lists.
 
 in: `rabbit.example.com`, `*.example.com`, `10.1.2.3`, `10.0.0.0/8`, `*`. out: yes or no for a host and the address it stands for.
 

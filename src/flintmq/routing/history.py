@@ -1,4 +1,4 @@
-"""The exchange that remembers its last messages and gives them to whoever is bound to it (x-recent-history).
+"""The exchange that remembers its last messages and gives them to each new binding (x-recent-history).
 
 in: messages on their way. out: all destinations, as a fanout exchange; what it remembers (`kept`), oldest first.
 

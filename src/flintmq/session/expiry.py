@@ -1,4 +1,4 @@
-"""When messages expire, and which queues the housekeeping has to see: only those that have something to do are visited.
+"""Expiry of messages, and the queues that the housekeeping visits: only those that have something to do.
 
 in: what queues say of themselves (queue/due.pxd), a clock that rings when the first entry expires.
 out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked; the limits of

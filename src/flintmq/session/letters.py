@@ -1,4 +1,4 @@
-"""Dead letters that must not get lost (x-dead-letter-strategy at-least-once): who died stays in its queue until all targets have it.
+"""Dead letters that must not get lost (x-dead-letter-strategy at-least-once): a dead message stays in its queue until all targets have it.
 
 in: dead messages, held by the broker. out: letters on all their targets, and then the end of the original.
 

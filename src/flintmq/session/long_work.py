@@ -1,4 +1,4 @@
-"""What one client's word makes long, in slices: settlements of many deliveries, ends of channels, the end of the connection.
+"""Long work that one method of a client causes, in slices: settlements of many deliveries, ends of channels, the end of the connection.
 
 in: basic.ack, nack and recover that name many deliveries; channels and connections that end. out: entries settled or back at their
 places, consumers gone, and then the answer.

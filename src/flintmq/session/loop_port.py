@@ -1,4 +1,4 @@
-"""What a session asks of the I/O loop that owns its connection, and of the connection's socket, for the type checker.
+"""The I/O loop that owns a connection, and the connection's socket, as a session sees them; for the type checker.
 
 in: nothing. out: LoopPort and SocketPort, which flintmq.net fills in (net/loop.py, net/sockets.py). The session is a lower layer than
 net and must not know it.

@@ -1,4 +1,4 @@
-"""The thread that keeps memory in bounds, and sees to it that who causes a shortage is the first to wait for its end.
+"""The thread that keeps memory in bounds: the connections that cause a shortage are the first that wait for its end.
 
 in: the account of memory (core/memory_account), queues, connections. out: bodies that leave memory, connections that are spared or closed.
 

@@ -1,4 +1,4 @@
-"""What an operator changes while clients work: the limits of queues in use, the end of a virtual host, connections that are closed.
+"""Changes of an operator while clients work: the limits of queues in use, the end of a virtual host, connections that are closed.
 
 in: policies that changed, virtual hosts that were deleted, users who are gone. out: queues, routes and consumers that follow; connections
 that are told why they end.

@@ -1,4 +1,4 @@
-"""What the broker itself publishes to one of its exchanges: the firehose and the event exchange. Nobody waits for it.
+"""Messages that the broker itself publishes to one of its exchanges: the firehose and the event exchange. Nobody waits for them.
 
 in: messages, from any thread, under any lock. out: entries on the queues that are bound, put there by a job of a loop.
 

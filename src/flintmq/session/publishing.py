@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -460,17 +460,11 @@ def _enforce(broker: Broker, queue: Any) -> bool:
         with broker.limit_lock:
             if not core.over_limit():
                 return True
-            unreadable = core.failed_count
-            try:
-                message = core.take_over(DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
-            except (StoreError, KeyError) as error:
-                if core.failed_count == unreadable:
-                    raise
-                _unreadable(broker, queue, error)
-                continue
+            message = _taken(broker, queue, core.take_over, DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
         if message is None:
             return True
-        broker.count_drop("maxlen")
+        if message is not _UNREADABLE:
+            broker.count_drop("maxlen")
     return False
 
 
@@ -506,6 +500,23 @@ def _unreadable(broker: Broker, queue: Any, error: Exception) -> None:
     log.error("a message of queue %r can't be read: %s", queue.name, error)
 
 
+# what _taken answers when there was a message, and it can't be read
+_UNREADABLE = object()
+
+
+def _taken(broker: Broker, queue: Any, take: Callable[..., Any], *arguments: Any) -> Any:
+    """The message that a take of the queue's core brings, None when there is none, _UNREADABLE when it can't be read: then it is out of the
+    way. Raises: StoreError, KeyError when the message stays where it is."""
+    unreadable = queue.core.failed_count
+    try:
+        return take(*arguments)
+    except (StoreError, KeyError) as error:
+        if queue.core.failed_count == unreadable:
+            raise
+        _unreadable(broker, queue, error)
+        return _UNREADABLE
+
+
 def expire(broker: Broker, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
     """Takes expired messages out of a queue, to its dead-letter exchange when it has one.
 
@@ -529,16 +540,12 @@ def expire(broker: Broker, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
         if until_ns and broker.clock.monotonic_ns() >= until_ns:
             return False
     while True:
-        unreadable = core.failed_count
-        try:
-            message = core.take_expired(now_ms, DequeueReason.EXPIRE, partial(dead_letter, broker, queue, reason=EXPIRED))
-        except (StoreError, KeyError) as error:
-            if core.failed_count == unreadable:
-                raise
-            _unreadable(broker, queue, error)
-            continue
+        letter = partial(dead_letter, broker, queue, reason=EXPIRED)
+        message = _taken(broker, queue, core.take_expired, now_ms, DequeueReason.EXPIRE, letter)
         if message is None:
             return True
+        if message is _UNREADABLE:
+            continue
         broker.count_drop("expired")
         if until_ns and broker.clock.monotonic_ns() >= until_ns:
             return False

@@ -1,4 +1,4 @@
-"""What a recent-history exchange remembers, to a destination that is bound to it now; in slices, before the bind is answered.
+"""Remembered messages of a recent-history exchange, sent to a destination that is bound to it; in slices, before the bind is answered.
 
 in: a binding that is new. out: entries on queues.
 

@@ -1,4 +1,4 @@
-"""Which messages of a queue a basic.consume asks for, and whether it takes them: selectors and browse-only consumers.
+"""Selectors and browse-only consumers: which messages of a queue a basic.consume asks for, and whether it takes them.
 
 in: the arguments of basic.consume. out: a Choice, or a refusal that says what is wrong with the selector.
 """

@@ -1,4 +1,4 @@
-"""basic.consume on a stream: who may, and from where.
+"""basic.consume on a stream: its checks, and the offset at which it begins.
 
 in: the method, its channel and queue. out: a seat on the stream for the consumer, or RabbitMQ's refusal.
 

@@ -1,4 +1,4 @@
-"""What a connection takes of memory beside its buffers and channels, which are counted where they grow.
+"""Memory of a connection beside its buffers and channels, which are counted where they grow.
 
 The constants are rounded up from what 300 connections with 20 channels and 50 consumers each took of the process.
 """

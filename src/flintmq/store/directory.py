@@ -1,4 +1,4 @@
-"""Where a broker keeps its data: its directory, checked and made, and how large the files of its logs are."""
+"""The directory of a broker's data, checked and made, and the size of the containers in it."""
 
 from __future__ import annotations
 

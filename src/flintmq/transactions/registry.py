@@ -1,4 +1,4 @@
-"""Which branches there are, and which sessions stand how to them.
+"""The branches of a node, and how each session stands to each of them.
 
 in: the coordinator's decisions. out: lookups by xid and by session. Guarded by the coordinator's lock.
 

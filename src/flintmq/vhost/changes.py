@@ -1,4 +1,4 @@
-"""Changes of durable definitions on their way to the database: which names they hold, who waits for them, what happens when they are saved.
+"""Changes of durable definitions on their way to the database: the names that they hold, the callers that wait, the work afterwards.
 
 in: verbs of a virtual host. out: changes submitted to Definitions, results when they are durable.
 

@@ -1,4 +1,4 @@
-"""What definitions take of memory, and how much of it those of one virtual host, and of all, may take.
+"""Memory of definitions: the bytes of each, and the limits for one virtual host and for all.
 
 in: queues, exchanges and bindings that come and go. out: bytes for the account (core/memory_account), refusals.
 

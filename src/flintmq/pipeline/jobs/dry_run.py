@@ -1,4 +1,4 @@
-"""What a job would do: broker, versions, permissions, containers or queues, about how much. Nothing is changed, no Spark is started.
+"""The dry run of a job: broker, versions, permissions, containers or queues, about how much. Nothing is changed, no Spark is started.
 
 in: a job and its parameters. out: a Summary; OperatorError with the line and code that the job itself would end with.
 """
@@ -168,18 +168,23 @@ def _subscription(found: _Plan, plane: Any, name: str, queues: list[str]) -> Non
     found.figures["subscription"] = {key: status.get(key) for key in ("name", "epoch", "committed", "prepared", "prepared_messages")}
 
 
+def _tell_broker(found: _Plan, connection: Any) -> None:
+    """Which broker answers, and who it says the user is."""
+    with connection.errors():
+        plane = connection.open()
+        try:
+            found.broker(plane, connection.where)
+        finally:
+            plane.close()
+
+
 def _log(found: _Plan, params: LogParameters) -> None:
     from pyspark_flintmq.log_view import open_view
 
     options = params.source_options()
     if not params.store_dir:
         connection = _connection({name: text for name, text in options.items() if name in _OF_CONNECTION})
-        with connection.errors():
-            plane = connection.open()
-            try:
-                found.broker(plane, connection.where)
-            finally:
-                plane.close()
+        _tell_broker(found, connection)
     with open_view(options) as view:
         wanted = names_of(params.queue)
         names = {name for vhost, name in view.queues.values() if vhost == params.vhost}
@@ -223,12 +228,7 @@ def _estimated_records(name: str, facts: Any, uuid: str) -> int:
 
 def _replay(found: _Plan, params: ReplayParameters) -> None:
     connection = _connection(params.connection_options())
-    with connection.errors():
-        plane = connection.open()
-        try:
-            found.broker(plane, connection.where)
-        finally:
-            plane.close()
+    _tell_broker(found, connection)
     before = done_before(params)
     if params.archive:
         files, rows, size = _archived(params)

@@ -1,4 +1,4 @@
-"""What the records of a store mean: live messages, queues, transactions, and references that lead nowhere.
+"""The meaning of a store's records: live messages, queues, transactions, and references that lead nowhere.
 
 in: a StoreView (inspect.py). out: `State`, the data behind `flintmq log verify` and `flintmq log stats`.
 

@@ -1,4 +1,4 @@
-"""How much of a disk stays free: publishers are told to wait while everybody else still has room to work, and the next start has, too.
+"""The bytes of a disk that stay free: publishers wait while all others, and the next start, still have room to work.
 
 in: container size, bytes that write buffers may hold. out: Floors, which ManagedLog keeps when it makes containers and Maintenance
 compares with what is free.

@@ -1,4 +1,4 @@
-"""What can go wrong in the database, and who is told: the families of errors.py and one of our own.
+"""Failures of the database, and who is told of them: the families of errors.py and one of our own.
 
 A constraint        -> ConstraintFailure, which definitions.py turns into the contract's ValueError or PeerError. Nothing changed.
 No room, a lock     -> NotSaved (a StoreError): nothing changed, the store is well, the same call may succeed later. Not latched.

@@ -1,4 +1,4 @@
-"""Which database `--connect`, `--catalog` and `--store-dir` mean, and the driver for it.
+"""The database that `--connect`, `--catalog` and `--store-dir` name, and its driver.
 
 in: options. out: a Location, an open driver. OperatorError (78) for a URL that can't be used, in one line without its password.
 
