@@ -675,7 +675,7 @@ class Limits:
     # milliseconds between two overviews, and events of the past that are kept for a client that comes
     sse_overview_ms: int = 1_000
     events_kept: int = 200
-    # --- shared queues (docs/SHARED_QUEUES.md) ------------------------------------------------------------------------
+    # --- shared queues (docs/SHARED.md) ------------------------------------------------------------------------
     # bytes of a key; names of a virtual host and a queue, each of 255 bytes, escaped; more is refused as too large
     kv_key_bytes_max: int = 2 * KIB
     # bytes of a value; a body above it goes into rows of `shared_chunk_bytes`
@@ -707,6 +707,31 @@ class Limits:
     shared_retry_ms_max: int = 1_000
     # milliseconds without a sign of life after which a node counts as gone; its unacked messages go back then, flagged
     shared_lease_ms: int = 10_000
+    # shared queues of a node (some 5 KiB each), and of one virtual host; one more is refused with 406
+    shared_queues_max: int = 2_000
+    shared_vhost_queues_max: int = 1_000
+    # threads that wait for the engine on behalf of shared queues: an engine that is away stops these alone
+    shared_workers: int = 4
+    # milliseconds between two looks at other nodes, and at queues that no watch told of: shared_polls of them at a time, in turn, so of
+    # 2,000 queues each is looked at every 10 s
+    shared_poll_ms: int = 1_000
+    shared_polls: int = 200
+    # bytes of messages that wait for the engine (with 512 for each), of one queue, and of all queues of one virtual host; the next publish
+    # is refused (nack)
+    shared_waiting_bytes_max: int = 16 * MIB
+    shared_vhost_waiting_bytes_max: int = 32 * MIB
+    # milliseconds a publish, a basic.get, a purge or a declaration waits for an engine that does not answer; then it is refused (nack, 541)
+    shared_waiting_ms_max: int = 30_000
+    # milliseconds for which one transaction is made anew; then its queue waits, and others have their turn
+    shared_patience_ms: int = 5_000
+    # milliseconds before a queue that failed, or an engine that is away, is tried again: the first time, and the longest, as it doubles
+    shared_pause_ms: int = 200
+    shared_pause_ms_max: int = 2_000
+    # milliseconds for which messages that no consumer of this node wants wait for those that its clients still have, so that all go back
+    # to the engine together, in order
+    shared_unwanted_ms: int = 5_000
+    # bytes of contents that one take brings into a node; one message may be larger
+    shared_window_bytes: int = 4 * MIB
     # nodes of one engine, those that are gone and not swept included; what more of them did is missing in the counts of a queue
     shared_nodes_max: int = 256
     # queues that have samples of their own (4 KiB each); for one more the one that nothing happened to for the longest time loses its own
@@ -741,6 +766,8 @@ class Config:
     no_data_dir: bool = False
     memory: bool = False
     connect: str | None = None
+    # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
+    shared_engine: str | None = None
     catalog: str | None = None
     container_size: int = 4 * MIB
     initial_containers: int = 2

@@ -50,6 +50,7 @@ from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
+from flintmq.session.shared_service import SharedService
 from flintmq.session.stream_service import StreamService
 from flintmq.session.token_logins import TokenLogins
 from flintmq.session.weights import TLS_BYTES
@@ -285,6 +286,11 @@ class Node:
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
             self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
+            url = self.config.shared_engine or f"sqlite:{self.store.directory}/shared.db"
+            try:
+                self.broker.shared = SharedService(self.broker, url, self.store.logs)
+            except ValueError as error:
+                raise OperatorError(f"--shared-engine: {error}") from None
         try:
             for name in self.definitions.load():
                 vhost = self.broker.add_vhost(name)
@@ -296,7 +302,8 @@ class Node:
         if self.store is None:
             return
         assert self.broker.branch_queues is not None
-        restored = self.store.restore(self.broker.queues.values(), self.broker.branch_queues.core)
+        ours = [queue for queue in self.broker.queues.values() if not queue.policy.is_shared]
+        restored = self.store.restore(ours, self.broker.branch_queues.core)
         self.broker.delivery_counts = DeliveryCounts(self.store.logs)
         self.broker.delivery_counts.restore(self.broker.queues)
         self.broker.restore_kinds()
@@ -610,6 +617,8 @@ class Node:
         clean = self.failure is None and not any(thread.is_alive() for thread in self._threads)
         if self.broker.streams is not None:
             self.broker.streams.stop(clean)
+        if self.broker.shared is not None:
+            self.broker.shared.stop()
         if self.store is not None:
             self.store.close(clean)
         self.actors.stop()

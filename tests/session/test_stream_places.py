@@ -154,7 +154,9 @@ def test_nobody_waits_for_a_tick_that_reads_the_disk(service: StreamService) -> 
 
 
 def queue_of() -> Any:
-    return SimpleNamespace(queue_id=STREAM, name="s", vhost="/", deleted=False, policy=SimpleNamespace(is_stream=True, browse_only=False))
+    return SimpleNamespace(
+        queue_id=STREAM, name="s", vhost="/", deleted=False, policy=SimpleNamespace(is_stream=True, is_shared=False, browse_only=False)
+    )
 
 
 def pulls_of(service: StreamService) -> PullService:

@@ -8,7 +8,7 @@ import pytest
 
 from flintmq.errors import REPLY_TEXT_MAX, PeerError, ReplyCode
 from flintmq.vhost import equivalence
-from flintmq.vhost.arguments import KINDS, LAST_VALUE_KEYS, POLICY_KEYS, QUEUE_ARGUMENTS, effective
+from flintmq.vhost.arguments import KINDS, LAST_VALUE_KEYS, POLICY_KEYS, QUEUE_ARGUMENTS, SHARED, effective
 from flintmq.vhost.policy import QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueSpec
 from tools.gen_arguments import TARGET, page
@@ -20,7 +20,7 @@ def test_every_row_is_whole() -> None:
     known = {field.name for field in fields(QueuePolicy)}
     for row in QUEUE_ARGUMENTS.values():
         assert row.name.startswith(("x-", "qpid.")) and row.values
-        assert set(row.effect) <= set(KINDS)
+        assert set(row.effect) <= {*KINDS, SHARED}
         assert not row.field or row.field in known
         assert not row.effect or row.field, f"{row.name} has an effect and sets nothing"
         assert "stream" not in row.effect or row.stream, f"{row.name} has an effect on streams, which refuse it"

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.messages import body_of, message_of, properties_of
-from flintmq.admin.publish import durable, expiry_on, is_full, schedule
+from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
 from flintmq.core.content import bytes_mapped
 from flintmq.definitions.checks import members
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -104,6 +104,11 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")
         args = message.header, body, message.flags, message.priority or 0, expires_at
+        if queue.policy.is_shared:
+            if not await to_shared(call.app.parts, queue, (name, key, *args[:4]), expires_at):
+                raise ApiError(503, "not_taken", "the engine of shared queues does not take the message")
+            routed = True
+            continue
         position, lsn, ticket = place(queue.core, broker.log, name, key, *args)
         if position:
             routed = True
@@ -128,6 +133,8 @@ async def get(call: Call) -> Response:
     cut = member(value, "truncate", int, None)
     if queue.policy.browse_only:
         raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
+    if queue.policy.is_shared:
+        raise bad(f"messages of shared queues are taken by AMQP: queue '{queue.name}' in vhost '{vhost.name}'")
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)

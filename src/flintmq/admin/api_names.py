@@ -188,6 +188,11 @@ async def delete_queue(call: Call) -> Response:
     vhost, found = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.delete", queue=found.name)
     only = {name.replace("-", "_"): call.query.get(name) == "true" for name in ("if-unused", "if-empty")}
+    shared = call.broker.shared
+    if found.policy.is_shared and shared is not None:
+        if only["if_unused"] and found.core.consumer_count():
+            raise bad(f"{vhost.describe('queue', found.name)} in use")
+        await waited(partial(shared.unmake, vhost.name, found.name, only.pop("if_empty")))
     await call.perform(vhost, partial(vhost.delete_queue, found.name, connection_id=0, **only))
     return nothing()
 
@@ -196,6 +201,10 @@ async def purge_queue(call: Call) -> Response:
     vhost, found = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.purge", queue=found.name)
     core = vhost.queue_to_purge(found.name, connection_id=0).core
+    shared = call.broker.shared
+    if found.policy.is_shared and shared is not None:
+        await waited(partial(shared.purge, found.queue_id))
+        return nothing()
     await purge(call, core)
     return nothing()
 

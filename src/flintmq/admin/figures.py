@@ -133,6 +133,7 @@ def prometheus(parts: Parts) -> str:
     text.add("guarded_errors_total", "counter", what, [({"place": place}, count) for place, count in caught])
     guarded("metrics", "pulls", _pulls, text, parts)
     guarded("metrics", "streams", _streams, text, parts)
+    guarded("metrics", "shared queues", _shared, text, parts)
     guarded("metrics", "actors", lambda: _actors(text, parts.actors()))
     guarded("metrics", "pipeline", _pipeline, text, parts)
     guarded("metrics", "HTTP", _http, text, parts)
@@ -211,6 +212,27 @@ def _streams(text: Text, parts: Parts) -> None:
     text.add("stream_group_lag", "gauge", "Messages of a stream that a group has not been given.", lag)
     text.one("stream_groups_left_out", "gauge", "Groups without lines of their own: their virtual host has too many.", left_out)
     text.add("stream_group_lost_total", "counter", "Messages of a stream that retention took before a group had them.", lost)
+
+
+def _shared(text: Text, parts: Parts) -> None:
+    """The engine of shared queues, and what this node does there; nothing before the first shared queue."""
+    shared = parts.broker.shared
+    facts = None if shared is None else shared.facts()
+    if facts is None or not (facts["queues"] or facts["node"]):
+        return
+    labels = {"engine": facts["engine"]}
+    text.add("shared_engine_answers", "gauge", "1 while the engine of shared queues answers.", [(labels, facts["answers"])])
+    for name, kind, what in (
+        ("queues", "gauge", "Shared queues of this node."),
+        ("waiting_bytes", "gauge", "Bytes of messages that wait for the engine."),
+        ("taken_total", "counter", "Messages that this node leased."),
+        ("settled_total", "counter", "Leased messages that consumers of this node settled."),
+        ("refused_total", "counter", "Publishes that the engine did not take in time."),
+        ("returned_total", "counter", "Messages that came back from nodes that are gone."),
+        ("failures_total", "counter", "Times that the engine did not answer."),
+        ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
+    ):
+        text.one(f"shared_{name}", kind, what, facts[name.removesuffix("_total")])
 
 
 def _pipeline(text: Text, parts: Parts) -> None:

@@ -62,6 +62,9 @@ class Goal:
             raise Stay(f"exchange '{self.exchange}' leads to no queue with the routing key '{key.decode('utf-8', 'replace')[:100]}'")
         if origin is not None and origin in queues:
             raise Stay(f"it would come back to queue '{origin.name}'")
+        shared = next((queue for queue in queues if queue.policy.is_shared), None)
+        if shared is not None:
+            raise Stay(f"queue '{shared.name}' is a shared queue: messages are not moved there yet")
         full = next((queue for queue in queues if is_full(queue, len(body))), None)
         if full is not None:
             raise Stay(f"queue '{full.name}' is full and refuses messages")

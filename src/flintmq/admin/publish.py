@@ -41,6 +41,13 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
     expires_at = expiry_on(core, message.expiration_ms, broker.clock.wall_ms())
     key = queue.name.encode("utf-8", "surrogateescape")
+    if queue.policy.is_shared:
+        fields = b"", key, message.header, message.body, message.flags, message.priority or 0
+        if not await to_shared(parts, queue, fields, expires_at):
+            raise HttpError(
+                503, "not_taken", "the engine of shared queues does not take the message", "it may be there: check before you repeat it"
+            )
+        return {"vhost": queue.vhost, "queue": queue.name, "position": 0, "durable": True}
     position, lsn, ticket = place(
         core, broker.log, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at
     )
@@ -49,6 +56,22 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     publishing.settle_limits(broker, queue)
     await durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
+
+
+async def to_shared(parts: Parts, queue: Any, fields: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int) -> bool:
+    """Whether the engine has the message. fields: exchange, routing key, header, body, flags, priority."""
+    loop = asyncio.get_running_loop()
+    taken: asyncio.Future[bool] = loop.create_future()
+
+    def tell(outcome: bool) -> None:
+        if not taken.done():
+            taken.set_result(outcome)
+
+    def told(outcome: bool) -> None:
+        loop.call_soon_threadsafe(tell, outcome)
+
+    shared = parts.broker.shared
+    return shared is not None and shared.publish(queue.core, fields, expires_at_ms, told) and await taken
 
 
 async def schedule(parts: Parts, vhost: Any, route: tuple[bytes, bytes], message: Publish, due_ms: int) -> tuple[int, int]:

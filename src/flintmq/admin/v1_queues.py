@@ -156,6 +156,8 @@ def _positions(call: Call, given: Mapping[str, Any]) -> list[int] | None:
 
 
 def _ordinary(queue: Any) -> None:
+    if queue.policy.is_shared:
+        raise HttpError(409, "shared", f"'{queue.name}' is a shared queue: its messages are in the engine")
     if queue.policy.is_stream:
         raise HttpError(409, "stream", f"'{queue.name}' is a stream: its messages stay", 'send a copy anew, with "remove": false')
 

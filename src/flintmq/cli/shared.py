@@ -22,7 +22,7 @@ from flintmq.shared.measure import WAYS, measure
 
 @click.group()
 def shared() -> None:
-    """Queues that several brokers share (docs/SHARED_QUEUES.md)."""
+    """Queues that several brokers share (docs/SHARED.md)."""
 
 
 @shared.command("measure")

@@ -155,6 +155,9 @@ class Router:
         try:
             for handle in broker.handles_for_keys(self._vhost, exchange, keys, headers):
                 queue = broker.queues.get(handle.queue_id)
+                if queue is not None and queue.policy.is_shared:
+                    where = f"the shared queue '{queue.name}' in vhost '{queue.vhost}'"
+                    raise Refused("BAD_ARGUMENT", f"a message is routed to {where}: a stage does not write there yet")
                 if queue is not None:
                     found[queue.queue_id] = queue
         except PeerError as error:

@@ -41,7 +41,7 @@ def matching(plane: Plane, caller: Caller, pattern: str) -> list[str]:
     found = (
         queue.name
         for queue in list(vhost.queues.values())
-        if queue.name.startswith(start) and not queue.exclusive and not queue.policy.is_stream and matches(pattern, queue.name)
+        if queue.name.startswith(start) and not queue.exclusive and not queue.policy.is_elsewhere and matches(pattern, queue.name)
     )
     return sorted(name for name in found if plane.may_read(caller, [name]))
 

@@ -199,6 +199,8 @@ class Plane:
             raise refusal_of(error) from None
         if queue.exclusive:
             raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
+        if queue.policy.is_shared:
+            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a shared queue: Spark does not read it yet")
         if queue.policy.is_stream:
             raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: it is read by offset (stream.open)")
         return queue

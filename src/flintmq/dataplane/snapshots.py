@@ -172,7 +172,7 @@ class Snapshots:
                 },
                 "logs": facts,
                 "queues": {str(queue.queue_id): [queue.vhost, queue.name] for queue in queues},
-                "unreadable": sorted(queue.queue_id for queue in queues if queue.exclusive or queue.policy.is_stream),
+                "unreadable": sorted(queue.queue_id for queue in queues if queue.exclusive or queue.policy.is_elsewhere),
                 "consumers": self._consumers(),
                 "transactions": [
                     {"xid": str(view.xid), "state": view.state.value, "enqueues": view.enqueues, "dequeues": view.dequeues}

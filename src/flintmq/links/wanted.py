@@ -173,4 +173,4 @@ def _is_apt(kind: str, thing: Any) -> bool:
         return False
     if kind == EXCHANGE:
         return bool(thing.name) and not thing.internal
-    return thing.exclusive_owner is None and not thing.policy.is_stream
+    return thing.exclusive_owner is None and not thing.policy.is_elsewhere

@@ -153,6 +153,8 @@ class PullService:
         seat = None
         if queue.policy.browse_only:
             raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
+        if queue.policy.is_shared:
+            raise PullRefused(INVALID, f"pulls not supported by shared queues: queue '{queue.name}'")
         if queue.policy.is_stream:
             seat = self._seat(queue, group, start, _nothing)
             if seat is None:

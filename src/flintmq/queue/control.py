@@ -255,13 +255,14 @@ class QueueHandle:
         return expired
 
     def ready_count(self) -> int:
-        return queue_ready_count(self.queue)
+        """Messages that nobody has; of a shared queue on all nodes."""
+        return queue_ready_count(self.queue) + self.elsewhere
 
     def unacked_count(self) -> int:
         return queue_unacked_count(self.queue)
 
     def ready_bytes(self) -> int:
-        return queue_ready_bytes(self.queue)
+        return queue_ready_bytes(self.queue) + self.elsewhere_bytes
 
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)

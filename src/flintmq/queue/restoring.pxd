@@ -58,3 +58,5 @@ cdef uint64_t list_insert_many(list_t *entries, restored_t *restored, uint64_t c
 cdef bint list_set_tail(list_t *entries, uint32_t level, uint64_t index) noexcept nogil
 # A held entry becomes available in its place, as if it arrived now. False when there is none.
 cdef bint list_publish_held(list_t *entries, uint64_t position, uint64_t flags, uint64_t hot_bytes, uint32_t *wanted, content_t **dropped) noexcept nogil
+# list_insert at the next index of level 0 of a list that is closed to everybody else: the window of a shared queue.
+cdef uint64_t list_insert_closed(list_t *entries, content_t *content, uint64_t message_id, uint64_t flags, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil

@@ -389,6 +389,28 @@ def list_insert(
     return 0 if at == NULL else (cast(uint64_t, level) << LEVEL_SHIFT) | index
 
 
+def list_insert_closed(
+    entries: pointer[list_t],
+    content: pointer[content_t],
+    message_id: uint64_t,
+    flags: uint64_t,
+    expires_at_ms: int64_t,
+    wanted: pointer[uint32_t],
+) -> uint64_t:
+    index: uint64_t
+    at: pointer[slot_t]
+    closed: uint32_t
+    spin_lock(address(entries.lock))
+    closed = entries.closed
+    entries.closed = 0
+    index = entries.levels[0].tail + 1
+    at = _insert_locked(entries, 0, index, content, message_id, 0, flags, expires_at_ms)
+    entries.closed = closed
+    wanted[0] = at_load32(address(entries.wanted))
+    spin_unlock(address(entries.lock))
+    return 0 if at == NULL else index
+
+
 def list_insert_many(entries: pointer[list_t], restored: pointer[restored_t], count: uint64_t) -> uint64_t:
     i: uint64_t
     at: pointer[restored_t]

@@ -43,7 +43,7 @@ class BranchQueues:
 
     def core(self, queue_id: int) -> Any:
         queue = self._queues.get(queue_id)
-        if queue is None:
+        if queue is None or queue.policy.is_shared:  # its messages are in an engine, and no record of the log
             return None
         if not queue.durable or queue.policy.is_stream:
             with self._lock:

@@ -42,6 +42,7 @@ from flintmq.session.quotas import Quotas
 from flintmq.session.records import Consumer
 from flintmq.session.retries import Retries
 from flintmq.session.schedules import Schedules
+from flintmq.session.shared_service import SharedService
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
@@ -126,6 +127,8 @@ class Broker:
         self.delivery_counts: DeliveryCounts | None = None
         # None: there is no durable store, and so no stream
         self.streams: StreamService | None = None
+        # None: there is no durable store, and so no shared queue
+        self.shared: SharedService | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
         # one at a time brings a queue back under its limit, or two loops would each drop a message for the same excess; taken before
@@ -218,6 +221,8 @@ class Broker:
             return core
         if policy.is_stream:
             return self._new_stream(queue_id, spec)
+        if policy.is_shared:
+            return self._new_shared(queue_id, spec)
         core = self._new_ordinary(queue_id, spec)
         operator_changes.configure(core, policy)
         return core
@@ -281,13 +286,23 @@ class Broker:
         self.streams.open(queue_id, spec, core)
         return core
 
+    def _new_shared(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
+        if self.shared is None:
+            text = f"{describe('queue', spec.name, spec.vhost)} can't be shared: this broker keeps nothing on disk"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        core = QueueHandle(queue_id)
+        core.watch(self.expiry.index)
+        operator_changes.configure_shared(core, spec.policy)
+        self.shared.open(queue_id, spec, core, anew=bool(self.loops))
+        return core
+
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
         if self.loops:  # before: restored
             self.queues_created += 1
         self.events.queue(queue, True)
-        if queue.durable and self.log is not None and not queue.policy.is_stream:
+        if queue.durable and self.log is not None and not queue.policy.is_elsewhere:
             self.log.attach(queue.core)
         if queue.policy is not DEFAULT_POLICY:
             self.follow(queue)
@@ -331,6 +346,12 @@ class Broker:
                 assert self.transactions is not None and self.log is not None
                 self.transactions.queue_deleted(queue_id, partial(self.log.drop_queue, queue_id))
             queue.core.owner = None
+            return
+        if queue.policy.is_shared:
+            if self.shared is not None:
+                self.shared.delete(queue_id)
+            queue.core.owner = None
+            sweeps.run(self, queue.core, True, _swept)
             return
         logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))
         drop = partial(self.log.drop_queue, queue_id) if logged and self.log is not None else None
@@ -484,6 +505,8 @@ class Broker:
             if first:
                 self.active[queue.queue_id] = consumer
         self.events.consumer(consumer, True)
+        if self.shared is not None and queue.policy.is_shared:
+            self.shared.want(queue.queue_id)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
@@ -525,6 +548,8 @@ class Broker:
         self.events.consumer(consumer, False)
         if following is not None:
             self.follow_activity(following)
+        if self.shared is not None and queue.policy.is_shared:
+            self.shared.want(queue.queue_id, left=True)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_removed(queue)

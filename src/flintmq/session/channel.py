@@ -39,7 +39,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
-from cython.cimports.flintmq.session.placing import publish_to_queues
+from cython.cimports.flintmq.session.placing import confirms_forget, publish_to_queues
 from cython.cimports.flintmq.session.scheduling import schedule_of
 from cython.cimports.flintmq.session.settlement import (
     SETTLE_AT_ONCE,
@@ -151,6 +151,7 @@ def channel_free(channel: pointer[channel_t]) -> void:
         -cast(int64_t, channel.tx_publish_size * sizeof(tx_publish_t) + channel.tx_settle_size * sizeof(tx_settle_t)),
     )
     memory_add(MEMORY_CHANNELS, -cast(int64_t, sizeof(channel_t) + channel.pending_size * sizeof(pending_confirm_t)))
+    confirms_forget(channel)
     free(channel.pending)
     free(channel.tx_publishes)
     free(channel.tx_settles)

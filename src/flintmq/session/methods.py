@@ -21,7 +21,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import long_work, replay, stream_consume, sweeps
+from flintmq.session import long_work, replay, shared_queues, stream_consume, sweeps
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.records import ChannelState, Consumer
 from flintmq.session.selecting import Choice, parse_choice
@@ -193,7 +193,11 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         server_name=server_name or None,
         allow=allow,
     )
-    handler.change(number, method, verb, partial(_declared, handler, number, method.no_wait))
+    proceed = partial(handler.change, number, method, verb, partial(_declared, handler, number, method.no_wait))
+    if shared_queues.is_new(handler, name, method):
+        shared_queues.declare(handler, number, method, name or server_name, proceed)
+    else:
+        proceed()
 
 
 def _declared(handler: ConnectionHandler, number: int, no_wait: bool, queue: Any) -> None:
@@ -237,7 +241,11 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
 def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.purge", queue=name)
-    core = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id).core
+    queue = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id)
+    if queue.policy.is_shared:
+        shared_queues.purge(handler, number, method, queue)
+        return
+    core = queue.core
     count = 0
 
     def answer() -> None:
@@ -260,12 +268,14 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
     # Whoever deletes a queue that he consumes from is answered before his consumers are cancelled, as by RabbitMQ: py-amqp raises
     # ConsumerCancelled out of its wait for delete-ok otherwise.
     cancels: list[tuple[int, spec.Method]] = []
+    found = handler.vhost.queues.get(name)
+    shared = found if found is not None and found.policy.is_shared and handler.broker.shared is not None else None
 
     def verb() -> int:
         handler.after_answer = cancels
         try:
             count: int = handler.vhost.delete_queue(
-                name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id
+                name, if_unused=method.if_unused, if_empty=method.if_empty and shared is None, connection_id=handler.connection_id
             )
         finally:
             handler.after_answer = None
@@ -277,7 +287,11 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
         for channel, cancel in cancels:
             handler.send(channel, cancel)
 
-    handler.change(number, method, verb, answer)
+    proceed = partial(handler.change, number, method, verb, answer)
+    if shared is None:
+        proceed()
+    else:
+        shared_queues.delete(handler, number, method, shared, proceed)
 
 
 # --- basic ------------------------------------------------------------------------------------------------------------------
@@ -317,7 +331,9 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    plain = method.queue != REPLY_TO and not queue.policy.is_stream
+    plain = method.queue != REPLY_TO and not queue.policy.is_elsewhere
+    if method.queue != REPLY_TO and queue.policy.is_shared:
+        shared_queues.check_channel(handler, number, state, queue)
     where = handler.vhost.describe("queue", queue.name)
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
     grouped = plain and queue.policy.grouping is not None
@@ -407,6 +423,9 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     handler.vhost.touch(queue)
     rests = queue.queue_id in handler.broker.pauses.queues
+    if queue.policy.is_shared and not rests:
+        shared_queues.get(handler, number, method, queue)
+        return
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
@@ -448,6 +467,8 @@ def confirm_select(handler: ConnectionHandler, number: int, method: spec.Confirm
 def tx_select(handler: ConnectionHandler, number: int, method: spec.TxSelect) -> None:
     if handler.connection.is_confirm(number):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if _channel(handler, number).shared:
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, "tx class not supported by shared queues, and this channel consumed from one")
     handler.connection.tx_select(number)
     handler.send(number, spec.TxSelectOk())
 

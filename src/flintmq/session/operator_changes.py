@@ -57,11 +57,19 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
     core.destination_flags = flags
 
 
+def configure_shared(core: QueueHandle, policy: QueuePolicy) -> None:
+    """The same of a shared queue, whose other facts are the service's."""
+    core.ttl_ms = min((one for one in (policy.message_ttl_ms, policy.maximum_ttl_ms) if one is not None), default=-1)
+
+
 def follow_policy(broker: Broker, queue: Any) -> None:
     """The policy of a queue in use changed. Under its virtual host's lock; the caller has the routes forgotten afterwards."""
     if queue.policy.is_stream:
         if broker.streams is not None:
             broker.streams.follow_policy(queue)
+        return
+    if queue.policy.is_shared:
+        configure_shared(queue.core, queue.policy)
         return
     configure(queue.core, queue.policy)
     broker.follow(queue)

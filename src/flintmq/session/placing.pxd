@@ -56,6 +56,8 @@ cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexce
 cdef void channel_note_confirm(connection_t *connection, channel_t *channel, uint64_t lsn, uint64_t ticket, bint refused) noexcept nogil
 # Sends what may be confirmed on all channels of the connection that have something to confirm.
 cdef void connection_flush_confirms(connection_t *connection) noexcept nogil
+# The channel ends: nobody waits for what it published.
+cdef void confirms_forget(channel_t *channel) noexcept nogil
 
 # A part of a transaction that puts messages on queues; `hold`: one that Python made.
 cdef class Landing:

@@ -18,7 +18,7 @@ import struct
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
@@ -36,6 +36,16 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.control import QueueHandle
+from cython.cimports.flintmq.queue.handoff import (
+    DEST_SHARED,
+    RECEIPT_SHIFT,
+    handoff_publish,
+    receipt_decref,
+    receipt_new,
+    receipt_t,
+    receipt_ticket,
+    ticket_receipt,
+)
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
@@ -129,6 +139,8 @@ def publish_to_queues(
             connection.port.placed(connection.port.context, content)
     if channel.confirm:
         channel_note_confirm(connection, channel, tally.lsn, tally.ticket, tally.refused != 0)
+    elif tally.ticket:
+        receipt_decref(ticket_receipt(tally.ticket))
     content_decref(content)
     if tally.policy:
         connection.slow = SLOW_POLICY
@@ -180,9 +192,12 @@ def _place(
     position: uint64_t
     if destination.flags & DEST_STREAM:
         # Whether it is read at once or in a year: `immediate` asks nothing of a stream, and nothing in it expires.
-        _count_stream(connection, place_on_stream(connection.port, destination.queue, content, address(tally.ticket)), tally)
+        _place_on_stream(connection, destination, content, tally)
         return
     expires_at = expiry_on(destination, expiration_ms)
+    if destination.flags & DEST_SHARED:
+        _place_on_shared(connection, destination, content, expires_at, tally)
+        return
     if (
         destination.flags & DEST_REJECT_OVER
         and (
@@ -219,6 +234,49 @@ def _place(
             tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
     elif destination.flags & DEST_BLOCK and queue_over_limit(destination.queue):
         tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _place_on_stream(
+    connection: pointer[connection_t], destination: pointer[destination_t], content: pointer[content_t], tally: pointer[tally_t]
+) -> void:
+    receipt: pointer[receipt_t] = ticket_receipt(tally.ticket)
+    ticket: uint64_t = tally.ticket
+    if receipt != NULL:
+        ticket = receipt.ticket
+    _count_stream(connection, place_on_stream(connection.port, destination.queue, content, address(ticket)), tally)
+    if receipt != NULL:
+        receipt.ticket = ticket
+    else:
+        tally.ticket = ticket
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _place_on_shared(
+    connection: pointer[connection_t],
+    destination: pointer[destination_t],
+    content: pointer[content_t],
+    expires_at_ms: int64_t,
+    tally: pointer[tally_t],
+) -> void:
+    """To the service of shared queues. The confirm waits for the receipt, which stands in the tally's ticket."""
+    receipt: pointer[receipt_t] = ticket_receipt(tally.ticket)
+    if receipt == NULL:
+        receipt = receipt_new()
+        if receipt != NULL:
+            receipt.ticket = tally.ticket
+            tally.ticket = receipt_ticket(receipt)
+    if queue_is_deleted(destination.queue):
+        tally.gone += 1
+    elif receipt != NULL and handoff_publish(destination.queue, content, expires_at_ms, receipt):
+        tally.placed += 1
+    else:
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
 
 
 @cfunc
@@ -446,6 +504,7 @@ def channel_note_confirm(
                 # Neither this message nor a later one is ever confirmed: the publisher may retry, nothing is claimed (I3).
                 channel.publish_tag -= 1
                 channel.confirm = False
+                receipt_decref(ticket_receipt(ticket))
                 return
             for i in range(channel.pending_count):
                 pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
@@ -483,6 +542,7 @@ def _flush_channel(connection: pointer[connection_t], channel: pointer[channel_t
     """Answers every tag that may be: those without a pending record, the durable and the refused, up to the first that waits (I4)."""
     upto: uint64_t = channel.publish_tag
     pending: pointer[pending_confirm_t]
+    receipt: pointer[receipt_t]
     while channel.pending_count:
         pending = address(channel.pending[channel.pending_first])
         check(pending.tag > channel.confirmed, b"placing I5 a tag is answered once", pending.tag, channel.confirmed)
@@ -490,12 +550,30 @@ def _flush_channel(connection: pointer[connection_t], channel: pointer[channel_t
             _ack_up_to(connection, channel, pending.tag - 1)
             write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
             channel.confirmed = pending.tag
+            receipt_decref(ticket_receipt(pending.ticket))
+        elif pending.ticket >> RECEIPT_SHIFT and pending.lsn <= durable:
+            receipt = ticket_receipt(pending.ticket)
+            if at_load32(address(receipt.waiting)) or receipt.ticket > durable_ticket:
+                upto = pending.tag - 1
+                break
+            if at_load32(address(receipt.refused)):
+                _ack_up_to(connection, channel, pending.tag - 1)
+                write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
+                channel.confirmed = pending.tag
+            receipt_decref(receipt)
         elif pending.lsn > durable or pending.ticket > durable_ticket:
             upto = pending.tag - 1
             break
         channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
         channel.pending_count -= 1
     _ack_up_to(connection, channel, upto)
+
+
+def confirms_forget(channel: pointer[channel_t]) -> void:
+    i: uint32_t
+    for i in range(channel.pending_count):
+        receipt_decref(ticket_receipt(channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)].ticket))
+    channel.pending_count = 0
 
 
 def connection_flush_confirms(connection: pointer[connection_t]) -> void:

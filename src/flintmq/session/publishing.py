@@ -23,7 +23,7 @@ from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
 from flintmq.routing.message import MessageHeaders
-from flintmq.session import scheduled_publish
+from flintmq.session import scheduled_publish, shared_queues
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, each_key
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
@@ -263,7 +263,9 @@ def dead_letter_to_all(
     if letter is None:
         return True
     for one in queues:
-        if one.queue_id not in done and _place(broker, one, letter, transaction):
+        if one.policy.is_shared:
+            shared_queues.place_surely(broker, one, letter.message, _expires_at(broker, one.core), done)
+        elif one.queue_id not in done and _place(broker, one, letter, transaction):
             done.add(one.queue_id)
     whole = bool(queues) and all(one.queue_id in done for one in queues)
     if whole:
@@ -313,6 +315,10 @@ class _Letter:
     flags: int
     priority: int
 
+    @property
+    def message(self) -> tuple[bytes, bytes, bytes, bytes, int, int]:
+        return self.exchange, self.routing_keys[0], self.header, self.body, self.flags, self.priority
+
 
 def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> _Letter:
     """Raises: PeerError when the properties can't be read, ValueError when the result fits no message."""
@@ -356,12 +362,14 @@ def _letter_headers(letter: _Letter) -> MessageHeaders:
 def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:
     """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
     core = queue.core
+    expires_at = _expires_at(broker, core)
+    if queue.policy.is_shared:
+        return 1 if shared_queues.place(broker, queue, letter.message, expires_at) else 0
     if queue.policy.overflow not in DROPPING and core.refuses(len(letter.body)):
         broker.count_drop("maxlen")
         return 0
-    expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
     publish = core.publish if transaction is None else partial(transaction.hold, core)
-    placed = publish(letter.exchange, letter.routing_keys[0], letter.header, letter.body, letter.flags, letter.priority, expires_at)
+    placed = publish(*letter.message, expires_at)
     if placed and broker.streams is not None and transaction is None:
         broker.streams.letter(queue.queue_id)  # before the caller ends the original
     if transaction is None:
@@ -369,6 +377,10 @@ def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction
     elif queue in broker.limited_queues:
         transaction.limited.append(queue.queue_id)
     return 1 if placed else 0
+
+
+def _expires_at(broker: Broker, core: Any) -> int:
+    return 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
 
 
 def after_publish(handler: ConnectionHandler) -> None:

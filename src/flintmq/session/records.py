@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class ChannelState:
     """What the control plane knows of an open channel; the rest is the compiled channel_t."""
 
-    __slots__ = ("consumers", "last_queue", "number", "reply_queue")
+    __slots__ = ("consumers", "last_queue", "number", "reply_queue", "shared")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -23,6 +23,8 @@ class ChannelState:
         self.last_queue = ""
         # direct reply-to: the hidden queue of this channel, or None
         self.reply_queue: Any = None
+        # deliveries of shared queues went out on it
+        self.shared = False
 
 
 class Consumer:

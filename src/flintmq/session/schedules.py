@@ -33,7 +33,7 @@ from flintmq.queue.due_index import DueIndex
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session import publishing
+from flintmq.session import publishing, shared_queues
 from flintmq.session.firing import Firing
 from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import MAXLEN
@@ -312,7 +312,12 @@ class Schedules:
         """Raises: StoreError."""
         broker = self._broker
         for queue, expires_at in plan.targets:
-            if plan.changed is None:
+            if getattr(queue, "policy", None) is not None and queue.policy.is_shared:
+                exchange, key, header, body = firing.message(index)
+                header = header if plan.changed is None else plan.changed
+                facts = _facts(scan_properties_of(header) or {})
+                taken = shared_queues.place(broker, queue, (exchange, key, header, body, *facts), expires_at)
+            elif plan.changed is None:
                 taken = firing.place(index, queue.core, expires_at)
             else:
                 exchange, key, _, body = firing.message(index)

@@ -34,6 +34,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.handoff import DEST_SHARED
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
@@ -149,7 +150,7 @@ def _may_be_refused(channel: pointer[channel_t]) -> bint:
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
+            if route.destinations[k].flags & (DEST_SHARED | DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
                 return True
     return False
 
@@ -256,6 +257,8 @@ class Transaction(Landing):
         self.channel.published += 1
         for i in range(route.count):
             destination = address(route.destinations[i])
+            if destination.flags & DEST_SHARED:
+                raise PeerError(ReplyCode.NOT_IMPLEMENTED, "tx class not supported by shared queues")
             if destination.flags & (DEST_REJECT_OVER | DEST_BLOCK) and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")

@@ -1,4 +1,4 @@
-"""Keys of shared queues in an engine, and the small rows behind them. docs/SHARED_QUEUES.md has the table.
+"""Keys of shared queues in an engine, and the small rows behind them. docs/SHARED.md has the table.
 
 in: names, ids, orders. out: keys whose order is the order of what they stand for.
 
@@ -39,6 +39,8 @@ def definition(vhost: str, name: str) -> bytes:
 
 
 SIGNALS = ROOT + b"s"
+# + id of a life: the queue was deleted, and rows of it are there still
+DOOMED = ROOT + b"g"
 OWNERS = ROOT + b"o"
 
 

@@ -14,7 +14,7 @@ from flintmq.config import Limits
 from flintmq.kv.engine import Conflict, Engine
 from flintmq.shared.keys import QueueKeys, after, unpack
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, STRICT, Message, SharedQueue, delete_queue, open_queue
+from flintmq.shared.queue import RELAXED, STRICT, Message, SharedQueue, clear_doomed, delete_queue, open_queue
 from flintmq.shared.staged import StagedQueue
 
 WAYS = ("naive", "staged", "batched")
@@ -90,6 +90,8 @@ def measure(engine: Engine, limits: Limits, way: str, messages: int, takers: int
     for node in nodes:
         node.leave()
     delete_queue(engine, *_NAME)
+    while clear_doomed(engine):
+        pass
     if tally.errors:
         raise tally.errors[0]
     return {

@@ -28,7 +28,7 @@ _UPLOADS_AT_ONCE = 16
 
 
 class Owners:
-    """This node among the others. One thread calls beat and look. Args: monotonic: seconds, for tests."""
+    """This node among the others. One thread calls beat, and one calls look. Args: monotonic: seconds, for tests."""
 
     def __init__(self, engine: Engine, limits: Limits, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
@@ -57,16 +57,17 @@ class Owners:
             self._queues.clear()
         return owner
 
-    def uses(self, life: bytes) -> None:
-        """Notes that this node may hold something of a queue, before it does."""
+    def uses(self, life: bytes) -> bytes:
+        """Notes that this node may hold something of a queue, before it does. Returns the id of the node's life that is noted."""
         with self._lock:
-            if life in self._queues:
-                return
             owner = self.owner
+            if life in self._queues:
+                return owner
         attempt(self._engine, lambda transaction: transaction.set(owner_row(owner, b"q" + life), b""))
         with self._lock:
             if self.owner == owner:
                 self._queues.add(life)
+        return owner
 
     def beat(self) -> None:
         """A sign of life. Raises: Fenced when another node declared this one gone; EngineError."""

@@ -21,7 +21,19 @@ from typing import TypeVar
 
 from flintmq.config import Limits
 from flintmq.kv.engine import Conflict, Engine, EngineError, Transaction, Unavailable, UnknownOutcome, Watch
-from flintmq.shared.keys import FLAG_CHUNKED, ID_BYTES, META_BYTES, Counts, Meta, QueueKeys, after, definition, owner_row, unpack
+from flintmq.shared.keys import (
+    DOOMED,
+    FLAG_CHUNKED,
+    ID_BYTES,
+    META_BYTES,
+    Counts,
+    Meta,
+    QueueKeys,
+    after,
+    definition,
+    owner_row,
+    unpack,
+)
 
 T = TypeVar("T")
 STRICT, RELAXED = "strict", "relaxed"
@@ -32,6 +44,8 @@ _NUMBER, _INDEX = 4, 8
 _ROW_BYTES = 96
 # chunks that are read, or written ahead, in one transaction
 _CHUNKS_AT_ONCE = 32
+# rows of a deleted queue that are cleared in one transaction (chunks among them: 6 MB)
+_DOOMED_AT_ONCE = 64
 # milliseconds for which a transaction is made anew before its caller is told that the engine does not answer
 _PATIENCE_MS = 15_000
 
@@ -62,8 +76,11 @@ class Message:
     expires_at_ms: int = 0
 
 
-def open_queue(engine: Engine, vhost: str, name: str, order: str = STRICT, anew: bool = False) -> QueueKeys:
-    """The keys of a queue, which is made when there is none. `anew`: what is there under that name is another one's, and goes.
+def open_queue(
+    engine: Engine, vhost: str, name: str, order: str = STRICT, anew: bool = False, arguments: bytes = b"", patience_ms: int = _PATIENCE_MS
+) -> QueueKeys:
+    """The keys of a queue, which is made when there is none. `anew`: what is there under that name is another one's, and goes;
+    arguments: kept with the queue for nodes that learn of it.
 
     Raises: ValueError when it is there with another order; EngineError.
     """
@@ -72,26 +89,42 @@ def open_queue(engine: Engine, vhost: str, name: str, order: str = STRICT, anew:
         key = definition(vhost, name)
         life = transaction.get(key)
         if life is not None and anew:
-            old = QueueKeys(life)
-            transaction.clear_range(old.prefix, after(old.prefix))
-            transaction.clear(old.signal)
+            _end_life(transaction, key, life)
             life = None
         if life is not None:
             keys = QueueKeys(life)
-            known = transaction.get(keys.alive)
+            known = (transaction.get(keys.alive) or b"").partition(b"\0")[0]
             if known != order.encode():
-                raise ValueError(f"queue '{name}' is there with order {known!r}, not {order!r}")
+                raise ValueError(f"queue '{name}' is there with order {known.decode()!r}, not {order!r}")
             return keys
         keys = QueueKeys(secrets.token_bytes(ID_BYTES))
         transaction.set(key, keys.life)
-        transaction.set(keys.alive, order.encode())
+        transaction.set(keys.alive, order.encode() + b"\0" + arguments)
         return keys
 
-    return attempt(engine, body)
+    return attempt(engine, body, patience_ms)
 
 
-def delete_queue(engine: Engine, vhost: str, name: str, life: bytes | None = None) -> bool:
-    """Ends a queue's present life, with all that is in it; with `life`: only if it is that one. False when it is not there."""
+def _end_life(transaction: Transaction, key: bytes, life: bytes) -> None:
+    """From this transaction on nobody changes a row of the queue; they are cleared in slices (`clear_doomed`)."""
+    keys = QueueKeys(life)
+    transaction.clear(key)
+    transaction.clear(keys.alive)
+    transaction.clear(keys.signal)
+    transaction.set(DOOMED + life, b"")
+
+
+class NotEmpty(EngineError):
+    """The queue was to be deleted only if nothing is ready in it."""
+
+
+def delete_queue(
+    engine: Engine, vhost: str, name: str, life: bytes | None = None, if_empty: bool = False, patience_ms: int = _PATIENCE_MS
+) -> bool:
+    """Ends a queue's present life; with `life`: only if it is that one. What is in it goes with `clear_doomed`. False when it is not there.
+
+    Raises: NotEmpty; EngineError.
+    """
 
     def body(transaction: Transaction) -> bool:
         key = definition(vhost, name)
@@ -99,12 +132,38 @@ def delete_queue(engine: Engine, vhost: str, name: str, life: bytes | None = Non
         if known is None or (life is not None and known != life):
             return False
         keys = QueueKeys(known)
-        transaction.clear(key)
-        transaction.clear_range(keys.prefix, after(keys.prefix))
-        transaction.clear(keys.signal)
+        if if_empty and transaction.range(keys.ready, after(keys.ready), 1):
+            raise NotEmpty("not empty")
+        _end_life(transaction, key, known)
+        return True
+
+    return attempt(engine, body, patience_ms)
+
+
+def clear_doomed(engine: Engine) -> bool:
+    """Clears some rows of a deleted queue. True: there are more. Any node does it, and again what another one began."""
+
+    def body(transaction: Transaction) -> bool:
+        doomed = transaction.range(DOOMED, after(DOOMED), 1, snapshot=True)
+        if not doomed:
+            return False
+        prefix = QueueKeys(doomed[0][0][len(DOOMED) :]).prefix
+        rows = transaction.range(prefix, after(prefix), _DOOMED_AT_ONCE, snapshot=True)
+        if rows:
+            transaction.clear_range(prefix, rows[-1][0] + b"\0")
+        else:
+            transaction.clear(doomed[0][0])
         return True
 
     return attempt(engine, body)
+
+
+def is_there(engine: Engine, vhost: str, name: str) -> bool:
+    transaction = engine.begin()
+    try:
+        return transaction.get(definition(vhost, name), snapshot=True) is not None
+    finally:
+        transaction.close()
 
 
 def attempt(engine: Engine, body: Callable[[Transaction], T], patience_ms: int = _PATIENCE_MS, limits: Limits | None = None) -> T:
@@ -142,15 +201,19 @@ class Pause:
 
 
 class SharedQueue:
-    """Args: keys: of `open_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as the queue was made with."""
+    """Args: keys: of `open_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as the queue was made; patience_ms: of one
+    transaction, which is made anew so long."""
 
-    def __init__(self, engine: Engine, keys: QueueKeys, owner: bytes, limits: Limits, order: str = STRICT) -> None:
+    def __init__(
+        self, engine: Engine, keys: QueueKeys, owner: bytes, limits: Limits, order: str = STRICT, patience_ms: int = _PATIENCE_MS
+    ) -> None:
         self.engine = engine
         self.keys = keys
         self.owner = owner
         self.counts = Counts()
         self._limits = limits
         self._order = order
+        self._patience_ms = patience_ms
         # messages of one transaction: each is two writes, beside a few of the queue's own
         self.batch = max(1, min(limits.shared_batch, (engine.limits.transaction_writes - 8) // 2))
         self._batch_bytes = min(limits.shared_batch_bytes, engine.limits.transaction_bytes // 2)
@@ -160,14 +223,14 @@ class SharedQueue:
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
-    def run(self, body: Callable[[Transaction], tuple[T, bool]], patience_ms: int = _PATIENCE_MS) -> T:
+    def run(self, body: Callable[[Transaction], tuple[T, bool]]) -> T:
         """Commits a transaction of this node once (Q3, Q4). `body` returns its result and whether it wrote.
 
         Raises: Fenced, QueueGone: nothing happened; Unavailable: nothing happened; UnknownOutcome: even asking again was no answer.
         """
         self._number += 1
         number = self._number.to_bytes(8, "big")
-        pause = Pause(self._limits, patience_ms)
+        pause = Pause(self._limits, self._patience_ms)
         while True:
             transaction = self.engine.begin()
             try:
@@ -419,6 +482,34 @@ class SharedQueue:
         self.counts = self.counts.plus(Counts(settled=count, settled_bytes=size))
         return count
 
+    def expire_head(self, now_ms: int) -> int:
+        """Ends the ready messages at the head whose time is over, up to the first whose is not; returns how many. now_ms: wall clock."""
+
+        def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
+            prefix = self.keys.ready
+            rows = transaction.range(prefix, after(prefix), 1, snapshot=True)
+            if rows and _is_over(rows[0][1], now_ms):
+                rows = transaction.range(prefix, after(prefix), self.batch, snapshot=True)
+            count = size = 0
+            for key, value in rows:
+                if not _is_over(value, now_ms):
+                    break
+                meta, rest = unpack(value)
+                count += 1
+                size += meta.size
+                transaction.require(key)
+                transaction.clear(key)
+                if meta.flags & FLAG_CHUNKED:
+                    base = self.keys.blob(rest)
+                    transaction.clear_range(base, after(base))
+            if count:
+                self._count(transaction, Counts(settled=count, settled_bytes=size))
+            return (count, size), bool(count)
+
+        count, size = self.run(body)
+        self.counts = self.counts.plus(Counts(settled=count, settled_bytes=size))
+        return count
+
     def read_counts(self) -> Counts:
         """Of all nodes together."""
 
@@ -434,6 +525,11 @@ class SharedQueue:
     def _count(self, transaction: Transaction, change: Counts) -> None:
         """Only this node writes its row, so nothing is read, and nobody conflicts."""
         transaction.set(self.keys.counts(self.owner), self.counts.plus(change).pack())
+
+
+def _is_over(value: bytes, now_ms: int) -> bool:
+    expires_at_ms = unpack(value)[0].expires_at_ms
+    return 0 < expires_at_ms <= now_ms
 
 
 def _taken(order: bytes, meta: Meta, rest: bytes) -> Taken:

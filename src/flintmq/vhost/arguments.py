@@ -38,11 +38,12 @@ DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
-CLASSIC, QUORUM, STREAM = "classic", "quorum", "stream"
-QUEUE_TYPES = (CLASSIC, QUORUM, STREAM)
+CLASSIC, QUORUM, STREAM, SHARED = "classic", "quorum", "stream", "shared"
+QUEUE_TYPES = (CLASSIC, QUORUM, STREAM, SHARED)
 # stands for every kind that is not the broker's own (queue/kinds.py)
 OUTSIDE = "other kinds"
-KINDS = (*QUEUE_TYPES, OUTSIDE)
+# shared queues take x-queue-type, x-message-ttl and x-shared-order so far
+KINDS = (CLASSIC, QUORUM, STREAM, OUTSIDE)
 NO_KIND: tuple[str, ...] = ()
 QUEUES = (CLASSIC, QUORUM, OUTSIDE)
 
@@ -58,6 +59,9 @@ OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RING, BLOCK)
 # what is over the limit leaves
 DROPPING = (DROP_HEAD, RING)
 RETRY_TYPES = ("disabled", "all", "failed", "returned")
+SHARED_ORDERS = ("strict", "relaxed")
+# arguments that a shared queue may be declared with
+SHARED_ARGUMENTS = ("x-queue-type", "x-shared-order", "x-message-ttl")
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 # A check returns None when the value is good, else the reason as RabbitMQ prints it.
@@ -255,15 +259,24 @@ _ROWS = (
     Argument(
         "x-queue-type",
         _queue_type,
-        "classic, quorum, stream, or a registered kind",
-        KINDS,
+        "classic, quorum, stream, shared, or a registered kind",
+        (*KINDS, SHARED),
         True,
         "queue_type",
         implied=CLASSIC,
         note="quorum: served by a durable queue of ours that counts deliveries",
     ),
     Argument("x-expires", _expires, f"milliseconds, 1 to {EXPIRY_MS_MAX:,}", QUEUES, field="expires_ms", policy=True, operator=True),
-    Argument("x-message-ttl", _ttl, _MS, QUEUES, field="message_ttl_ms", policy=True, operator=True),
+    Argument(
+        "x-shared-order",
+        _one_of("invalid_shared_order", *SHARED_ORDERS),
+        ", ".join(SHARED_ORDERS),
+        (SHARED,),
+        field="shared_order",
+        implied="strict",
+        note="strict: the order of the commits; relaxed: publishes that overlap may swap (SHARED.md)",
+    ),
+    Argument("x-message-ttl", _ttl, _MS, (*QUEUES, SHARED), field="message_ttl_ms", policy=True, operator=True),
     Argument(
         "x-qpid-minimum-message-ttl",
         _not_negative,
@@ -505,6 +518,14 @@ def check_stream(arguments: Mapping[str, Any], description: str) -> None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "Exceeded max value for x-stream-max-segment-size-bytes")
     if not FILTER_BYTES_MIN <= arguments.get("x-stream-filter-size-bytes", FILTER_BYTES_MIN) <= FILTER_BYTES_MAX:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "Invalid value for  x-stream-filter-size-bytes")
+
+
+def check_shared(arguments: Mapping[str, Any], description: str) -> None:
+    """Of arguments that are good by themselves, whether a shared queue can have them. Raises: PeerError 406."""
+    for row in _ROWS:
+        if row.name in arguments and row.name not in SHARED_ARGUMENTS:
+            text = f"invalid arg '{row.name}' for {description} of queue type shared"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=f"shared queues take {', '.join(SHARED_ARGUMENTS)} so far")
 
 
 def fields_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

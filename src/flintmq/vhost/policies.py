@@ -20,7 +20,7 @@ from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS
+from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS, SHARED
 from flintmq.vhost.policy import QueuePolicy
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
@@ -229,6 +229,8 @@ class Policies:
             row = POLICY_KEYS.get(key)
             if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
+            if own.is_shared and SHARED not in row.effect:
+                continue  # x-expires, for one: who uses the queue on other nodes is not known here
             if row.name in arguments and own.queue_type not in row.policy_first:
                 value = row.lower(arguments[row.name], value)
                 if value is None:

@@ -26,9 +26,11 @@ from flintmq.vhost.arguments import (
     QUEUE_TYPES,
     QUORUM,
     REJECT_PUBLISH,
+    SHARED,
     SHORTSTR_MAX,
     SORT_KEY,
     STREAM,
+    check_shared,
     check_stream,
     check_value,
     fields_of,
@@ -63,6 +65,7 @@ class QueuePolicy:
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
+    shared_order: str = "strict"
     queue_type: str = "classic"  # as asked for; "quorum" is served by a durable queue of ours
     # of streams: retention (with max_length_bytes), bytes of a segment, milliseconds before a nacked message comes to its group again
     max_age: str | None = None
@@ -109,9 +112,19 @@ class QueuePolicy:
         return self.queue_type == STREAM
 
     @property
+    def is_shared(self) -> bool:
+        """It lives in an engine; the core is the window of what this node has leased."""
+        return self.queue_type == SHARED
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Its messages are no entries of the store's queues: a stream, or a shared queue."""
+        return self.is_stream or self.is_shared
+
+    @property
     def lasts(self) -> bool:
-        """Whether its type asks for a queue that is durable and stays (RabbitMQ's streams and quorum queues)."""
-        return self.queue_type in (STREAM, QUORUM)
+        """Whether its type asks for a queue that is durable and stays (RabbitMQ's streams and quorum queues; shared ones)."""
+        return self.queue_type in (STREAM, QUORUM, SHARED)
 
     @property
     def is_outside(self) -> bool:
@@ -202,4 +215,6 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         _check_kind(arguments, description)
     if arguments.get("x-queue-type") == STREAM and not restored:
         check_stream(arguments, description)
+    if arguments.get("x-queue-type") == SHARED and not restored:
+        check_shared(arguments, description)
     return QueuePolicy(**dict(fields_of(arguments)))

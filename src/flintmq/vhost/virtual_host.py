@@ -722,9 +722,9 @@ class VirtualHost(Scheduling):
             self.touch(queue)
             if not queue.auto_delete:
                 return False
-            return self._remove_by_itself(queue, lambda: queue.had_consumers and not queue.core.consumer_count())
+            return self.remove_by_itself(queue, lambda: queue.had_consumers and not queue.core.consumer_count())
 
-    def _remove_by_itself(self, queue: Queue, wanted: Callable[[], bool]) -> bool:
+    def remove_by_itself(self, queue: Queue, wanted: Callable[[], bool]) -> bool:
         """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I6). True when it is done."""
 
         def verb() -> None:
@@ -789,7 +789,7 @@ class VirtualHost(Scheduling):
                 if queue.core.consumer_count():
                     queue.used_ns = max(queue.used_ns, now)
                 elif self._is_expired(queue, now):
-                    expired += self._remove_by_itself(queue, partial(self._is_expired, queue, now))
+                    expired += self.remove_by_itself(queue, partial(self._is_expired, queue, now))
                 if not queue.deleted:  # it was used since, or its deletion is under way or put off
                     self._watch_unused(queue, max(now + 1, self._unused_at(queue)))
             return expired

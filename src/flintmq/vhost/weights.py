@@ -24,6 +24,8 @@ QUEUE_POLICY_BYTES = 512
 QUEUE_LEVEL_BYTES = 128
 # of a stream beside that: its log, its cursors' tables
 STREAM_BYTES = 2_048
+# of a shared queue: its station and window
+SHARED_BYTES = 4_096
 # bytes of an exchange with the head of its route cache, and of its place among those that name the same alternate
 EXCHANGE_BYTES = 1_500
 ALTERNATE_BYTES = 640
@@ -42,7 +44,8 @@ def queue_bytes(queue: Queue | QueueSpec) -> int:
     if not queue.arguments and queue.policy is DEFAULT_POLICY:
         return size
     size += _table(queue.arguments, QUEUE_POLICY_BYTES)
-    return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + (STREAM_BYTES if queue.policy.is_stream else 0)
+    more = STREAM_BYTES if queue.policy.is_stream else SHARED_BYTES if queue.policy.is_shared else 0
+    return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + more
 
 
 def exchange_bytes(exchange: Exchange) -> int:

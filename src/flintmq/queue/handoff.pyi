@@ -1,0 +1,61 @@
+from flintmq.queue.control import QueueHandle
+from flintmq.queue.log_port import LogPort
+
+WAITING_BYTES: int
+# (queue id, message with flags and priority or None: an entry ended, receipt, position, expires_at_ms, lane, bytes counted there)
+Item = tuple[int, tuple[bytes, bytes, bytes, bytes, int, int] | None, int, int, int, int, int]
+
+class SharedPort(LogPort):
+    """The port of all shared queues of a node. Args: log: whose loops send confirms; *_bytes_max: of messages that wait for the engine, of
+    one queue and of all queues of a virtual host, with WAITING_BYTES each."""
+
+    def __init__(self, log: LogPort | None, queue_bytes_max: int, vhost_bytes_max: int) -> None: ...
+    def take(self, most: int) -> list[Item]:
+        """The first items of the line, `most` at most. Each receipt that is not 0 is to be answered once, and each message to leave its
+        lane."""
+    def admit(self, handle: QueueHandle, size: int) -> int:
+        """Counts a message that comes another way. Returns its lane, which it is to `leave`; 0: too much waits."""
+    def leave(self, lane: int, size: int) -> None:
+        """A message waits no more."""
+    def waiting_bytes(self) -> int:
+        """Of all messages that wait. O(virtual hosts)."""
+    def close_lane(self, handle: QueueHandle) -> None:
+        """The queue is deleted: its publishes are refused."""
+    def wait(self, timeout_s: float) -> None:
+        """Until something is in the line, `wake` is called, or the time is over. One thread; the GIL is free meanwhile."""
+    def wake(self) -> None: ...
+    def close(self) -> None:
+        """There is no service any more: the message path is refused. What is in the line can still be taken."""
+    def take_lost(self) -> bool:
+        """Whether an end found no memory in the line since the last call."""
+    def answer(self, receipts: list[int], taken: bool) -> None:
+        """What became of messages on one queue each. Their confirms or refusals leave with the next pass of their loops."""
+
+def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
+    """Makes an unused queue the window of a shared one: publishes go to the port, and nothing but `window_add` adds to its list."""
+
+def window_add(
+    handle: QueueHandle,
+    exchange: bytes,
+    routing_key: bytes,
+    header: bytes,
+    body: bytes,
+    flags: int,
+    priority: int,
+    expires_at_ms: int,
+    redelivered: bool,
+    message_id: int,
+) -> int:
+    """Puts a leased message behind those that are there; returns its position, 0: the queue is deleted. Raises: MemoryError."""
+
+def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool]]:
+    """Takes out those of the entries that nobody holds: (position, whether a consumer had it before). The port is not told of it."""
+
+def window_available(handle: QueueHandle, most: int) -> list[int]:
+    """The first entries that nobody holds."""
+
+def window_ready(handle: QueueHandle) -> int:
+    """Messages in the window that nobody has; `ready_count` of its handle counts the engine's, too."""
+
+def window_wanted(handle: QueueHandle, most: int) -> int:
+    """Messages that consumers would take now, as far as their credit says, `most` at most. O(consumers)."""

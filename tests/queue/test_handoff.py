@@ -1,0 +1,118 @@
+"""The line between the message path and the service of shared queues, and windows: what is counted leaves, and nothing else gets in.
+
+Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/session/test_shared_queues.py has the message path.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from flintmq.ports import DequeueReason
+from flintmq.queue.control import QueueHandle
+from flintmq.queue.handoff import SharedPort, open_window, window_add, window_available, window_ready, window_take_back, window_wanted
+
+MESSAGE = b"x", b"key", b"\x00\x00", b"body"
+
+
+def window(port: SharedPort, number: int = 1, vhost: str = "/") -> QueueHandle:
+    handle = QueueHandle(number)
+    open_window(handle, port, vhost)
+    return handle
+
+
+def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False, expires_at_ms: int = 0) -> int:
+    return window_add(handle, b"x", b"key", b"\x00\x00", body, 0, 0, expires_at_ms, redelivered, 1)
+
+
+def ends(port: SharedPort) -> list[tuple[int, int]]:
+    return [(queue_id, position) for queue_id, message, _, position, *_ in port.take(100) if message is None]
+
+
+@pytest.fixture
+def port() -> SharedPort:
+    return SharedPort(None, 1_000, 1_500)
+
+
+def test_only_the_service_adds_to_a_window(port: SharedPort) -> None:
+    handle = window(port)
+    assert handle.publish(*MESSAGE, 0, 0) == 0
+    assert add(handle) > 0
+    assert (window_ready(handle), handle.ready_count()) == (1, 1)
+    handle.elsewhere, handle.elsewhere_bytes = 5, 50
+    assert (window_ready(handle), handle.ready_count(), handle.ready_bytes()) == (1, 6, 54)
+
+
+def test_a_settled_entry_is_told_once_and_one_that_is_taken_back_is_not(port: SharedPort) -> None:
+    handle = window(port, 7)
+    positions = [add(handle, b"%d" % number, redelivered=number == 2) for number in range(4)]
+    assert positions == sorted(positions)
+    assert handle.hold(positions[0])
+    assert ends(port) == []
+    assert handle.settle_held(positions[0], DequeueReason.ACK, False)
+    assert ends(port) == [(7, positions[0])]
+    assert not handle.settle_held(positions[0], DequeueReason.ACK, False)
+    assert window_take_back(handle, positions[:2]) == [(positions[1], False)]
+    assert handle.purge() == 2
+    assert ends(port) == [(7, position) for position in positions[2:]]
+
+
+def test_what_nobody_has_is_taken_out_in_order_with_its_mark(port: SharedPort) -> None:
+    handle = window(port)
+    positions = [add(handle, redelivered=number == 1) for number in range(3)]
+    assert window_available(handle, 2) == positions[:2]
+    assert window_take_back(handle, positions[1::-1]) == [(positions[1], True), (positions[0], False)]
+    assert window_available(handle, 9) == positions[2:]
+    assert window_take_back(handle, [*positions, positions[2] + 1]) == [(positions[2], False)]
+    assert window_available(handle, 9) == []
+    assert ends(port) == []
+    assert add(handle) > positions[2], "a position never comes twice"
+
+
+def test_a_deleted_window_takes_nothing(port: SharedPort) -> None:
+    handle = window(port)
+    handle.mark_deleted()
+    assert add(handle) == 0
+
+
+def test_nobody_wants_anything_without_consumers(port: SharedPort) -> None:
+    assert window_wanted(window(port), 100) == 0
+
+
+def test_a_lane_has_its_own_bound_and_its_share_of_a_virtual_host(port: SharedPort) -> None:
+    one, two, other = window(port, 1), window(port, 2), window(port, 3, "other")
+    first = port.admit(one, 900)
+    assert first
+    assert port.admit(one, 101) == 0, "of the queue"
+    second = port.admit(two, 600)
+    assert second
+    assert port.admit(two, 100) == 0, "of the virtual host"
+    assert port.admit(other, 5_000), "an empty one takes a message of any size"
+    assert port.admit(other, 1) == 0
+    assert port.waiting_bytes() == 6_500
+    port.leave(first, 900)
+    assert port.admit(two, 100) == second
+    assert port.waiting_bytes() == 5_700
+
+
+def test_a_lane_is_used_again_when_its_last_message_left(port: SharedPort) -> None:
+    gone = window(port, 1)
+    lane = port.admit(gone, 500)
+    port.close_lane(gone)
+    assert port.admit(gone, 1) == 0, "its queue is deleted"
+    fresh = window(port, 2)
+    assert port.admit(fresh, 100) not in (0, lane)
+    port.leave(lane, 500)
+    again = window(port, 3, "other")
+    assert port.admit(again, 200) == lane
+    assert port.waiting_bytes() == 300
+    idle = window(port, 4)
+    port.close_lane(idle)
+    port.close_lane(idle)
+    assert len({port.admit(window(port, number), 1) for number in (5, 6)}) == 2, "closed twice, it is free once"
+
+
+def test_a_closed_line_refuses(port: SharedPort) -> None:
+    handle = window(port)
+    port.close()
+    assert port.admit(handle, 1) == 0
+    assert port.waiting_bytes() == 0

@@ -1,0 +1,236 @@
+"""Shared queues over the wire: pika against brokers, on the embedded engine and on etcd.
+
+Properties: a confirm means that the engine has the message; nothing confirmed is lost by kill -9; what comes twice is flagged; two brokers
+serve one queue; what shared queues do not do yet is refused in words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.support.broker import Broker, wait_until
+from tests.support.etcd import EtcdCluster, etcd_cluster
+from tests.support.servers import Unavailable
+
+SHARED = {"x-queue-type": "shared"}
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+WAIT_S = 60
+
+
+@contextlib.contextmanager
+def channel_of(broker: Broker) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    try:
+        yield channel
+    finally:
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            connection.close()
+
+
+def drain(channel: Any, queue: str, count: int, ack: bool = True) -> list[tuple[bytes, bool]]:
+    got: list[tuple[bytes, bool]] = []
+    for method, _, body in channel.consume(queue, inactivity_timeout=WAIT_S):
+        if method is None:
+            break
+        got.append((body, method.redelivered))
+        if ack:
+            channel.basic_ack(method.delivery_tag)
+        if len(got) == count:
+            break
+    channel.cancel()
+    return got
+
+
+def publish(channel: Any, queue: str, *bodies: bytes) -> None:
+    for body in bodies:
+        channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def queue(broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name
+    with channel_of(broker) as channel:
+        channel.queue_declare(name, durable=True, arguments=SHARED)
+    yield name
+    with channel_of(broker) as channel:
+        channel.queue_delete(name)
+
+
+def test_messages_come_in_order_and_as_they_were(broker: Broker, queue: str) -> None:
+    bodies = [b"%d" % number for number in range(50)] + [b"", bytes(5_000), bytes(300_000)]
+    properties = pika.BasicProperties(headers={"a": [1, "b"]}, content_type="text/plain", priority=3)
+    with channel_of(broker) as channel:
+        for body in bodies:
+            channel.basic_publish("", queue, body, properties)
+        assert channel.queue_declare(queue, passive=True).method.message_count == len(bodies)
+        method, got, body = channel.basic_get(queue)
+        assert (body, got.headers, got.content_type, got.priority) == (b"0", {"a": [1, "b"]}, "text/plain", 3)
+        channel.basic_ack(method.delivery_tag)
+        assert drain(channel, queue, len(bodies) - 1) == [(body, False) for body in bodies[1:]]
+        assert channel.basic_get(queue) == (None, None, None)
+
+
+def test_reject_and_nack(broker: Broker, queue: str) -> None:
+    with channel_of(broker) as channel:
+        publish(channel, queue, b"one", b"two")
+        method, _, _ = channel.basic_get(queue)
+        channel.basic_nack(method.delivery_tag, requeue=True)
+        assert drain(channel, queue, 2, ack=False) == [(b"one", True), (b"two", False)]
+    with channel_of(broker) as channel:  # the channel ended with both unacked
+        method, _, body = channel.basic_get(queue)
+        assert (body, method.redelivered) == (b"one", True)
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        assert drain(channel, queue, 1) == [(b"two", True)]
+
+
+def test_purge_takes_what_nobody_has(broker: Broker, queue: str) -> None:
+    with channel_of(broker) as channel:
+        publish(channel, queue, *(b"%d" % number for number in range(30)))
+        held, _, _ = channel.basic_get(queue)
+        assert channel.queue_purge(queue).method.message_count == 29
+        channel.basic_nack(held.delivery_tag, requeue=True)
+        assert drain(channel, queue, 1) == [(b"0", True)]
+
+
+def test_a_deleted_queue_comes_back_empty(broker: Broker) -> None:
+    with channel_of(broker) as channel:
+        channel.queue_declare("again", durable=True, arguments=SHARED)
+        publish(channel, "again", b"old")
+        assert channel.queue_delete("again").method.message_count == 1
+        channel.queue_declare("again", durable=True, arguments=SHARED)
+        publish(channel, "again", b"new")
+        assert drain(channel, "again", 1) == [(b"new", False)]
+        channel.queue_delete("again")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"durable": False}, "non-durable"),
+        ({"durable": True, "auto_delete": True}, "auto-delete"),
+        ({"durable": True, "exclusive": True}, "exclusive-owner"),
+        ({"durable": True, "arguments": {"x-max-length": 5}}, "x-max-length"),
+        ({"durable": True, "arguments": {"x-dead-letter-exchange": "a"}}, "x-dead-letter-exchange"),
+        ({"durable": True, "arguments": {"x-single-active-consumer": True}}, "x-single-active-consumer"),
+        ({"durable": True, "arguments": {"x-shared-order": "none"}}, "x-shared-order"),
+    ],
+)
+def test_what_shared_queues_do_not_do_is_refused(broker: Broker, options: dict[str, Any], told: str) -> None:
+    arguments = {**SHARED, **options.pop("arguments", {})}
+    with channel_of(broker) as channel:
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=told):
+            channel.queue_declare("refused", arguments=arguments, **options)
+
+
+def test_transactions_are_refused(broker: Broker, queue: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.tx_select()
+    channel.basic_publish("", queue, b"x", PERSISTENT)
+    with pytest.raises(pika.exceptions.AMQPError, match="tx class not supported by shared queues"):
+        channel.tx_commit()
+    for first in ("tx", "consume"):
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        with pytest.raises(pika.exceptions.AMQPError, match="not supported by shared queues"):
+            if first == "tx":
+                channel.tx_select()
+                channel.basic_get(queue)
+            else:
+                channel.basic_get(queue)
+                channel.tx_select()
+
+
+def test_a_topic_reaches_shared_and_other_queues(broker: Broker, queue: str) -> None:
+    with channel_of(broker) as channel:
+        channel.queue_declare("beside", durable=True)
+        channel.exchange_declare("both", "fanout")
+        for name in (queue, "beside"):
+            channel.queue_bind(name, "both")
+        for number in range(20):
+            channel.basic_publish("both", "", b"%d" % number, PERSISTENT, mandatory=True)
+        assert drain(channel, queue, 20) == drain(channel, "beside", 20)
+        channel.queue_delete("beside")
+
+
+def test_kill_9_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
+    arguments = ("--store-dir", str(tmp_path / "store"))
+    with Broker(*arguments) as first:
+        with channel_of(first) as channel:
+            channel.queue_declare("kept", durable=True, arguments=SHARED)
+            publish(channel, "kept", *(b"%03d" % number for number in range(60)))
+            assert len(drain(channel, "kept", 20)) == 20
+            held = [channel.basic_get("kept") for _ in range(5)]
+            assert [body for _, _, body in held] == [b"%03d" % number for number in range(20, 25)]
+            first.kill()
+    with Broker(*arguments) as second, channel_of(second) as channel:
+        got: list[tuple[bytes, bool]] = []
+        while not got or got[-1][0] != b"059":
+            got += drain(channel, "kept", 1)
+        bodies = [body for body, _ in got]
+        assert bodies == sorted(set(bodies)), "each once, in order"
+        assert bodies[-40:] == [b"%03d" % number for number in range(20, 60)]
+        seen = {body for body, redelivered in got if redelivered}
+        assert seen >= {body for body in bodies if body < b"025"}, "acks that were on their way, and what was not acked"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EtcdCluster]:
+    try:
+        with etcd_cluster() as made:
+            yield made
+    except Unavailable as error:
+        pytest.skip(f"no etcd: {error}")
+
+
+def on(cluster: EtcdCluster) -> tuple[str, str]:
+    return "--shared-engine", "etcd://" + ",".join(endpoint.removeprefix("http://") for endpoint in cluster.endpoints)
+
+
+def test_two_brokers_serve_one_queue_and_one_is_killed(cluster: EtcdCluster) -> None:
+    with Broker(*on(cluster)) as one, Broker(*on(cluster)) as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("pair", durable=True, arguments=SHARED)
+            publish(here, "pair", b"0", b"1", b"2", b"3")
+            publish(there, "pair", b"4", b"5")
+            assert [there.basic_get("pair")[2] for _ in range(2)] == [b"0", b"1"]
+            assert [body for body, _ in drain(here, "pair", 2)] == [b"2", b"3"]
+            other.kill()
+            got = drain(here, "pair", 4)
+            assert sorted(body for body, _ in got) == [b"0", b"1", b"4", b"5"]
+            assert {body for body, redelivered in got if redelivered} >= {b"0", b"1"}
+            here.queue_delete("pair")
+
+
+def test_a_queue_deleted_on_one_broker_goes_on_the_other(cluster: EtcdCluster) -> None:
+    with Broker(*on(cluster)) as one, Broker(*on(cluster)) as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("gone", durable=True, arguments=SHARED)
+            publish(there, "gone", b"x")
+            here.queue_delete("gone")
+
+            def is_gone() -> bool:
+                probe = there.connection.channel()
+                try:
+                    probe.queue_declare("gone", passive=True)
+                    return False
+                except pika.exceptions.ChannelClosedByBroker:
+                    return True
+
+            wait_until(is_gone, WAIT_S, 0.2, "the queue is there")
