@@ -403,6 +403,12 @@ class Limits:
     actor_pause_ms: int = 10
     actor_pause_ms_max: int = 1_000
 
+    # --- memory of the process --------------------------------------------------------------------------------------
+    # bytes of a block that comes from the kernel and goes back when it is freed, and free bytes that a heap of the allocator may keep at
+    # its end; larger ones made the heaps of the data plane's threads keep 200 MiB (allocator.py)
+    heap_block_max: int = MIB
+    heap_kept: int = 2 * MIB
+
     # --- data plane (docs/DATAPLANE.md) -----------------------------------------------------------------------------
     # socket pairs between broker and Flight service, a thread each: calls that run at once; more wait in the service, then BUSY
     dataplane_channels: int = 8
@@ -530,6 +536,13 @@ class Limits:
     flight_nice: int = 5
     # milliseconds that calls may take to end when the broker stops; then the service ends without them
     flight_stop_ms: int = 500
+    # heaps of the service's allocator, size from which a block comes from the kernel, free bytes that a heap may keep at its end: record
+    # batches are as large as a piece, and each page that goes back is filled with zeros for the next one
+    flight_heaps: int = 2
+    flight_heap_block_max: int = 32 * MIB
+    flight_heap_kept: int = 64 * MIB
+    # milliseconds without a transfer after which the service gives back what it keeps for the next one: warm readers, freed memory
+    flight_rest_ms: int = 2_000
 
     # --- shovels and federation (docs/SHOVEL.md) ------------------------------------------------------------------------
     # links (a shovel, a federated exchange or queue with one upstream) of a virtual host, of a user, of the node: each has two

@@ -44,6 +44,8 @@ STREAM_OPTIONS = (
     "checkpointLocation",
 )
 BATCH_OPTIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "maxMessages")
+# Names of Spark's Kafka connector for what has the same meaning here.
+_ALIASES = {"maxoffsetspertrigger": "maxMessagesPerTrigger", "minoffsetspertrigger": "minMessagesPerTrigger"}
 # Names of the old transport: what to do instead. Those of Kafka's connector: connection.py.
 _ELSEWHERE = {
     "port": "'port' is that of AMQP, which transport=amqp uses; the data plane has 'flightPort'",
@@ -169,9 +171,12 @@ def _take(raw: Mapping[str, str], allowed: tuple[str, ...]) -> tuple[dict[str, s
     names = {name.lower(): name for name in (*_COMMON, *allowed)}
     values = {}
     for key, text in rest.items():
-        name = names.get(key.lower())
+        alias = _ALIASES.get(key.lower(), "")
+        name = names.get(alias.lower() or key.lower())
         if name is None:
-            raise _unknown(key, names.values())
+            raise _unknown(alias or key, names.values())
+        if name in values:
+            raise SourceError("OPTION_VALUE", f"option '{key}': another one says '{name}' already, give one of the two")
         values[name] = text
     return values, connection, table
 

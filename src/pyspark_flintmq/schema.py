@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flintmq.arrow.schema import MESSAGES, arrow_types
-from pyspark_flintmq.connection import unknown_option, whole_number
+from pyspark_flintmq.connection import true_or_false, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Table:
         if version not in VERSIONS:
             raise SourceError("OPTION_VALUE", f"option 'schemaVersion' must be {' or '.join(map(str, VERSIONS))}, not {version}")
         table = cls(COLUMNS[: VERSIONS[version]])
+        if not true_or_false("includeHeaders", values.get("includeHeaders", "true")):
+            table = replace(table, fields=tuple(field for field in table.fields if field[0] not in _HEADERS))
         if "columns" in values:
             table = table._only(values["columns"])
         if "body" in values:
@@ -172,7 +174,9 @@ class Table:
         return column
 
 
-TABLE_OPTIONS = ("schemaVersion", "columns", "body")
+TABLE_OPTIONS = ("schemaVersion", "columns", "body", "includeHeaders")
+# What `includeHeaders=false` leaves out, as Spark's Kafka connector has it.
+_HEADERS = ("headers", "headers_raw")
 
 
 def _spark_types() -> dict[str, Any]:

@@ -243,3 +243,14 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
         return False
+
+
+def test_after_a_rest_the_service_has_given_back_and_reads_as_before(plane: DataPlane, channel: Any) -> None:
+    queue = fill(channel, 50)
+    before = plane.status()["flight"]["rests"]
+    for _ in range(2):
+        browse = plane.browse_open([queue])
+        assert sum(batch.num_rows for ticket in browse.tickets for batch in plane.read(ticket)) == 50
+        plane.browse_close(browse.id)
+        seen = before
+        before = wait_until(lambda seen=seen: (now := plane.status()["flight"]["rests"]) > seen and now, 60, 0.1, "a rest")

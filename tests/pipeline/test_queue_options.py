@@ -98,7 +98,7 @@ def test_positions_and_times() -> None:
         ("flightPrt", "did you mean 'flightPort'"),
     ]
     + [("colums", "did you mean 'columns'"), ("port", "'flightPort'"), ("spoolDir", "no spool"), ("subscribePattern", "'queuePattern'")]
-    + [("kafka.bootstrap.servers", "use 'url'"), ("maxOffsetsPerTrigger", "'maxMessagesPerTrigger'"), ("kafka.fetch.min.bytes", "not used")]
+    + [("kafka.bootstrap.servers", "use 'url'"), ("subscribe", "'queue' or 'queues'"), ("kafka.fetch.min.bytes", "not used")]
     + [("endingOffsets", "spark.read"), ("maxMessages", "spark.read")],
 )
 def test_a_mistyped_option_says_what_is_meant(typed: str, meant: str) -> None:
@@ -109,6 +109,14 @@ def test_a_mistyped_option_says_what_is_meant(typed: str, meant: str) -> None:
 
 def test_an_option_of_streams_is_not_one_of_batches() -> None:
     assert "spark.readStream" in refused("batch", queue="q", maxMessagesPerTrigger="5").text
+
+
+def test_names_of_the_kafka_connector_that_mean_the_same_are_taken() -> None:
+    options = QueueOptions.stream({"queue": "q", "maxOffsetsPerTrigger": "7", "MinOffsetsPerTrigger": "3", "includeHeaders": "false"})
+    assert (options.max_messages, options.min_messages) == (7, 3)
+    assert not {"headers", "headers_raw"} & set(options.table.names) and "body" in options.table.names
+    assert refused(queue="q", maxOffsetsPerTrigger="7", maxMessagesPerTrigger="7").code == "OPTION_VALUE"
+    assert "spark.readStream" in refused("batch", queue="q", maxOffsetsPerTrigger="5").text
 
 
 def test_queues_are_needed_and_named_once() -> None:

@@ -36,7 +36,15 @@ def batch(rows: int = 3) -> pa.RecordBatch:
 
 @pytest.mark.parametrize(
     "raw",
-    [{}, {"schemaVersion": "1"}, {"columns": "body,queue"}, {"body": "none"}, {"body": "prefix:4"}, {"columns": "lsn", "body": "none"}],
+    [
+        {},
+        {"includeHeaders": "false"},
+        {"schemaVersion": "1"},
+        {"columns": "body,queue"},
+        {"body": "none"},
+        {"body": "prefix:4"},
+        {"columns": "lsn", "body": "none"},
+    ],
 )
 def test_spark_and_arrow_agree_and_a_batch_fits(raw: dict[str, str]) -> None:
     found = table(**raw)
@@ -54,6 +62,12 @@ def test_what_is_kept() -> None:
     assert table(body="none").spark()["body"].nullable
     assert table(columns="body,queue").names == ("queue", "body"), "the declared order"
     assert len(table(schemaVersion="1").names) == 23
+    assert table(includeHeaders="true") == table()
+    assert table(includeHeaders="false").names == tuple(name for name in table().names if name not in ("headers", "headers_raw"))
+    assert table(includeHeaders="false", columns="queue,body").names == ("queue", "body")
+    for raw in ({"includeHeaders": "no"}, {"includeHeaders": "false", "columns": "headers"}):
+        with pytest.raises(SourceError, match="OPTION_VALUE"):
+            table(**raw)
     assert (table().body_option, table(body="none").body_option) == (None, "none")
     assert (table(body="prefix:4").body_option, table(columns="queue").body_option) == ("prefix:4", "none")
 

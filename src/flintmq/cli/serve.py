@@ -20,6 +20,7 @@ import click
 
 from flintmq.access.audit import AuditFile
 from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
+from flintmq.allocator import limit_kept
 from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.cli.systemd import Notifier, inherited
 from flintmq.config import MIB, Config
@@ -289,6 +290,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     from flintmq.node import Node  # takes its time, while the disk reads
 
     _raise_descriptors()
+    limit_kept(settings.limits.heap_block_max, settings.limits.heap_kept)
     _import_early()
     # Loops, HTTP and the store's threads share the interpreter: one that waits for it gets it after this long, not after the usual 5 ms.
     sys.setswitchinterval(settings.limits.interpreter_switch_us / 1_000_000)

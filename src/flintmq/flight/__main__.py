@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from flintmq.allocator import limit_kept
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel
 from flintmq.endpoint import endpoint
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lower_priority(limits.flight_nice)
     no_core_file()
+    limit_kept(limits.flight_heap_block_max, limits.flight_heap_kept, limits.flight_heaps)
     try:
         channels = [Channel.inherited(int(number), limits) for number in options.channels.split(",")]
     except (ValueError, OSError) as error:
@@ -91,7 +93,11 @@ def serve(options: argparse.Namespace, channels: list[Channel], limits: Limits) 
     signal.signal(signal.SIGTERM, lambda number, frame: _end(stop))
     channels[0].send({"call": "ready", "port": service.port})
     log.info("Arrow Flight on %s://%s", service.scheme, endpoint(options.host, service.port))
-    wait_for_end(channels[0].socket.fileno(), ended)
+    while not wait_for_end(channels[0].socket.fileno(), ended, limits.flight_rest_ms / 2):
+        try:
+            service.rest()
+        except Exception:
+            log.exception("memory was not given back")
     link.close()
     # Calls end by themselves now, but for readers that do not read; what is unfinished is asked for again anyway. gRPC's own shutdown
     # would wait for those, and for connections that are idle.
@@ -106,12 +112,13 @@ def _end(stop: int) -> None:
     os.write(stop, b".")
 
 
-def wait_for_end(first: int, ended: int) -> None:
-    """Returns when the peer of the first channel is closed, or the pipe `ended` says so. Never reads from the channel."""
+def wait_for_end(first: int, ended: int, wait_ms: float | None = None) -> bool:
+    """Returns True when the peer of the first channel is closed, or the pipe `ended` says so; False after `wait_ms`. Never reads from the
+    channel."""
     poller = select.poll()
     poller.register(first, select.POLLRDHUP)
     poller.register(ended, select.POLLIN)
-    poller.poll()
+    return bool(poller.poll(wait_ms))
 
 
 def lower_priority(nice: int) -> None:

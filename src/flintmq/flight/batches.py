@@ -128,6 +128,7 @@ class Readers:
         reader.close()
 
     def close(self) -> None:
+        """Closes those that wait; the next caller gets a new one."""
         with self._lock:
             idle, self._idle = self._idle, []
         for reader in idle:
@@ -151,6 +152,10 @@ class Plane:
         self._actors.stop()
         self._readers.close()
         self.streams.close()
+
+    def rest(self) -> None:
+        """Gives up what is kept for the next reader: containers that were read."""
+        self._readers.close()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ in: Flight calls of verified callers. out: JSON answers, record batches, errors 
 
 S1  No call leaves as a bare trace: whatever is raised goes through `errors.to_flight`, and what is our own fault is logged with its trace.
 S2  A call that waits (`sub.acquire`) holds a channel to the broker for `flight_slice_ms` at most, and waiting calls never hold all of them.
+S3  Memory that is kept for the next transfer, warm readers and freed pages, goes back after a rest of `flight_rest_ms`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from flintmq.allocator import give_back
 from flintmq.config import Limits
 from flintmq.endpoint import endpoint
 from flintmq.flight import auth
@@ -26,6 +28,7 @@ from flintmq.flight.batches import Plane
 from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.flight.link import Caller, Link
 from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
+from flintmq.flight.uses import Uses
 
 log = logging.getLogger("flintmq.flight")
 
@@ -53,6 +56,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
         self._limits = limits
         self._plane = Plane(link, codec, limits)
         self._codec = codec
+        self._uses = Uses()
+        self._rests = 0
         self.gate = auth.Gate(link, limits, vault)
         # half of the channels, at least one free for those who do not wait
         self._waits = threading.Semaphore(link.size // 2) if link.size > 1 else threading.Semaphore(0)
@@ -68,6 +73,14 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
         """Ends all calls and stops. Waits for handlers that run."""
         self.shutdown()
         self._plane.close()
+
+    def rest(self) -> None:
+        """To be called now and then: when nothing was transferred for a while, memory that is kept for the next transfer goes back (S3)."""
+        if self._uses.over(self._limits.flight_rest_ms / 1000):
+            self._plane.rest()
+            pa.default_memory_pool().release_unused()
+            give_back()
+            self._rests += 1
 
     # --- control calls --------------------------------------------------------------------------------------------------
 
@@ -88,7 +101,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
             else:
                 answer, _ = self._link.call(name, caller, arguments)
             if name == "status" and isinstance(answer, dict):
-                answer.setdefault("flight", {})["calls"] = self.gate.running
+                answer.setdefault("flight", {}).update(calls=self.gate.running, rests=self._rests)
             return iter([json.dumps(answer).encode()])
         raise AssertionError  # Guard never swallows
 
@@ -116,10 +129,10 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
         with Guard("do_get"):
             asked = self._plane.ticket(ticket.ticket)
             batches = self._plane.read(_caller(context), asked)
-            return flight.GeneratorStream(asked.schema, _guarded(batches))
+            return flight.GeneratorStream(asked.schema, _guarded(batches, self._uses))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with Guard("do_put"):
+        with Guard("do_put"), self._uses:
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
             told = self._plane.put(_caller(context), descriptor.command, (chunk.data for chunk in reader))
@@ -187,8 +200,8 @@ def report(what: str, error: BaseException) -> None:
         log.error("%s failed", what, exc_info=error)
 
 
-def _guarded(batches: Iterator[Any]) -> Iterator[Any]:
-    with Guard("do_get"):
+def _guarded(batches: Iterator[Any], uses: Uses) -> Iterator[Any]:
+    with Guard("do_get"), uses:
         yield from batches
 
 
