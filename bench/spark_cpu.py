@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from bench import kafka  # noqa: E402
 from bench.brokers import disk_directory  # noqa: E402
 from bench.pipeline_rows import Bench, Sizes, check_parquet, run_now, steady_rate  # noqa: E402
 from bench.spark_parts import TICKS  # noqa: E402
@@ -156,20 +157,48 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         parts = Parts(pids, bench.jvm)
         with parts:
             _, batches = run_now(bench.stream(queue, **source), target, bench.folder("cp"))
-        held = memory(bench.jvm)
         if not options.columns or "position" in options.columns.split(","):
             check_parquet(target, options.messages)
         shutil.rmtree(target)
-    seconds = parts.seconds()
-    millions = options.messages / 1e6
-    phases = {name for each in batches for name in each["durationMs"]}
+    return told("flintmq", options, parts, batches, bench.jvm)
+
+
+def told(name: str, options: argparse.Namespace, parts: Parts, batches: list[dict[str, Any]], jvm: int) -> dict[str, Any]:
+    """What a round says."""
+    seconds, millions = parts.seconds(), options.messages / 1e6
+    phases = {phase for each in batches for phase in each["durationMs"]}
     return {
-        "cpu_s_per_m": {name: round(value / millions, 2) for name, value in seconds.items()},
+        "source": name,
+        "cpu_s_per_m": {part: round(value / millions, 2) for part, value in seconds.items()},
         "all": round(sum(seconds.values()) / millions, 2),
         "steady": round(steady_rate(batches)),
-        "ms": {name: statistics.median(each["durationMs"].get(name, 0) for each in batches[1:]) for name in sorted(phases)},
-        "memory_mib": held,
+        "ms": {phase: statistics.median(each["durationMs"].get(phase, 0) for each in batches[1:]) for phase in sorted(phases)},
+        "memory_mib": memory(jvm),
     }
+
+
+def measure_kafka(bench: Bench, options: argparse.Namespace, where: Path) -> dict[str, Any]:
+    """The same round with Kafka: its topic of two partitions into Parquet, through Spark's own connector."""
+    scratch = bench.folder("kafka")
+    with kafka.kafka(where, scratch) as server:
+        server.fill("warm", 4 * options.batch, options.size)
+        server.fill("full", options.messages, options.size)
+        run_now(server.stream(bench.spark, "warm", options.batch), bench.folder("warm"), bench.folder("cp"))
+        target = bench.folder("out")
+        with Parts({"kafka": server.pid}, bench.jvm) as parts:
+            _, batches = run_now(server.stream(bench.spark, "full", options.batch), target, bench.folder("cp"))
+        count_rows(target, options.messages)
+        shutil.rmtree(target)
+    shutil.rmtree(scratch)
+    return told("kafka", options, parts, batches, bench.jvm)
+
+
+def count_rows(target: Path, count: int) -> None:
+    """Raises: RuntimeError."""
+    import pyarrow.dataset as ds
+
+    if (rows := ds.dataset(str(target), format="parquet").count_rows()) != count:
+        raise RuntimeError(f"{rows} rows instead of {count}")
 
 
 def starts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
@@ -204,6 +233,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--columns", default="", help="of the source; all when left out")
     parser.add_argument("--starts", type=int, default=0, help="measure so many small queries instead: the fixed cost of one")
+    parser.add_argument("--kafka", action="store_true", help="Kafka in turn with it (bench/kafka.py says where from)")
     parser.add_argument("--plain-python", action="store_true", help="Spark's Python processes as Spark starts them (pyspark_flintmq.quick)")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
@@ -211,12 +241,17 @@ def main() -> int:
         quick.quick_python = lambda directory: sys.executable
     scratch = Path(tempfile.mkdtemp(prefix="spark-cpu-", dir=disk_directory()))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    spark = spark_session("bench", scratch)
+    other = kafka.home() if options.kafka else None
+    if options.kafka and (other is None or not kafka.connector()):
+        parser.error("Kafka is not here: set KAFKA_HOME and KAFKA_SPARK_JARS (bench/kafka.py)")
+    spark = spark_session("bench", scratch, settings={"spark.jars": kafka.connector()} if other else None)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1_000)
     try:
         bench = Bench(spark, scratch, Sizes())
         for _ in range(options.rounds):
             print(json.dumps((starts if options.starts else measure)(bench, options)), flush=True)
+            if other is not None:
+                print(json.dumps(measure_kafka(bench, options, other)), flush=True)
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""A Kafka broker for the benches: one node, KRaft, of jars that are there. Never a dependency: where the jars are not, there is no Kafka.
+
+in: $KAFKA_HOME, a directory with `libs` (a download of Kafka, or what Maven's `dependency:copy-dependencies` gives for
+org.apache.kafka:kafka_2.13 and :kafka-tools); $KAFKA_SPARK_JARS, a directory with spark-sql-kafka-0-10, spark-token-provider-kafka-0-10,
+kafka-clients and commons-pool2. out: a server on a free loopback port, its data in a scratch directory; topics that its own tool fills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support import servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_START_S, _FILL_S = 60.0, 600.0
+_CONNECTOR = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+num.partitions=2
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def home() -> Path | None:
+    """The directory of the jars; None: there is none here."""
+    path = os.environ.get("KAFKA_HOME")
+    return Path(path) if path and any((Path(path) / "libs").glob("kafka_2.13-*.jar")) else None
+
+
+def connector() -> str:
+    """Spark's `spark.jars` for its Kafka connector; empty: it is not here."""
+    folder = os.environ.get("KAFKA_SPARK_JARS", "")
+    found = [str(path) for path in sorted(Path(folder).glob("*.jar")) if path.name.startswith(_CONNECTOR)] if folder else []
+    return ",".join(found) if len(found) >= len(_CONNECTOR) else ""
+
+
+class Kafka:
+    """A running server."""
+
+    def __init__(self, where: Path, pid: int, port: int) -> None:
+        self._where = where
+        self.pid = pid
+        self.address = f"127.0.0.1:{port}"
+
+    def fill(self, topic: str, count: int, size: int) -> None:
+        """Publishes with acks=all. Raises: RuntimeError."""
+        options = ["--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", "-1"]
+        _java(
+            self._where,
+            "org.apache.kafka.tools.ProducerPerformance",
+            *options,
+            "--producer-props",
+            f"bootstrap.servers={self.address}",
+            "acks=all",
+        )
+
+    def stream(self, spark: SparkSession, topic: str, batch: int) -> DataFrame:
+        """The topic from its beginning, in micro-batches."""
+        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.address).option("subscribe", topic)
+        return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", batch).load()
+
+
+@contextlib.contextmanager
+def kafka(where: Path, scratch: Path) -> Iterator[Kafka]:
+    """Args: where: of `home()`; scratch: a directory on a disk. Raises: RuntimeError when it does not come up."""
+    port, controller = servers.free_ports(2)
+    config = scratch / "kafka.properties"
+    config.write_text(_PROPERTIES.format(port=port, controller=controller, data=scratch / "kafka"))
+    _java(where, "kafka.tools.StorageTool", "format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qk", "--config", str(config))
+    with (scratch / "kafka.log").open("w") as log:
+        command = ["java", "-Xmx1g", "-cp", f"{where}/libs/*", "kafka.Kafka", str(config)]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + _START_S
+            while not _listens(port):
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"Kafka did not come up: {(scratch / 'kafka.log').read_text()[-2000:]}")
+                time.sleep(0.2)
+            yield Kafka(where, process.pid, port)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def _java(where: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["java", "-cp", f"{where}/libs/*", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_FILL_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{arguments[0]}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
