@@ -40,7 +40,7 @@ EXPECTED: dict[str, str] = {
     "lines.mailbox_take swap 1 torn": "a wake in the gap is a wake before the look",
     "lines.mailbox_take swap 2 torn": "a wake in the gap is a wake before the look",
     "lines.run_queue_reserve store 1": "the room is enlarged again each time: costs time only",
-    "table.table_get add 4": FIGURE,
+    "actor_table.table_get add 4": FIGURE,
     "timers.timers_arm add 2 torn": "others add under the same lock; only a stop may come between",
     "timers.timers_sleep lock 2": "only this thread stores it; a stale value costs a needless wake",
     "timers.timers_taken lock 1": "one store, and nobody else stores while the actor is taken",
