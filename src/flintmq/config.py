@@ -585,6 +585,21 @@ class Limits:
     # how much lower than the broker's the priority of the process is (nice)
     shovel_nice: int = 5
 
+    # --- spans of messages (docs/OPERATIONS.md, OpenTelemetry) ------------------------------------------------------------
+    # spans that wait for the collector, some 1 KiB each; a virtual host gets no more than what is free beside its own. What finds no
+    # room is dropped and counted
+    spans_max: int = 8_192
+    # spans of one request to the collector, and milliseconds between two requests while there are fewer
+    spans_batch: int = 512
+    spans_pause_ms: int = 2_000
+    # milliseconds for the collector to take a batch; then it is tried again, after a pause that doubles up to the second number,
+    # `spans_tries` times in all
+    spans_answer_ms: int = 10_000
+    spans_retry_ms_max: int = 30_000
+    spans_tries: int = 6
+    # milliseconds that the last batch may take when the broker stops
+    spans_stop_ms: int = 1_000
+
     # --- pulls (docs/HTTP.md) -----------------------------------------------------------------------------------------
     # messages of one pull (QMQ caps at 10,000; its answer is one JSON document); a larger count is refused
     pull_messages_max: int = 1_000
@@ -814,6 +829,9 @@ class Config:
     oauth_username_claims: tuple[str, ...] = ("sub", "client_id")
     oauth_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     oauth_verify_audience: bool = True
+    # OpenTelemetry: the collector (http or https URL; None: no spans), and the share of sampled traces that get spans, above 0 to 1
+    otel_endpoint: str | None = None
+    otel_sample: float = 1.0
     # file of refused accesses and of changes of definitions; None: they are in the log only
     audit_log: str | None = None
     io_threads: int = 1

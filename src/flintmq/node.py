@@ -19,6 +19,7 @@ from operator import attrgetter, length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flintmq import __version__
 from flintmq.access.permissions import Permissions
 from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user, is_loopback
@@ -51,6 +52,7 @@ from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
 from flintmq.session.shared_service import SharedService
+from flintmq.session.spans import Spans
 from flintmq.session.stream_service import StreamService
 from flintmq.session.token_logins import TokenLogins
 from flintmq.session.weights import TLS_BYTES
@@ -233,6 +235,7 @@ class Node:
         self.broker.node_name = name
         self.broker.log = store_log
         self.tokens = self._token_logins()
+        self.exporter = self._span_exporter(name)
         self.definitions = DefinitionsService(self.broker)
         self.users.on_keys = self.definitions.keep_keys
         self._restore()
@@ -281,6 +284,16 @@ class Node:
         self.broker.quotas.expect_others()
         return tokens
 
+    def _span_exporter(self, name: str) -> Any:
+        """Sends spans of messages, when they are asked for. Raises: OperatorError."""
+        endpoint = self.config.otel_endpoint
+        if endpoint is None:
+            return None
+        from flintmq.otel.exporter import Exporter
+
+        self.broker.spans = Spans(self.config.limits, self.config.otel_sample)
+        return Exporter(self.broker.spans, endpoint, name, __version__, self.config.limits)
+
     def _restore(self) -> None:
         """Definitions, then what the logs hold for them, then transactions in doubt."""
         if self.store is not None:
@@ -323,6 +336,8 @@ class Node:
         tls_listener = plain = None
         if self.tokens is not None:
             self.tokens.oauth.start()
+        if self.exporter is not None:
+            self.exporter.start()
         if self.http is not None:
             self.http.open()
         if config.port is not None:
@@ -610,6 +625,8 @@ class Node:
             loop.call(partial(self._stop_loop, loop))
         for thread in self._threads:
             thread.join(self.config.limits.shutdown_ms_max / 1000)
+        if self.exporter is not None:
+            self.exporter.stop()
         self.users.close()
         if self.tokens is not None:
             self.tokens.oauth.close()

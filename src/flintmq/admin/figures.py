@@ -128,6 +128,9 @@ def prometheus(parts: Parts) -> str:
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
+    if broker.spans is not None:
+        spans = [({"outcome": "made"}, broker.spans.made), ({"outcome": "dropped"}, broker.spans.dropped)]
+        text.add("spans_total", "counter", "Spans of messages for OpenTelemetry; dropped: no room, or not taken by the collector.", spans)
     caught = sorted(guard.counts().items())
     what = "Failures of one object that a loop over all went past, by place."
     text.add("guarded_errors_total", "counter", what, [({"place": place}, count) for place, count in caught])

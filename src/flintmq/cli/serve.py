@@ -107,8 +107,8 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
         if not all(isinstance(one, str) for one in values):
             raise OperatorError(f"{shown}: a string or a list of strings is expected")
         return tuple(values)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise OperatorError(f"{shown}: a string or a whole number is expected")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise OperatorError(f"{shown}: a string or a number is expected")
     try:
         return option.type.convert(str(value), option, ctx)
     except click.BadParameter as error:
@@ -199,6 +199,14 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
 @click.option("--unix-socket-mode", type=Mode(), default="600", show_default=True, help="Permissions of the socket's file, octal.")
 @click.option("--websocket-port", type=Port(), default="off", show_default=True, help="Port for AMQP over WebSocket; TLS with --tls-cert.")
 @click.option("--websocket-origin", "websocket_origins", multiple=True, help="Origin of pages that may use it (repeatable; '*': any).")
+@click.option("--otel-endpoint", help="URL of an OpenTelemetry collector (OTLP/HTTP): it gets spans of messages whose trace is sampled.")
+@click.option(
+    "--otel-sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the traces that clients sample which get spans here.",
+)
 @click.option("--audit-log", type=click.Path(), help="File for refused accesses and changes of definitions; they are in the log, too.")
 @click.option(
     "--http-port",

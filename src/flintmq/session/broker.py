@@ -43,6 +43,7 @@ from flintmq.session.records import Consumer
 from flintmq.session.retries import Retries
 from flintmq.session.schedules import Schedules
 from flintmq.session.shared_service import SharedService
+from flintmq.session.spans import Spans, traced_bits
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
@@ -178,6 +179,8 @@ class Broker:
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
         self.tracer = Tracer(self)
+        # spans of messages (OpenTelemetry); None: nobody wants any. Set before the first connection
+        self.spans: Spans | None = None
         self.events = Events(self)
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
@@ -558,8 +561,8 @@ class Broker:
         self.connections_opened += 1
         self.pending.discard(handler)
         self.connections[handler.connection_id] = handler
-        if handler.vhost.tracing:
-            handler.connection.set_traced(True)
+        if handler.vhost.tracing or self.spans is not None:
+            handler.connection.set_traced(traced_bits(handler.vhost.tracing, self.spans))
         self.events.connection_opened(handler)
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:

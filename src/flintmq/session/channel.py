@@ -63,6 +63,7 @@ from cython.cimports.flintmq.session.slow import (
     SLOW_RESOLVE,
     SLOW_ROUTE,
 )
+from cython.cimports.flintmq.session.traceparent import trace_wanted
 from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
@@ -314,6 +315,12 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
                 channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there, with its value
             channel.expiration_ms = scan.expiration_ms
         if scan.has_cc or flags & FLAG_USER_ID:
+            channel.slow_publish |= SLOWLY_IN_PYTHON
+        if (
+            flags & FLAG_HEADERS
+            and connection.traced
+            and trace_wanted(scan.headers, scan.headers_len, at_load32(address(connection.traced)))
+        ):
             channel.slow_publish |= SLOWLY_IN_PYTHON
         if scan.has_time:
             channel.slow_publish |= schedule_of(content, scan.headers - payload, scan.headers_len, address(channel.due_ms))

@@ -868,9 +868,9 @@ class Connection:
             free(refused)
         return taken
 
-    def set_traced(self, traced: bool) -> None:
-        """The firehose gets a copy of each delivery from now on (handler.delivered), or none. Any thread."""
-        at_store32(address(self.connection.traced), 1 if traced else 0)
+    def set_traced(self, bits: int) -> None:
+        """What is looked for in messages from now on (session.spans.traced_bits): the firehose, spans. Any thread."""
+        at_store32(address(self.connection.traced), cast(uint32_t, bits))
 
     def discard(self, number: int) -> None:
         """Drops the waiting message (it was refused)."""

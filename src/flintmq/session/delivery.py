@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, pointer, size_t, void
+from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, p_char, pointer, size_t, void
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
 from cython.cimports.flintmq.core.content import (
+    CONTENT_HEADERS,
     FRAME_END,
     FRAME_HEADER_SIZE,
     FRAME_OVERHEAD,
@@ -28,6 +30,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET
 from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_get_id
 from cython.cimports.flintmq.queue.types import delivery_t, queue_t
+from cython.cimports.flintmq.session.traceparent import TRACED_FIREHOSE, trace_wanted
 from cython.cimports.flintmq.session.types import connection_t, subscription_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, strlen
@@ -148,10 +151,18 @@ def write_deliver(
 def note_delivery(
     connection: pointer[connection_t], number: uint16_t, queue: pointer[queue_t], redelivered: bint, content: pointer[content_t]
 ) -> void:
+    bits: uint32_t = at_load32(address(connection.traced))
+    spanned: bint = content.flags & CONTENT_HEADERS and trace_wanted(content_header(content), content.header_len, bits)
+    if not spanned and not bits & TRACED_FIREHOSE:
+        return
     with gil:
         try:
             handler = cast(object, connection.owner).handler
-            handler.delivered(number, queue_get_id(queue), redelivered, content_tuple(content))
+            if bits & TRACED_FIREHOSE:
+                handler.delivered(number, queue_get_id(queue), redelivered, content_tuple(content))
+            if spanned:
+                header: bytes = PyBytes_FromStringAndSize(cast(p_char, content_header(content)), content.header_len)
+                handler.spanned(queue_get_id(queue), redelivered, header)
         except Exception:
             logging.getLogger("flintmq.trace").exception("internal error: a delivery is not traced")
 

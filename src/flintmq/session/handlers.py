@@ -371,8 +371,13 @@ class ConnectionHandler:
         return publishing.route_again(self, exchange, keys, header)
 
     def delivered(self, channel: int, queue_id: int, redelivered: bool, message: tuple[bytes, bytes, bytes, bytes]) -> None:
-        """A delivery of a connection that is traced (Connection.set_traced)."""
+        """A delivery of a connection that the firehose follows (Connection.set_traced)."""
         self.broker.tracer.delivered(self, channel, queue_id, redelivered, message)
+
+    def spanned(self, queue_id: int, redelivered: bool, header: bytes) -> None:
+        """A delivery whose trace is sampled. Args: header: content header payload."""
+        if self.broker.spans is not None:
+            self.broker.spans.delivered(self.broker, self, queue_id, redelivered, header)
 
     def expire(self, queue_id: int) -> bool:
         """A consumer or basic.get is about to read a queue in which messages are past their time: a slice of them ends. True: all did."""

@@ -112,6 +112,9 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
             reply_to = queue.name
         keys = [key, *extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
+        span = None
+        if broker.spans is not None and "traceparent" in headers:
+            span, header = _begin_span(handler, channel, exchange_name, key, header)
         # BCC of a scheduled message leaves when it is routed.
         if reply_to is not None or ("BCC" in headers and not due_ms):
             connection.replace_header(channel, _changed(header, reply_to, due_ms > 0))
@@ -122,6 +125,8 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         if vhost.tracing:
             broker.tracer.published(handler, channel, connection.message(channel), keys, properties, {})
         scheduled_publish.schedule(handler, channel, due_ms)
+        if span is not None and broker.spans is not None:
+            broker.spans.published(handler, span, [], due_ms)
         return
     try:
         found = broker.handles_for_keys(vhost, exchange_name, keys, headers)
@@ -138,8 +143,19 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         broker.add_drops(drops)
         if not found or "refused" in drops:
             headers.refused()
+    if span is not None and broker.spans is not None:
+        broker.spans.published(handler, span, found)
     if again:
         after_publish(handler)
+
+
+def _begin_span(handler: ConnectionHandler, channel: int, exchange_name: str, key: bytes, header: bytes) -> tuple[Any, bytes]:
+    """The span of a message that may be traced, or None, and its content header, which names the span."""
+    assert handler.broker.spans is not None
+    span, changed = handler.broker.spans.received(exchange_name, key, header)
+    if changed is not header:
+        handler.connection.replace_header(channel, changed)
+    return span, changed
 
 
 def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[bytes], header: bytes) -> list[Any]:

@@ -18,6 +18,7 @@ from flintmq.core.content import CONTENT_HEADERS
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.session.outbox import Outbox
+from flintmq.session.spans import traced_bits
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -50,7 +51,7 @@ class Tracer:
             guarded("tracing", f"vhost {name!r}", vhost.on_routes_changed, exchange)
         for handler in list(broker.connections.values()):
             if handler.vhost is vhost:
-                handler.connection.set_traced(on)
+                handler.connection.set_traced(traced_bits(on, broker.spans))
 
     def published(
         self, handler: ConnectionHandler, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]

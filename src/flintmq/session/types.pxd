@@ -195,7 +195,7 @@ cdef struct connection_t:
     uint64_t output_low
     uint32_t largest_out      # bytes of the largest body of several frames since all output was sent
     uint64_t deliveries
-    uint32_t traced           # 1: the firehose gets a copy of each delivery (session/trace.py); any thread sets it
+    uint32_t traced           # TRACED_* of session/traceparent.pxd: 0: nobody looks; any thread sets it
     # the log
     log_port_t *port          # NULL: nothing is logged
     uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
