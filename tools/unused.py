@@ -46,7 +46,7 @@ KEPT = (
     ("flintmq/pipeline/jobs", "ARCHIVE REPLAY duration_ms", "found by the name of the job; a field of a report for programs"),
     ("flintmq/clock.py", "ManualClock", "the clock of tests, beside the port that it implements"),
     ("flintmq/core/clock.py", "stand_at", "the compiled half's clock in tests"),
-    ("flintmq/queue", "new_owner free_owner take_head publish_held take_at last_value_count", "tests drive a queue by hand"),
+    ("flintmq/queue", "new_owner free_owner take_head publish_held take_at last_value_count once_figures", "tests drive a queue by hand"),
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes", "tests drive a log by hand"),

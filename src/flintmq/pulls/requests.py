@@ -37,7 +37,7 @@ from cython.cimports.flintmq.pulls.pull_group import (
 from cython.cimports.flintmq.pulls.types import answers_t, pull_group_t, pull_t
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
+from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_enqueue_once, queue_is_deleted, queue_is_durable
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import PRESSURE_DISK
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, actor_wake, request_cancel, system_now
@@ -74,7 +74,10 @@ def place(
     ticket: uint64_t = 0
     position: uint64_t
     content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-    position = queue_enqueue(handle.queue, content, 0, expires_at_ms, address(lsn))
+    if handle.queue.once != NULL:
+        position = queue_enqueue_once(handle.queue, content, expires_at_ms, False, address(lsn))
+    else:
+        position = queue_enqueue(handle.queue, content, 0, expires_at_ms, address(lsn))
     content_decref(content)
     if log is not None:
         if position and handle.queue.ops != NULL:

@@ -18,6 +18,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.queue.deduplication import once_new
 from cython.cimports.flintmq.queue.due_index import DueIndex
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.log_port import LogPort
@@ -32,6 +33,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_delivered_total,
     queue_dequeue,
     queue_enqueue,
+    queue_enqueue_once,
     queue_enqueued_total,
     queue_expire_many,
     queue_facts,
@@ -297,6 +299,16 @@ class QueueHandle:
         """Removes every available message, in one go (queue/purge.py: in slices). Returns how many."""
         return queue_purge(self.queue)
 
+    def set_once(self, most: int) -> None:
+        """Makes a new queue one that drops duplicates; it remembers `most` values. Before anyone uses it. Raises: MemoryError."""
+        self.queue.once = once_new(most)
+        if self.queue.once == NULL:
+            raise MemoryError("no memory for a queue with deduplication")
+
+    def once_figures(self) -> tuple:
+        """(values that are remembered, messages that were dropped) of such a queue."""
+        return (self.queue.once.positions.count, self.queue.once.duplicates)
+
     def mark_deleted(self) -> None:
         """Refuses further messages; what is in consumers' hands can still be settled."""
         queue_mark_deleted(self.queue)
@@ -316,7 +328,12 @@ class QueueHandle:
     ) -> int:
         """Enqueues a message built from bytes; returns its position, 0 when refused."""
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        position: uint64_t = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
+        position: uint64_t
+        lsn: uint64_t = 0
+        if self.queue.once != NULL:
+            position = queue_enqueue_once(self.queue, content, expires_at_ms, False, address(lsn))
+        else:
+            position = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
         return position
 

@@ -53,6 +53,10 @@ cdef uint64_t queue_enqueue(queue_t *queue, content_t *content, uint64_t message
 # dequeued again. Returns the position when it was (or will be) delivered, 0 when it must be returned to the publisher (313).
 cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
 
+# queue_enqueue of a queue that has `once` (with `immediate`: queue_enqueue_immediate). A message whose value is there already is dropped:
+# the position is that of the one that is there, and *lsn is raised to what makes that one durable.
+cdef uint64_t queue_enqueue_once(queue_t *queue, content_t *content, int64_t expires_at_ms, bint immediate, uint64_t *lsn) noexcept nogil
+
 # --- consumers (seed 004) -----------------------------------------------------------------------------------------------
 cdef consumer_t *consumer_new(queue_t *queue, target_t *target, int32_t priority, uint32_t flags, uint32_t prefetch) noexcept nogil
 # It wants what the program selects, and nothing else. Before it is attached; takes a reference.

@@ -43,6 +43,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_wake_waiters,
 )
 from cython.cimports.flintmq.queue.counts import count_taken
+from cython.cimports.flintmq.queue.deduplication import arrival_t, once_begin, once_end, once_free
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     list_add,
@@ -128,6 +129,7 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         list_destroy(address(queue.entries), queue.port)
         selections_free(queue.manager.selections)
         groups_free(queue.message_groups)
+        once_free(queue.once)
         queue_free_returns(queue)
         free(queue)
 
@@ -334,6 +336,24 @@ def queue_enqueue_immediate(
     spin_unlock(address(queue.entries.lock))
     queue_dequeue(queue, slot, position, 0, REASON_DROP)
     return 0
+
+
+def queue_enqueue_once(
+    queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, immediate: bint, lsn: pointer[uint64_t]
+) -> uint64_t:
+    arrival: arrival_t
+    own: uint64_t = 0
+    position: uint64_t = once_begin(queue, content, address(arrival), lsn)
+    if position:
+        return position
+    if immediate:
+        position = queue_enqueue_immediate(queue, content, 0, expires_at_ms, address(own))
+    else:
+        position = queue_enqueue(queue, content, 0, expires_at_ms, address(own))
+    once_end(queue, address(arrival), position, own)
+    if own > lsn[0]:
+        lsn[0] = own
+    return position
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------------

@@ -555,6 +555,16 @@ cdef struct returned_t:         # an entry that came back to a queue with RETURN
     bint delayed                # it waits before its next delivery: the broker holds it
     bint logged
 
+cdef struct once_t:             # which values of a header are in the queue (deduplication.py)
+    uint32_t gate               # from the look to the arrival: of two messages with one value the second sees the first
+    program_t *name             # the header
+    map64_t positions           # first hash of a value -> position
+    map64_t checks              # first hash -> second hash
+    uint64_t cursor             # next place of `positions` to pass over
+    uint64_t most               # values
+    uint64_t lsn                # that of the latest logged arrival
+    uint64_t duplicates         # messages that were dropped
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -594,3 +604,4 @@ cdef struct queue_t:
     int64_t over_at             # when to look again, milliseconds on the wall clock; under the index's lock
     uint64_t over_taken         # entries that had been taken from it then
     message_groups_t *message_groups  # NULL: it has none. Set before anyone uses the queue
+    once_t *once                # x-message-deduplication (deduplication.pxd); NULL: not asked for. Set before anyone uses the queue

@@ -12,6 +12,7 @@ cpdef enum:                   # destination_t.flags
     DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
     DEST_DEAD_LETTERS = 8     # what is dropped for a limit goes to a dead-letter exchange: the policy pass runs in Python
     DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
+    DEST_ONCE = 256           # x-message-deduplication: a message whose value is there is dropped
     DEST_STREAM = 16          # a stream: its confirm waits for a ticket of the log port
     DEST_SCHEDULE = 32        # the queue of scheduled messages: what is placed there has its time already
 

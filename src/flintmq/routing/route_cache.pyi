@@ -5,6 +5,7 @@ from flintmq.queue.control import QueueHandle
 
 DEST_LIMITED: int
 DEST_REJECT_OVER: int
+DEST_ONCE: int
 DEST_REJECT_DEAD_LETTER: int
 DEST_DEAD_LETTERS: int
 DEST_BLOCK: int

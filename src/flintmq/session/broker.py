@@ -248,6 +248,8 @@ class Broker:
             core.set_durable(spec.durable)
             if self.log is not None:
                 core.attach_log(self.log)
+        if policy.deduplicates and not policy.is_outside:
+            core.set_once(self.limits.dedup_queue_max)
         core.watch(self.expiry.index)
         return core
 

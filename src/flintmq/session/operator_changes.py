@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import ReplyCode
 from flintmq.guard import guarded
-from flintmq.routing.route_cache import DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER
+from flintmq.routing.route_cache import DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER
 from flintmq.session import handshake, publishing
 from flintmq.vhost.arguments import BLOCK, DROPPING, REJECT_PUBLISH_DLX, RING
 from flintmq.vhost.policy import QueuePolicy
@@ -54,7 +54,7 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
         flags = DEST_REJECT_OVER
         if policy.overflow == REJECT_PUBLISH_DLX and core.dead_letters:
             flags |= DEST_REJECT_DEAD_LETTER
-    core.destination_flags = flags
+    core.destination_flags = flags | (DEST_ONCE if policy.deduplicates else 0)
 
 
 def configure_shared(core: QueueHandle, policy: QueuePolicy) -> None:

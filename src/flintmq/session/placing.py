@@ -51,6 +51,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
     queue_enqueue_immediate,
+    queue_enqueue_once,
     queue_incref,
     queue_is_deleted,
     queue_ready_bytes,
@@ -61,6 +62,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK,
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
+    DEST_ONCE,
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
     DEST_SCHEDULE,
@@ -219,7 +221,9 @@ def _place(
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         return
-    if bits & PUBLISH_IMMEDIATE:
+    if destination.flags & DEST_ONCE:
+        position = queue_enqueue_once(destination.queue, content, expires_at, bits & PUBLISH_IMMEDIATE, address(tally.lsn))
+    elif bits & PUBLISH_IMMEDIATE:
         position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, address(tally.lsn))
     else:
         position = queue_enqueue(destination.queue, content, 0, expires_at, address(tally.lsn))

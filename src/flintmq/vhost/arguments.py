@@ -373,6 +373,14 @@ _ROWS = (
         note="messages are delivered in the order of its value; not together with priorities, groups or a last value key",
     ),
     Argument(
+        "x-message-deduplication",
+        _boolean,
+        "boolean",
+        (CLASSIC, QUORUM),
+        field="deduplicates",
+        note="a message is dropped while one with the same x-deduplication-header is in the queue",
+    ),
+    Argument(
         "x-qpid-ensure-nondestructive-consumers",
         _boolean,
         "boolean",

@@ -61,6 +61,7 @@ class QueuePolicy:
     group_key: bytes | None = None  # the header whose value is a message's group
     group_shared: bool = False
     sort_key: bytes | None = None  # the header in whose order a sorted queue is
+    deduplicates: bool = False  # x-message-deduplication
     browse_only: bool = False
     single_active_consumer: bool = False
     delivery_limit: int | None = None
