@@ -1,0 +1,213 @@
+"""What running a broker costs beside its messages: the management API, metrics, consoles, idling, the start.
+
+    python -m bench.operate                                  all rows; some two minutes
+    python -m bench.operate --only queues,metrics --queues 10000
+
+| row | what | goal |
+|---|---|---|
+| start | from the command to the ready line, an empty store, AMQP and HTTP; the median of 5 | 350 ms |
+| idle | RSS and processor of a broker with AMQP, HTTP and Flight, nobody connected | 48 MiB, 0.5 % of a core |
+| queues | GET /api/queues?page=1&page_size=100 of `--queues` queues; what five polls a second take of a core | 50 ms |
+| metrics | GET /metrics/per-object of as many queues | 300 ms |
+| consoles | `--consoles` readers of the events (SSE): what they take of a core, and of memory | 10 %, 32 MiB |
+
+Times are the client's, on the same machine; processor time is the broker's process tree, which other work does not change. Exit code 1: a
+goal is missed; 69: the broker can't be had. W6b beside polls, the rate over TLS and backups under load
+are no rows yet: `flintmq perf` knows no TLS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import http.client
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.brokers import disk_directory
+from flintmq.perf.process import tree, usage
+from tests.support import servers
+
+AUTHORIZATION = "Basic " + base64.b64encode(b"guest:guest").decode()
+MIB = 1 << 20
+# seconds of a measured rate
+SECONDS = 10.0
+EX_UNAVAILABLE = 69
+
+Row = tuple[str, float, str, float, bool]  # what, value, unit, goal, whether more is better
+
+
+@contextlib.contextmanager
+def broker(*options: str, directory: Path | None = None) -> Iterator[servers.Server]:
+    where = ("--memory",) if directory is None else ("--data-dir", str(directory / "store"))
+    with servers.flintmq("--http-port", "0", *where, *options, data_dir=directory) as server:
+        yield server
+
+
+def http_port(server: servers.Server) -> int:
+    return int(str(server.ready["http_port"]))
+
+
+def _http(server: servers.Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", http_port(server), timeout=60)
+
+
+def cpu_s(pid: int) -> float:
+    return usage(tree(pid)).cpu_s
+
+
+def rss_bytes(pid: int) -> int:
+    return usage(tree(pid)).rss
+
+
+def ask(connection: http.client.HTTPConnection, path: str) -> bytes:
+    connection.request("GET", path, headers={"Authorization": AUTHORIZATION})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"GET {path}: {answer.status} {body[:200]!r}")
+    return body
+
+
+def rate_of(server: servers.Server, seconds: float) -> float:
+    """Share of a core that the broker takes in that time."""
+    before, start_s = cpu_s(server.pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_s(server.pid) - before) / (time.monotonic() - start_s)
+
+
+def declare(server: servers.Server, count: int) -> None:
+    import pika
+
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", server.port)) as connection:
+        channel = connection.channel()
+        for number in range(count):
+            channel.queue_declare(f"queue-{number}")
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------------------
+
+
+def start(options: argparse.Namespace) -> Iterator[Row]:
+    times = []
+    for _ in range(5):
+        with tempfile.TemporaryDirectory(dir=disk_directory()) as directory:
+            begin_s = time.monotonic()
+            with broker("--flight-port", "off", directory=Path(directory)):
+                times.append(time.monotonic() - begin_s)
+    yield "ready after", statistics.median(times) * 1000, "ms", 350, False
+
+
+def idle(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(dir=disk_directory()) as directory, broker("--flight-port", "0", directory=Path(directory)) as server:
+        time.sleep(5)
+        yield "RSS of the broker's process", _own_rss(server.pid) / MIB, "MiB", 48, False
+        yield "RSS with the Flight service", rss_bytes(server.pid) / MIB, "MiB", 0, False
+        yield "processor", rate_of(server, SECONDS) * 100, "% of a core", 0.5, False
+
+
+def _own_rss(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _asked(options: argparse.Namespace, path: str, what: str, goal_ms: float) -> Iterator[Row]:
+    with broker("--flight-port", "off") as server, contextlib.closing(_http(server)) as connection:
+        declare(server, options.queues)
+        first_s = time.monotonic()
+        size = len(ask(connection, path))
+        yield f"{what}: first", (time.monotonic() - first_s) * 1000, "ms", 0, False
+        times = []
+        before, begin_s = cpu_s(server.pid), time.monotonic()
+        while time.monotonic() - begin_s < SECONDS:
+            asked_s = time.monotonic()
+            ask(connection, path)
+            times.append(time.monotonic() - asked_s)
+            time.sleep(max(0.0, 0.2 - times[-1]))
+        share = (cpu_s(server.pid) - before) / (time.monotonic() - begin_s)
+        yield f"{what}: median, {size} bytes", statistics.median(times) * 1000, "ms", goal_ms, False
+        yield f"{what}: slowest of {len(times)}", max(times) * 1000, "ms", 0, False
+        yield f"{what}: five a second", share * 100, "% of a core", 0, False
+
+
+def queues(options: argparse.Namespace) -> Iterator[Row]:
+    yield from _asked(options, "/api/queues?page=1&page_size=100", f"first page of {options.queues} queues", 50)
+
+
+def metrics(options: argparse.Namespace) -> Iterator[Row]:
+    yield from _asked(options, "/metrics/per-object", f"metrics of {options.queues} queues", 300)
+
+
+def consoles(options: argparse.Namespace) -> Iterator[Row]:
+    with broker("--flight-port", "off") as server, contextlib.ExitStack() as stack:
+        with contextlib.closing(_http(server)) as connection:
+            ask(connection, "/api/overview")
+        time.sleep(2)
+        memory, quiet = rss_bytes(server.pid), rate_of(server, 5)
+        head = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
+        readers = []
+        for _ in range(options.consoles):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", http_port(server))))
+            one.sendall(head)
+            if not one.recv(64).startswith(b"HTTP/1.1 200"):
+                raise RuntimeError("the events are refused")
+            one.setblocking(False)
+            readers.append(one)
+        begin_s, before, came = time.monotonic(), cpu_s(server.pid), 0
+        while time.monotonic() - begin_s < SECONDS:
+            time.sleep(0.1)
+            for one in readers:
+                with contextlib.suppress(BlockingIOError):
+                    came += len(one.recv(1 << 20))
+        share = (cpu_s(server.pid) - before) / (time.monotonic() - begin_s)
+        yield f"{options.consoles} consoles, {came / SECONDS / 1024:.0f} KiB/s", (share - quiet) * 100, "% of a core", 10, False
+        yield "memory of them", (rss_bytes(server.pid) - memory) / MIB, "MiB", 32, False
+
+
+ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "start": start,
+    "idle": idle,
+    "queues": queues,
+    "metrics": metrics,
+    "consoles": consoles,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(ROWS), help="rows, with commas between")
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--consoles", type=int, default=200)
+    parser.add_argument("--json", action="store_true", help="one JSON line for each row")
+    options = parser.parse_args()
+    unknown = set(options.only.split(",")) - set(ROWS)
+    if unknown:
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
+    missed = 0
+    try:
+        for name in options.only.split(","):
+            for what, value, unit, goal, more in ROWS[name](options):
+                good = not goal or (value >= goal if more else value <= goal)
+                missed += not good
+                if options.json:
+                    print(
+                        json.dumps({"row": name, "what": what, "value": value, "unit": unit, "goal": goal or None, "ok": good}), flush=True
+                    )
+                    continue
+                target = f"  (goal: {'at least' if more else 'at most'} {goal:g}: {'ok' if good else 'MISSED'})" if goal else ""
+                print(f"{name:9} {what}: {value:.1f} {unit}{target}", flush=True)
+    except servers.Unavailable as reason:
+        print(f"not measured: {reason}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
