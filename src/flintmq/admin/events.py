@@ -107,6 +107,8 @@ class Hub:
         self._missed = 0  # of those
         self._called = False
         self.listened_to = False
+        # called when that has changed
+        self.on_listened: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -200,6 +202,7 @@ class Hub:
     def _follow(self) -> None:
         """Listens to the broker and its log while somebody wants that (E3)."""
         self.listened_to = any("events" in one.topics for one in self._listeners)
+        self.on_listened()
         wants_lines = any("logs" in one.topics for one in self._listeners)
         if wants_lines and self._tap is None:
             self._tap = _Tap(self.line)

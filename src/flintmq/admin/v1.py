@@ -65,7 +65,9 @@ class V1:
     def begin(self) -> None:
         """With the first request: what needs a running loop."""
         self.sampler.start()
-        self._app.parts.broker.events.hub = self.hub
+        events = self._app.parts.broker.events
+        events.hub = self.hub
+        self.hub.on_listened = events.look
 
     def _for(self, verb: str, handler: Verb) -> Any:
         """A management call: who asks, whether the user's tags let it, then the handler."""

@@ -16,6 +16,7 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 _counters = declare(uint64_t[10])
 # by MEMORY_*
 KINDS = ("output", "input", "unacked", "transactions", "entries", "channels", "definitions", "streams", "connections", "routes")
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def memory_add(kind: c_int, change: int64_t) -> void:
@@ -52,7 +53,9 @@ class MemoryShare:
     """
 
     def __cinit__(self, kind: str, total: MemoryTotal | None = None):
-        self.kind = KINDS.index(kind)
+        if kind not in _NUMBERS:
+            raise ValueError(f"{kind!r} is no kind of memory")
+        self.kind = _NUMBERS[kind]
         self.bytes = 0
         self.total = total
 

@@ -76,7 +76,7 @@ cdef class Loop:
     cdef public bint stopping
     cdef public object log
     cdef object thread_id
-    cdef void notice_late(self, int64_t allowed_ns) noexcept nogil
+    cdef void notice_late(self, int64_t now_ns, int64_t allowed_ns) noexcept nogil
     cdef void _register(self, Socket entry)
     # One call of the log for all that was logged since the last one.
     cdef void kick(self) noexcept nogil

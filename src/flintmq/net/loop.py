@@ -391,9 +391,9 @@ class Loop:
         entry.socket.paused &= PAUSED_TURN
         intake_let_go(address(self.io), address(entry.socket))
 
-    def notice_late(self, allowed_ns: int64_t) -> void:
+    def notice_late(self, now_ns: int64_t, allowed_ns: int64_t) -> void:
         """Whether the loop did not look at its sockets for longer than `allowed_ns` and its tolerance: then nobody is to blame."""
-        if turn_now(address(self.io.clock)) - self.polled_ns > allowed_ns + self.late_ns:
+        if now_ns - self.polled_ns > allowed_ns + self.late_ns:
             self.awake_ms = monotonic_ms()
 
     @property
@@ -606,7 +606,7 @@ class Loop:
             self.kick()
             now = monotonic_ms()
             if now >= self.timer_ms:
-                self.notice_late(0)
+                self.notice_late(turn_now(address(self.io.clock)), 0)
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
             if not self.jobs_had and (self.chores.waiting or self.jobs.first != NULL):
@@ -665,18 +665,20 @@ class Loop:
         if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
             timeout = cast(c_int, self.io.linger_ms - now) if self.io.linger_ms > now else 0
         # Events that this pass had no time for come first; then the kernel is asked again.
+        now_ns: int64_t = turn_now(address(self.io.clock))
         if self.event_next >= self.event_count:
-            self.notice_late(0)
-            self.polled_ns = turn_now(address(self.io.clock))
+            self.notice_late(now_ns, 0)
+            self.polled_ns = now_ns
             self.event_count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
             self.event_next = 0
             if self.event_count < 0:
                 self.event_count = 0
             # A process that was stopped comes back late, too.
-            self.notice_late(timeout * 1_000_000)
-            self.polled_ns = turn_now(address(self.io.clock))
+            now_ns = turn_now(address(self.io.clock))
+            self.notice_late(now_ns, cast(int64_t, timeout) * 1_000_000)
+            self.polled_ns = now_ns
         at_store32(address(self.run_queue.sleeping), 0)
-        self.reads_end = turn_now(address(self.io.clock)) + self.turn_ns
+        self.reads_end = now_ns + self.turn_ns
         self.fresh_end = self.reads_end
         if self.delivering:
             # While there is something to deliver, publishers are read in small helpings: what consumers settle is seen soon, and what a
@@ -869,12 +871,14 @@ class Loop:
         before: uint64_t
         done: uint64_t = 0
         result: c_int
-        # Twice what a pass reads: consumers get what producers bring, whatever a delivery costs.
-        end: int64_t = turn_now(address(self.io.clock)) + 2 * self.turn_ns
+        end: int64_t = 0
         while done < PASS_MESSAGES and (done == 0 or turn_now(address(self.io.clock)) < end):
             connection = run_queue_pop(address(self.run_queue))
             if connection == NULL:
                 return
+            if end == 0:
+                # Twice what a pass reads: consumers get what producers bring, whatever a delivery costs.
+                end = turn_now(address(self.io.clock)) + 2 * self.turn_ns
             # Cleared before the turn: what arrives during it schedules the connection again.
             at_store32(address(connection.scheduled), 0)
             entry = cast(pointer[socket_t], connection.loop)

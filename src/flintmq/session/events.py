@@ -44,7 +44,13 @@ class Events:
         self.wanted = False
         # is told of what comes and goes while somebody listens (admin.events.Hub); None: no HTTP client has come yet
         self.hub: Any = None
+        # nothing is bound and nobody listens: what every connection passes looks at this alone
+        self.quiet = True
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
+
+    def look(self) -> None:
+        """Something was bound or unbound, or a listener of the hub came or went."""
+        self.quiet = not self.wanted and (self.hub is None or not self.hub.listened_to)
 
     def tell(self, key: str, **facts: Any) -> None:
         """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""
@@ -65,6 +71,7 @@ class Events:
         if vhost.name == DEFAULT_VHOST:
             vhost.exchanges[EVENT] = self._exchange = TopicExchange(EVENT, durable=True, internal=True)
             self.wanted = False
+            self.look()
             vhost.predeclared += 1
 
         def bound(binding: Binding, new: bool) -> None:
@@ -90,6 +97,7 @@ class Events:
     def _bound(self, vhost: str, binding: Binding, new: bool) -> None:
         if self._exchange is not None and binding.source is self._exchange:
             self.wanted = bool(self._exchange.bindings)
+            self.look()
         if self.wanted:
             self.tell(
                 "binding.created" if new else "binding.deleted",
@@ -104,6 +112,8 @@ class Events:
 
     def queue(self, queue: Any, created: bool) -> None:
         """A queue came or went."""
+        if self.quiet:
+            return
         if created:
             policy = queue.policy
             self._tell_hub("queue.created", queue.vhost, queue=queue.name, type=policy.queue_type, durable=queue.durable)
@@ -136,6 +146,8 @@ class Events:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def connection_opened(self, handler: ConnectionHandler) -> None:
+        if self.quiet:
+            return
         self._tell_hub("connection.opened", handler.vhost.name, connection=handler.name, user=handler.user)
         if not self.wanted:
             return
@@ -159,6 +171,8 @@ class Events:
         )
 
     def connection_closed(self, handler: ConnectionHandler, reason: str) -> None:
+        if self.quiet:
+            return
         self._tell_hub("connection.closed", handler.vhost.name, connection=handler.name, user=handler.user, reason=reason)
         self.tell("connection.closed", name=handler.name, node=self._broker.node_name)
 
@@ -178,6 +192,8 @@ class Events:
 
     def consumer(self, consumer: Any, came: bool) -> None:
         """A consumer came or went."""
+        if self.quiet:
+            return
         queue, name = consumer.queue, consumer.handler.name
         kind = "consumer.came" if came else "consumer.gone"
         self._tell_hub(kind, queue.vhost, queue=queue.name, consumer_tag=consumer.tag, connection=name)

@@ -181,23 +181,25 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-    verb = partial(
-        handler.vhost.declare_queue,
-        name,
-        passive=method.passive,
-        durable=method.durable,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=method.arguments,
-        connection_id=handler.connection_id,
-        server_name=server_name or None,
-        allow=allow,
-    )
-    proceed = partial(handler.change, number, method, verb, partial(_declared, handler, number, method.no_wait))
+
+    def verb() -> Any:
+        return handler.vhost.declare_queue(
+            name,
+            passive=method.passive,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            connection_id=handler.connection_id,
+            server_name=server_name or None,
+            allow=allow,
+        )
+
+    answer = partial(_declared, handler, number, method.no_wait)
     if shared_queues.is_new(handler, name, method):
-        shared_queues.declare(handler, number, method, name or server_name, proceed)
+        shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
     else:
-        proceed()
+        handler.change(number, method, verb, answer)
 
 
 def _declared(handler: ConnectionHandler, number: int, no_wait: bool, queue: Any) -> None:
