@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-
 _PRINTABLE = bytes(range(0x20, 0x7F))
 
 
