@@ -671,8 +671,7 @@ class Loop:
             self.polled_ns = now_ns
             self.event_count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
             self.event_next = 0
-            if self.event_count < 0:
-                self.event_count = 0
+            self.event_count = max(self.event_count, 0)
             # A process that was stopped comes back late, too.
             now_ns = turn_now(address(self.io.clock))
             self.notice_late(now_ns, cast(int64_t, timeout) * 1_000_000)
