@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import resource
 import select
 import socket
 import ssl
@@ -64,6 +66,21 @@ def test_health_needs_nobody(shared: Client) -> None:
     """/health is for load balancers: no credentials, no details."""
     answer = shared.get("/health", {})
     assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+def test_a_process_with_many_descriptors_is_served(start: Callable[..., Client]) -> None:
+    """Descriptors above 1,023, which select() does not take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1100:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        assert start().get("/health", {"X-FlintMQ-Request": "1"}).status == 200
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_permissions_are_asked_for_each_verb(start: Callable[..., Client]) -> None:

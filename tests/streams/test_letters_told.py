@@ -21,7 +21,7 @@ class Target:
         self.queue_id = queue_id
         self.name = f"q{queue_id}"
         self.vhost = "/"
-        self.policy = SimpleNamespace(overflow="drop-head")
+        self.policy = SimpleNamespace(overflow="drop-head", is_shared=False)
         self.core: Any = SimpleNamespace(
             ready_count=lambda: 0, ready_bytes=lambda: 0, max_length=1 << 30, max_bytes=1 << 30, ttl_ms=-1, publish=self.publish
         )

@@ -101,7 +101,10 @@ class HttpServer:
     def _run(self) -> None:
         try:
             assert self._listener is not None
-            select.select([self._listener.fileno(), self._wake], [], [])
+            ready = select.poll()  # select takes no descriptor above 1,023
+            for descriptor in (self._listener.fileno(), self._wake):
+                ready.register(descriptor, select.POLLIN)
+            ready.poll()
             while not self._stopping.is_set():
                 if self._imported():
                     self._serve()

@@ -51,7 +51,7 @@ cdef struct handoff_t:
     uint64_t count
     uint64_t size
     lane_t *free_lanes
-    int descriptor            # eventfd
+    int descriptor            # eventfd; 0 until the service waits for the first time
 
 # A receipt with one reference, for the caller; NULL: no memory.
 cdef receipt_t *receipt_new() noexcept nogil

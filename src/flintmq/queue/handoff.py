@@ -243,7 +243,6 @@ class SharedPort(LogPort):
         self.shares = {}
         self.queue_bytes_max = queue_bytes_max
         self.vhost_bytes_max = vhost_bytes_max
-        self.handoff.descriptor = os.eventfd(0, os.EFD_CLOEXEC)
         self.log = log
         self.port.context = address(self.handoff)
         self.port.hot_bytes = ~cast(uint64_t, 0)
@@ -352,13 +351,19 @@ class SharedPort(LogPort):
         """See handoff.pyi."""
         import select
 
+        if self.handoff.descriptor <= 0:  # with the first queue: most nodes have none
+            self.handoff.descriptor = os.eventfd(0, os.EFD_CLOEXEC)
         at_store32(address(self.handoff.asleep), 1)
-        if at_load64(address(self.handoff.count)) == 0 and select.select([self.handoff.descriptor], [], [], timeout_s)[0]:
-            os.eventfd_read(self.handoff.descriptor)
+        if at_load64(address(self.handoff.count)) == 0:
+            ready = select.poll()  # any number of a descriptor, as select has it not
+            ready.register(self.handoff.descriptor, select.POLLIN)
+            if ready.poll(timeout_s * 1000):
+                os.eventfd_read(self.handoff.descriptor)
         at_store32(address(self.handoff.asleep), 0)
 
     def wake(self) -> None:
-        os.eventfd_write(self.handoff.descriptor, 1)
+        if self.handoff.descriptor > 0:
+            os.eventfd_write(self.handoff.descriptor, 1)
 
     def close(self) -> None:
         spin_lock(address(self.handoff.lock))
