@@ -7,9 +7,6 @@ from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport queue_t
 
 cdef enum:
-    DEST_SHARED = 128         # of destination_t.flags: a shared queue, whose messages go to the service
-
-cdef enum:
     RECEIPT_SHIFT = 63        # this bit of a confirm's ticket: the rest is the address of its receipt
 
 cpdef enum:

@@ -392,7 +392,6 @@ def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
     handle.queue.ops_context = port._new_lane(vhost)
     handle.set_durable(False)
     handle.attach_log(port)
-    handle.destination_flags = DEST_SHARED
     spin_lock(address(handle.queue.entries.lock))
     handle.queue.entries.closed = 1
     spin_unlock(address(handle.queue.entries.lock))

@@ -6,15 +6,16 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.types cimport queue_t
 
-cpdef enum:                   # destination_t.flags
+cpdef enum:                   # destination_t.flags: all there are, in the order of their bits
     DEST_LIMITED = 1          # has x-max-length(-bytes): tell the policy pass after an enqueue
     DEST_REJECT_OVER = 2      # x-overflow reject-publish(-dlx): refuse when the limit is reached
     DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
     DEST_DEAD_LETTERS = 8     # what is dropped for a limit goes to a dead-letter exchange: the policy pass runs in Python
-    DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
-    DEST_ONCE = 256           # x-message-deduplication: a message whose value is there is dropped
     DEST_STREAM = 16          # a stream: its confirm waits for a ticket of the log port
     DEST_SCHEDULE = 32        # the queue of scheduled messages: what is placed there has its time already
+    DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
+    DEST_SHARED = 128         # a shared queue: its messages go to the service
+    DEST_ONCE = 256           # x-message-deduplication: a message whose value is there is dropped
 
 cdef struct destination_t:
     queue_t *queue            # counted reference

@@ -5,12 +5,13 @@ from flintmq.queue.control import QueueHandle
 
 DEST_LIMITED: int
 DEST_REJECT_OVER: int
-DEST_ONCE: int
 DEST_REJECT_DEAD_LETTER: int
 DEST_DEAD_LETTERS: int
-DEST_BLOCK: int
 DEST_STREAM: int
 DEST_SCHEDULE: int
+DEST_BLOCK: int
+DEST_SHARED: int
+DEST_ONCE: int
 
 class RouteCache:
     resolver: Callable[[bytes], list[QueueHandle]]

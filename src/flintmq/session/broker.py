@@ -28,7 +28,7 @@ from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside
-from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
+from flintmq.routing.route_cache import DEST_LIMITED, DEST_SHARED, DEST_STREAM, RouteCache
 from flintmq.session import operator_changes, sweeps
 from flintmq.session.branch_queues import BranchQueues
 from flintmq.session.delivery_counts import DeliveryCounts
@@ -297,6 +297,7 @@ class Broker:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         core = QueueHandle(queue_id)
         core.watch(self.expiry.index)
+        core.destination_flags = DEST_SHARED
         operator_changes.configure_shared(core, spec.policy)
         self.shared.open(queue_id, spec, core, anew=bool(self.loops))
         return core

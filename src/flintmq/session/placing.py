@@ -37,7 +37,6 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.handoff import (
-    DEST_SHARED,
     RECEIPT_SHIFT,
     handoff_publish,
     receipt_decref,
@@ -66,6 +65,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
     DEST_SCHEDULE,
+    DEST_SHARED,
     DEST_STREAM,
     destination_t,
     route_decref,

@@ -34,7 +34,6 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.handoff import DEST_SHARED
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
@@ -51,6 +50,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
     DEST_REJECT_OVER,
+    DEST_SHARED,
     DEST_STREAM,
     destination_t,
     route_decref,
