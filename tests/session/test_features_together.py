@@ -1,5 +1,5 @@
 """A model of what queue features do together: time to live, length limits, priorities, last values, message groups, sorted queues, dead
-letters (at-most-once and at-least-once), scheduled delivery, back-off, delivery limits, purges, pauses and restarts, over the wire, on a
+letters (at-most-once and at-least-once), scheduled delivery, back-off, delivery limits, pauses, purges and restarts, over the wire, on a
 clock that stands.
 
 The model says after each step what is in the queue, in hands, waiting and dead, and why. Nothing may be lost, nothing may come twice, each
@@ -11,13 +11,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
+from flintmq.definitions.change_line import BROKER
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection
@@ -133,6 +136,7 @@ class Model:
         self.waits: list[tuple[int, int, Message]] = []
         self.schedule: list[tuple[int, int, Message]] = []
         self.letters: list[tuple[bytes, str]] = []
+        self.paused = False
         self.dead: list[tuple[bytes, str]] = []
 
     # --- arrivals
@@ -190,7 +194,10 @@ class Model:
 
     # --- consumers
     def first(self) -> Message | None:
-        """What basic.get takes: of groups one that nobody holds a message of, and none of which waits for its next delivery."""
+        """What basic.get takes: of groups one that nobody holds a message of, and none of which waits for its next delivery. Of a paused
+        queue nothing."""
+        if self.paused:
+            return None
         if self.rules.sorted:
             return min(self.ready, key=lambda one: (one.key, one.order), default=None)
         busy = {one.key for one in [*self.hands.values(), *(one for _, _, one in self.waits)]} if self.rules.groups else set()
@@ -287,6 +294,13 @@ class Site:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def _told(done: Future[Any], result: Any, error: BaseException | None) -> None:
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
+
+
 class Run:
     """One example: each step is done on the broker and by the model, and what is there then is compared."""
 
@@ -375,6 +389,13 @@ class Run:
             self.model.reach(at)
             self.settle()
 
+    def pause(self, paused: bool) -> None:
+        """Deliveries rest, or go on; all else happens as ever."""
+        done: Future[None] = Future()
+        self.site.broker.node.definitions.pause_queue(BROKER, "/", self.name, paused, partial(_told, done))
+        done.result(SETTLE_S)
+        self.model.paused = paused
+
     def purge(self) -> None:
         """What consumers hold, what waits for its next delivery and what is scheduled is not in the queue, and stays."""
         answer = self.ch.call("queue.purge", queue=self.name)
@@ -414,6 +435,9 @@ class Run:
         while self.model.hands:
             self.settled("ack", 0)
         self.settle()
+        if self.model.paused:
+            self.get()
+            self.pause(False)
         self.read_dead()
         while self.model.ready:
             self.get()
@@ -436,6 +460,7 @@ STEPS = st.one_of(
     st.tuples(st.just("settled"), st.sampled_from(["back", "reject"]), st.integers(0, 3)),
     st.tuples(st.just("advance"), st.integers(1, 6)),
     st.tuples(st.just("read_dead")),
+    st.tuples(st.just("pause"), st.booleans()),
     st.tuples(st.sampled_from(["purge", "purge_schedule", "read_dead"])),
 )
 
