@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.core.memory_account import bytes_held
 from tests.support.broker import wait_until
 from tests.support.rawamqp import CAPABILITIES, HEARTBEAT, RawConnection, frame, method_frame, publish_bytes
 
@@ -42,7 +43,7 @@ class Flood(threading.Thread):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_publisher_is_blocked_and_let_go(start: Callable[..., Any], connect: Callable[..., Any], threads: int) -> None:
-    broker = start(memory_limit=32 * MIB, io_threads=threads)
+    broker = start(memory_limit=bytes_held() + 32 * MIB, io_threads=threads)
     reader = connect(broker).channel()
     reader.queue("big")
     publisher = connect(broker)
@@ -70,7 +71,7 @@ def test_publisher_is_blocked_and_let_go(start: Callable[..., Any], connect: Cal
 
 
 def test_client_without_the_capability_is_paused_in_silence(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    broker = start(memory_limit=24 * MIB)
+    broker = start(memory_limit=bytes_held() + 24 * MIB)
     reader = connect(broker).channel()
     reader.queue("big")
     publisher = connect(broker, capabilities={**CAPABILITIES, "connection.blocked": False})
@@ -87,7 +88,7 @@ def test_client_without_the_capability_is_paused_in_silence(start: Callable[...,
 
 
 def test_paused_publisher_with_heartbeats_lives(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    broker = start(memory_limit=24 * MIB)
+    broker = start(memory_limit=bytes_held() + 24 * MIB)
     reader = connect(broker).channel()
     reader.queue("big")
     publisher = connect(broker, heartbeat=1)
@@ -126,7 +127,7 @@ def beats(connection: RawConnection, names: list[str]) -> int:
 
 
 def test_connection_that_also_consumes_is_read_up_to_the_hard_limit(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    broker = start(memory_limit=32 * MIB)
+    broker = start(memory_limit=bytes_held() + 32 * MIB)
     other = connect(broker).channel()
     other.queue("big")
     other.queue("mine")
