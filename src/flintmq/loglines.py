@@ -19,7 +19,7 @@ _PRINTABLE = bytes(range(0x20, 0x7F))
 
 def one_line(text: str) -> str:
     """The text with everything that can't be printed (line ends, controls, what turns the direction of writing) as Python's escapes."""
-    # By a table of bytes: str.isprintable asks a function for each character, 2,700 instructions of a short connection's line.
+    # By a table of bytes: str.isprintable asks a function for each character.
     if text.isascii() and not text.encode().translate(None, _PRINTABLE):
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode("ascii") for one in text)

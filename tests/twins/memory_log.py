@@ -21,6 +21,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_loaded,
     queue_decref,
@@ -30,7 +31,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_resident_bytes,
 )
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_PURGE, queue_t, slot_t, swept_t
-from cython.cimports.flintmq.store.log.writer import log_port_wake
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memmove, memset

@@ -31,7 +31,7 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_a
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
-from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
     queue_decref,
     queue_dequeue,
@@ -49,7 +49,6 @@ from cython.cimports.flintmq.queue.types import (
     REASON_DROP,
     consumer_t,
     group_t,
-    log_port_t,
     queue_t,
     slot_t,
     swept_t,
@@ -216,18 +215,6 @@ def _swept(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], co
 @cfunc
 @nogil
 @exceptval(check=False)
-def _wake_loops(port: pointer[log_port_t]) -> void:
-    """As the log's writer does when the durable LSN moved (store/log/writer)."""
-    i: uint32_t
-    spin_lock(address(port.waker_lock))
-    for i in range(port.waker_count):
-        port.wakers[i].wake(port.wakers[i].context)
-    spin_unlock(address(port.waker_lock))
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _free_lane(handoff: pointer[handoff_t], lane: pointer[lane_t]) -> void:
     lane.closed = 0
     lane.next = handoff.free_lanes
@@ -385,7 +372,7 @@ class SharedPort(LogPort):
             at_sub32(address(receipt.waiting), 1)
             receipt_decref(receipt)
         if self.log is not None:
-            _wake_loops(address(self.log.port))
+            log_port_wake(address(self.log.port))
 
 
 def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:

@@ -18,3 +18,6 @@ cdef class LogPort:
     cdef Enrolment enrol(self)
     # Who an owner id of log_dequeue is: consumer tag and group, for the pipeline.
     cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
+
+# The durable LSN has moved, or the log takes more again: calls every waker of the port. Any thread.
+cdef void log_port_wake(log_port_t *port) noexcept nogil

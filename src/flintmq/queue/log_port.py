@@ -4,7 +4,7 @@ in: enqueues and dequeues of logged messages (persistent, on a durable queue), s
 GIL. out: LSNs, and the LSN up to which everything is durable.
 
 A confirm is sent when the durable LSN has reached the LSN of its message (session/placing.py). Whoever moves the durable LSN
-calls log_port_wake (store/log/writer) afterwards, so that waiting confirms leave without the publisher having to say anything more.
+calls log_port_wake afterwards, so that waiting confirms leave without the publisher having to say anything more.
 """
 
 from __future__ import annotations
@@ -72,3 +72,11 @@ class LogPort:
     def drop_queue(self, queue_id: int) -> int:
         """A durable queue was deleted. Returns an LSN, 0: nothing to wait for."""
         return 0
+
+
+def log_port_wake(port: pointer[log_port_t]) -> void:
+    i: uint32_t
+    spin_lock(address(port.waker_lock))
+    for i in range(port.waker_count):
+        port.wakers[i].wake(port.wakers[i].context)
+    spin_unlock(address(port.waker_lock))

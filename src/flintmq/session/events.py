@@ -11,6 +11,7 @@ N3  Who may read the exchange of `/` sees the names of all virtual hosts, as on 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +47,13 @@ class Events:
         self.hub: Any = None
         # nothing is bound and nobody listens: what every connection passes looks at this alone
         self.quiet = True
+        self._looking = threading.Lock()
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
 
     def look(self) -> None:
-        """Something was bound or unbound, or a listener of the hub came or went."""
-        self.quiet = not self.wanted and (self.hub is None or not self.hub.listened_to)
+        """Something was bound or unbound, or a listener of the hub came or went. Any thread: the last one to look has seen both changes."""
+        with self._looking:
+            self.quiet = not self.wanted and (self.hub is None or not self.hub.listened_to)
 
     def tell(self, key: str, **facts: Any) -> None:
         """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""

@@ -21,6 +21,7 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
@@ -35,7 +36,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_REDELIVERED,
 )
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter, log_port_wake
+from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import (
     list_new,

@@ -124,5 +124,3 @@ cdef class LogWriter:
     cdef int _sync_one(self, wave_t *one) noexcept nogil
     cdef void _end_one(self, wave_t *one) noexcept nogil
     cdef int _fail(self, log_t *log, uint64_t lsn, int error, bint sync, uint32_t count) noexcept nogil
-# The durable LSN has moved, or the log takes more again: calls every waker of the port. Any thread.
-cdef void log_port_wake(log_port_t *port) noexcept nogil

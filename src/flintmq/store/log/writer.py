@@ -45,6 +45,7 @@ from cython.cimports.flintmq.core.failpoints import (
     failpoint,
 )
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -157,14 +158,6 @@ def writer_waive(writer: pointer[writer_t], dirty: pointer[dirty_log_t]) -> bint
             waived = True
     spin_unlock(address(dirty.log.lock))
     return waived
-
-
-def log_port_wake(port: pointer[log_port_t]) -> void:
-    i: uint32_t
-    spin_lock(address(port.waker_lock))
-    for i in range(port.waker_count):
-        port.wakers[i].wake(port.wakers[i].context)
-    spin_unlock(address(port.waker_lock))
 
 
 @cclass
