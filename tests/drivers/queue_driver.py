@@ -20,7 +20,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
 from cython.cimports.flintmq.queue.group_kinds import queue_set_groups
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_publish, run_reserve
-from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
+from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from cython.cimports.flintmq.queue.message_groups import groups_read_all
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
@@ -479,8 +479,8 @@ class Queue:
         self.queue.max_length = messages
         self.queue.max_bytes = size
 
-    def consumers_want(self, most: int) -> int:
-        return queue_wanted(self.queue, most)
+    def consumers_want(self, most: int, visits: int = WANTED_VISITS) -> int:
+        return queue_wanted(self.queue, most, visits)
 
     def limit_waits(self) -> bool:
         return queue_limit_waits(self.queue)
@@ -715,6 +715,10 @@ class Consumer:
         at_store32(address(self.target.target.suspended), 1 if suspended else 0)
         if suspended or consumer_has_credit(self.consumer):
             queue_set_notify_work_desired(self.queue.queue, self.consumer, not suspended)
+
+    def block(self) -> None:
+        """Transport blocked: the first half of `suspend`, before the consumer leaves the lists."""
+        at_store32(address(self.target.target.suspended), 1)
 
     def set_prefetch(self, limit: int) -> None:
         at_store32(address(self.consumer.credit.limit), limit)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from flintmq.core.memory_account import bytes_by_kind
 from flintmq.ports import DequeueReason
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.handoff import SharedPort, open_window, window_add, window_available, window_ready, window_take_back, window_wanted
@@ -54,6 +55,23 @@ def test_a_settled_entry_is_told_once_and_one_that_is_taken_back_is_not(port: Sh
     assert window_take_back(handle, positions[:2]) == [(positions[1], False)]
     assert handle.purge() == 2
     assert ends(port) == [(7, position) for position in positions[2:]]
+
+
+def test_the_line_keeps_its_order_and_gives_its_memory_back(port: SharedPort) -> None:
+    """More items than one block of the line holds: some are taken while others come, then all."""
+    handle = window(port, 7)
+    positions = [add(handle) for _ in range(1_000)]
+    told: list[int] = []
+    for number, position in enumerate(positions):
+        assert handle.hold(position)
+        assert handle.settle_held(position, DequeueReason.ACK, False)
+        if number in (0, 127, 128, 300):
+            told += [position for _, position in ends(port)]
+    fullest = bytes_by_kind()["entries"]
+    while taken := ends(port):
+        told += [position for _, position in taken]
+    assert told == positions
+    assert fullest - bytes_by_kind()["entries"] > 20_000
 
 
 def test_what_nobody_has_is_taken_out_in_order_with_its_mark(port: SharedPort) -> None:

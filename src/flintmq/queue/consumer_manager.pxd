@@ -48,6 +48,10 @@ cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexc
 # For queues that know themselves who should work (queue_ops_t); called with manager_t.lock held. The consumer is told if it waits on
 # INTERESTED and can take something.
 cdef int manager_notify_locked(queue_t *queue, consumer_t *consumer) noexcept nogil    # NOTIFY_*
+# For counts of ready consumers; called with manager_t.lock held. Whether the consumer is not suspended and has credit; the consumer, which
+# is on INTERESTED, goes to its back.
+cdef bint manager_ready(consumer_t *consumer) noexcept nogil
+cdef void manager_rotate_locked(queue_t *queue, consumer_t *consumer) noexcept nogil
 # Those who wait for the head's content (basic.get): each is told of every change until it is taken off. A waiter is added before
 # the look that decides whether to wait.
 cdef void manager_add_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil

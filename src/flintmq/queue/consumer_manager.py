@@ -452,11 +452,11 @@ def _wants(consumer: pointer[consumer_t], content: pointer[content_t]) -> bint:
     return content == NULL or consumer.interest == NULL or consumer.interest(consumer.interest_context, content)
 
 
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _ready(consumer: pointer[consumer_t]) -> bint:
+def manager_rotate_locked(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
+    _move(queue, consumer, CONSUMER_INTERESTED)
+
+
+def manager_ready(consumer: pointer[consumer_t]) -> bint:
     return not at_load32(address(consumer.target.suspended)) and _has_credit(consumer, False)
 
 
@@ -722,11 +722,11 @@ def manager_outranked(queue: pointer[queue_t], consumer: pointer[consumer_t], sl
             other = group.interested.head if pass_no == 0 else group.notified.head
             while other != NULL and not outranked:
                 manager.visited += 1
-                outranked = _ready(other) and _wants(other, content)
+                outranked = manager_ready(other) and _wants(other, content)
                 other = other.next
         group = group.next
     if not outranked and manager.selections != NULL:
-        outranked = selections_outrank(queue, consumer.priority, content, _ready)
+        outranked = selections_outrank(queue, consumer.priority, content, manager_ready)
     spin_unlock(address(manager.lock))
     if content != NULL:
         content_decref(content)
@@ -750,7 +750,7 @@ def manager_next_offer(queue: pointer[queue_t], round_no: uint32_t) -> pointer[c
             while consumer != NULL:
                 manager.visited += 1
                 # One that is pulling right now looks at the entry by itself; the lock is only tried, so no cycle of locks.
-                if consumer.offer_round != round_no and _ready(consumer) and at_cas32(address(consumer.send_lock), 0, 1):
+                if consumer.offer_round != round_no and manager_ready(consumer) and at_cas32(address(consumer.send_lock), 0, 1):
                     consumer.offer_round = round_no
                     spin_unlock(address(manager.lock))
                     return consumer

@@ -38,15 +38,24 @@ cdef struct item_t:           # of the line
     uint64_t position
     int64_t expires_at_ms
 
+cdef enum:
+    BLOCK_ITEMS = 128
+
+cdef struct item_block_t:     # a piece of the line
+    item_block_t *next
+    item_t items[BLOCK_ITEMS]
+
 cdef struct handoff_t:
-    uint32_t lock             # of the ring
+    uint32_t lock             # of the line and of what lanes count. Nothing is allocated, freed or copied under it but one item
     uint32_t asleep           # the service waits for the descriptor
     uint32_t lost             # an end found no memory: the service asks the engine what it has
     uint32_t closed           # no service: everything is refused
-    item_t *items             # a ring
-    uint64_t first
-    uint64_t count
-    uint64_t size
+    item_block_t *first       # the line: NULL until the first item
+    item_block_t *last
+    uint32_t first_index      # of the first item in its block
+    uint32_t free_places      # behind the last item in its block
+    uint64_t count            # items
+    uint64_t block_count
     lane_t *free_lanes
     int descriptor            # eventfd; 0 until the service waits for the first time
 

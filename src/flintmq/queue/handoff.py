@@ -31,6 +31,7 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_a
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
+from cython.cimports.flintmq.queue.limits import queue_wanted
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
     queue_decref,
@@ -47,8 +48,6 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_LOGGED,
     ENTRY_REDELIVERED,
     REASON_DROP,
-    consumer_t,
-    group_t,
     queue_t,
     slot_t,
     swept_t,
@@ -58,7 +57,8 @@ from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.unistd import write
 
-_ROOM = declare(uint64_t, 256)
+# consumers that one look at their credit visits, under the manager's lock: about 10 us
+WINDOW_VISITS = declare(uint32_t, 1024)
 
 
 def receipt_new() -> pointer[receipt_t]:
@@ -109,43 +109,74 @@ def _admit(lane: pointer[lane_t], size: uint64_t) -> bint:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _room(handoff: pointer[handoff_t]) -> bint:
-    """Whether one more item fits, after the ring grew if it had to. Under the lock."""
-    items: pointer[item_t]
-    room: uint64_t
-    i: uint64_t
-    if handoff.count < handoff.size:
-        return True
-    room = handoff.size * 2 if handoff.size else _ROOM
-    items = cast(pointer[item_t], calloc(room, sizeof(item_t)))
-    if items == NULL:
-        return False
-    for i in range(handoff.count):
-        items[i] = handoff.items[(handoff.first + i) % handoff.size]
-    memory_add(MEMORY_ENTRIES, (room - handoff.size) * sizeof(item_t))
-    free(handoff.items)
-    handoff.items = items
-    handoff.size = room
-    handoff.first = 0
-    return True
+def _append(handoff: pointer[handoff_t], item: pointer[item_t]) -> void:
+    """Puts the item into the last block, which has a free place. Under the lock."""
+    handoff.last.items[BLOCK_ITEMS - handoff.free_places] = item[0]
+    handoff.free_places -= 1
+    handoff.count += 1
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
 def _put(handoff: pointer[handoff_t], item: pointer[item_t]) -> bint:
-    """Behind the others. An end has no lane, and always finds a place."""
+    """Puts the item behind the others. An end has no lane: nothing but a lack of memory keeps it out."""
     one: uint64_t = 1
     done: bint = False
+    fresh: pointer[item_block_t] = NULL
     spin_lock(address(handoff.lock))
-    if not handoff.closed and _room(handoff) and (item.content == NULL or _admit(item.lane, item.bytes)):
-        handoff.items[(handoff.first + handoff.count) % handoff.size] = item[0]
-        handoff.count += 1
+    if handoff.free_places == 0 and not handoff.closed:
+        spin_unlock(address(handoff.lock))
+        fresh = cast(pointer[item_block_t], calloc(1, sizeof(item_block_t)))
+        if fresh == NULL:
+            return False
+        spin_lock(address(handoff.lock))
+        if handoff.free_places == 0:  # else another thread was here first
+            if handoff.last == NULL:
+                handoff.first = fresh
+            else:
+                handoff.last.next = fresh
+            handoff.last = fresh
+            handoff.free_places = BLOCK_ITEMS
+            handoff.block_count += 1
+            fresh = NULL
+            memory_add(MEMORY_ENTRIES, sizeof(item_block_t))
+    if not handoff.closed and (item.content == NULL or _admit(item.lane, item.bytes)):
+        _append(handoff, item)
         done = True
     spin_unlock(address(handoff.lock))
+    free(fresh)
     if done and at_swap32(address(handoff.asleep), 0):
         write(handoff.descriptor, address(one), sizeof(uint64_t))
     return done
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _take_first(handoff: pointer[handoff_t], item: pointer[item_t]) -> bint:
+    """Takes the first item of the line. False: there is none."""
+    emptied: pointer[item_block_t] = NULL
+    spin_lock(address(handoff.lock))
+    if handoff.count == 0:
+        spin_unlock(address(handoff.lock))
+        return False
+    item[0] = handoff.first.items[handoff.first_index]
+    handoff.first_index += 1
+    handoff.count -= 1
+    if handoff.count == 0 and handoff.first == handoff.last:
+        handoff.first_index = 0
+        handoff.free_places = BLOCK_ITEMS
+    elif handoff.first_index == BLOCK_ITEMS:
+        emptied = handoff.first
+        handoff.first = emptied.next
+        handoff.first_index = 0
+        handoff.block_count -= 1
+    spin_unlock(address(handoff.lock))
+    if emptied != NULL:
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, sizeof(item_block_t)))
+        free(emptied)
+    return True
 
 
 def handoff_publish(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, receipt: pointer[receipt_t]) -> bint:
@@ -238,23 +269,19 @@ class SharedPort(LogPort):
 
     def __dealloc__(self):
         # Only a port that no queue was attached to: LogPort's are never freed otherwise.
-        memory_add(MEMORY_ENTRIES, -cast(int64_t, self.handoff.size * sizeof(item_t)))
-        free(self.handoff.items)
+        block: pointer[item_block_t]
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, self.handoff.block_count * sizeof(item_block_t)))
+        while self.handoff.first != NULL:
+            block = self.handoff.first
+            self.handoff.first = block.next
+            free(block)
         if self.handoff.descriptor > 0:
             os.close(self.handoff.descriptor)
 
     def take(self, most: int) -> list:
         item: item_t
         taken: list = []
-        while len(taken) < most:
-            spin_lock(address(self.handoff.lock))
-            if self.handoff.count == 0:
-                spin_unlock(address(self.handoff.lock))
-                break
-            item = self.handoff.items[self.handoff.first]
-            self.handoff.first = (self.handoff.first + 1) % self.handoff.size
-            self.handoff.count -= 1
-            spin_unlock(address(self.handoff.lock))
+        while len(taken) < most and _take_first(address(self.handoff), address(item)):
             queue_id: uint64_t = queue_get_id(item.queue)
             lane: uint64_t = cast(uint64_t, item.lane)
             message: tuple | None = None
@@ -445,38 +472,4 @@ def window_ready(handle: QueueHandle) -> int:
 
 
 def window_wanted(handle: QueueHandle, most: int) -> int:
-    queue: pointer[queue_t] = handle.queue
-    limit: uint64_t = most
-    sum_: uint64_t = 0
-    group: pointer[group_t]
-    spin_lock(address(queue.manager.lock))
-    group = queue.manager.groups
-    while group != NULL and sum_ < limit:
-        sum_ += _credit_of(group.interested.head, limit)
-        sum_ += _credit_of(group.notified.head, limit)
-        group = group.next
-    spin_unlock(address(queue.manager.lock))
-    return min(sum_, limit)
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _credit_of(consumer: pointer[consumer_t], limit: uint64_t) -> uint64_t:
-    """Messages that the consumers of a list would take now. Under the manager lock."""
-    credit: uint64_t = 0
-    own: uint64_t
-    used: uint64_t
-    while consumer != NULL and credit < limit:
-        own = limit
-        if not at_load32(address(consumer.target.suspended)):
-            if consumer.credit.limit:
-                used = at_load32(address(consumer.credit.used))
-                own = consumer.credit.limit - used if used < consumer.credit.limit else 0
-            if consumer.shared_credit != NULL and consumer.shared_credit.limit:
-                used = at_load32(address(consumer.shared_credit.used))
-                used = consumer.shared_credit.limit - used if used < consumer.shared_credit.limit else 0
-                own = used if used < own else own
-            credit += own
-        consumer = consumer.next
-    return credit
+    return queue_wanted(handle.queue, most, WINDOW_VISITS)

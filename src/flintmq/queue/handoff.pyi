@@ -58,4 +58,5 @@ def window_ready(handle: QueueHandle) -> int:
     """Messages in the window that nobody has; `ready_count` of its handle counts the engine's, too."""
 
 def window_wanted(handle: QueueHandle, most: int) -> int:
-    """Messages that consumers would take now, as far as their credit says, `most` at most. O(consumers)."""
+    """Messages that consumers would take now, as far as their credit says, `most` at most. One call visits 1,024 consumers at most; those
+    in front that can take nothing go behind the others, so that the next call visits others."""

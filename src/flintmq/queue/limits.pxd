@@ -4,11 +4,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport delivery_t, queue_t
 
 cdef enum:
+    WANTED_VISITS = 64          # consumers that a count for a limit visits: a full queue costs the same beside 10,000 of them
     SHARED_MAX = 16             # channel-wide credits that one count tells apart; a consumer with one more is not counted
 
 # How many ready entries consumers can take now: attached, not suspended, with credit, neither browsers nor choosy (an interest predicate).
-# At most `most`; looks at WANTED_VISITS consumers at most.
-cdef uint64_t queue_wanted(queue_t *queue, uint64_t most) noexcept nogil
+# At most `most`. One call visits `visits` consumers at most; when that is not enough, consumers in front of a list that can take nothing
+# go to its back, so that the next call visits others.
+cdef uint64_t queue_wanted(queue_t *queue, uint64_t most, uint32_t visits) noexcept nogil
 # What is over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
 cdef bint queue_take_over(queue_t *queue, delivery_t *out) noexcept nogil
 # Above its limits.

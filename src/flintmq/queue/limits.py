@@ -14,12 +14,12 @@ I3  A queue on the index's list is counted there: it is alive.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
-from cython.cimports.flintmq.queue.consumer_manager import manager_figures
+from cython.cimports.flintmq.queue.consumer_manager import manager_figures, manager_ready, manager_rotate_locked
 from cython.cimports.flintmq.queue.housekeeping import queue_ready_bytes, queue_ready_count
 from cython.cimports.flintmq.queue.pull import queue_take_head
 from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
@@ -38,9 +38,6 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
-# consumers that one count looks at: the rest is not counted, so that a full queue costs the same beside 10,000 of them
-WANTED_VISITS = declare(uint32_t, 64)
-
 
 @cfunc
 @inline
@@ -54,7 +51,29 @@ def _left(credit: pointer[credit_t]) -> uint64_t:
     return limit - used if used < limit else 0
 
 
-def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _pass_over(queue: pointer[queue_t], visits: uint32_t) -> void:
+    """Consumers in front of INTERESTED that can take nothing go to its back. Under the manager lock."""
+    group: pointer[group_t] = queue.manager.groups
+    consumer: pointer[consumer_t]
+    last: pointer[consumer_t]
+    following: pointer[consumer_t]
+    while group != NULL and visits:
+        consumer = group.interested.head
+        last = group.interested.tail
+        while consumer != NULL and visits:
+            following = consumer.next if consumer != last else NULL
+            visits -= 1
+            if not manager_ready(consumer):
+                manager_rotate_locked(queue, consumer)
+            consumer = following
+        visits -= min(visits, group.notified.count)
+        group = group.next
+
+
+def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> uint64_t:
     group: pointer[group_t]
     consumer: pointer[consumer_t]
     shared: pointer[credit_t][SHARED_MAX]
@@ -70,17 +89,19 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
         return 0
     spin_lock(address(queue.manager.lock))
     group = queue.manager.groups
-    while group != NULL and wanted < most and visited < WANTED_VISITS:
+    while group != NULL and wanted < most and visited < visits:
         for pass_no in range(2):
             consumer = group.interested.head if pass_no == 0 else group.notified.head
-            while consumer != NULL and wanted < most and visited < WANTED_VISITS:
+            while consumer != NULL and wanted < most and visited < visits:
                 visited += 1
                 left = 0
                 if consumer.interest == NULL and not at_load32(address(consumer.target.suspended)):
                     left = most
                     if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_NO_ACK) == CONSUMER_ACQUIRES:
                         left = _left(address(consumer.credit))
-                        if consumer.shared_credit != NULL:
+                        if consumer.shared_credit != NULL and _left(consumer.shared_credit) == 0:
+                            left = 0
+                        elif consumer.shared_credit != NULL:
                             i = 0
                             while i < shared_count and shared[i] != consumer.shared_credit:
                                 i += 1
@@ -100,6 +121,9 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
                 wanted += left if left < most - wanted else most - wanted
                 consumer = consumer.next
         group = group.next
+    if visited == visits and wanted < most:
+        _pass_over(queue, visits)
+        visited += visits
     queue.manager.visited += visited
     spin_unlock(address(queue.manager.lock))
     return wanted
@@ -155,7 +179,7 @@ def queue_limit_waits(queue: pointer[queue_t]) -> bint:
     # One message may have any size: it is what a consumer waits for.
     if ready > 1 and _above(queue_ready_bytes(queue), queue.max_bytes) > index.over_bytes:
         return False
-    if queue_wanted(queue, 1) == 0:
+    if queue_wanted(queue, 1, WANTED_VISITS) == 0:
         return False
     if not at_load32(address(queue.over)) and not at_swap32(address(queue.over), 1):
         check(at_add32(address(queue.refs), 1) > 0, b"limits I3 a queue above its limit is alive", queue.id, 0)
@@ -189,7 +213,7 @@ def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, b
         return False
     if index == NULL or count == 0 or _above(ready_bytes + bytes_ + size, queue.max_bytes) > index.over_bytes:
         return True
-    wanted = queue_wanted(queue, count if count < index.over_messages else index.over_messages)
+    wanted = queue_wanted(queue, min(count, index.over_messages), WANTED_VISITS)
     if wanted == 0:
         return True
     # What is at the head is theirs; of the bytes behind it only the share of the messages is known.

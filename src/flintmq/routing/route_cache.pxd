@@ -28,7 +28,6 @@ cdef struct route_t:
     uint32_t valid            # atomic; 0 once a binding changed
     uint32_t hash
     uint16_t key_len          # exchange and routing key shortstrs, as on the wire
-    uint16_t flags
     uint32_t count            # destinations
     uint32_t more_len         # bytes of `more`
     route_t *next             # bucket link

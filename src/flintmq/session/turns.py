@@ -24,7 +24,7 @@ from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
-from cython.cimports.flintmq.queue.limits import queue_over_limit, queue_wanted
+from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     consumer_incref,
@@ -405,7 +405,7 @@ def connection_consumes(connection: pointer[connection_t]) -> bint:
 
 
 def limit_after_turn(connection: pointer[connection_t], subscription: pointer[subscription_t], queue: pointer[queue_t]) -> void:
-    if not queue_over_limit(queue) or queue_wanted(queue, 1):
+    if not queue_over_limit(queue) or queue_wanted(queue, 1, WANTED_VISITS):
         return
     if not subscription.dead_letters:
         connection.dropped[DROP_MAXLEN] += drop_head(queue)
