@@ -159,6 +159,8 @@ class Limits:
     # values that one queue with x-message-deduplication remembers at most (32 to 64 bytes each), never more than it has messages; a
     # message that brings one more comes in, and its value is not compared
     dedup_queue_max: int = 1_000_000
+    # values that one last value queue knows at most (40 to 80 bytes each); a message that brings one more stays as one without a value
+    last_values_max: int = 4_000_000
     # bytes of memory of what all exchanges of a vhost remember of messages (histories, deduplication); at the limit each gives up its
     # own oldest, and remembers nothing new when it has none
     kept_bytes_max: int = 64 * MIB

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from flintmq.core.memory_account import bytes_by_kind
 from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.last_value import last_value_count, new_last_value
 from flintmq.testing.broker import Broker
 from tests.support.broker import Broker as Process
@@ -30,7 +33,7 @@ class LastValueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = new_last_value(1, b"k", None)
+        self.queue = new_last_value(1, b"k", None, False, 1_000_000)
         self.entries: dict[int, Any] = {}
         self.held: list[int] = []
         self.last: dict[Any, int] = {}
@@ -94,7 +97,7 @@ TestLastValues.settings = settings(
 
 
 def test_values_whose_entries_are_gone_are_forgotten() -> None:
-    queue = new_last_value(1, b"k", None)
+    queue = new_last_value(1, b"k", None, False, 1_000_000)
     for i in range(20_000):
         queue.publish(b"", b"q", encode_properties(1, {"headers": {"k": i}}), b"x", 0, 0)
         assert queue.take_head(1) is not None
@@ -102,6 +105,58 @@ def test_values_whose_entries_are_gone_are_forgotten() -> None:
     for i in range(3_000):
         queue.publish(b"", b"q", encode_properties(1, {"headers": {"k": i}}), b"x", 0, 0)
     assert queue.ready_count() == 3_000 and last_value_count(queue) >= 3_000
+
+
+def messages(queue: QueueHandle, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        queue.publish(b"", b"q", encode_properties(1, {"headers": {"k": number}}), b"x", 0, 0)
+
+
+def test_a_value_beyond_the_limit_stays_as_one_without(heap_of_others: None) -> None:
+    queue = new_last_value(1, b"k", None, False, 3)
+    messages(queue, [1, 2, 3, 4, 4, 1, 5, 5])
+    assert queue.ready_count() == 7 and last_value_count(queue) == 3
+    assert all(queue.take_head(1) is not None for _ in range(7))
+    queue.housekeeping()
+    messages(queue, [4, 4])
+    assert queue.ready_count() == 1
+
+
+def test_what_it_knows_is_in_the_memory_account_and_goes_with_its_messages(heap_of_others: None) -> None:
+    """Beside a plain queue with the same messages: what is counted more is the maps."""
+    before = bytes_by_kind()["entries"]
+    plain = QueueHandle(2)
+    messages(plain, range(20_000))
+    alone = bytes_by_kind()["entries"] - before
+    queue = new_last_value(1, b"k", None, False, 1_000_000)
+    messages(queue, range(20_000))
+    maps = bytes_by_kind()["entries"] - before - 2 * alone
+    assert 20_000 * 2 * 16 <= maps <= 20_000 * 2 * 16 * 8 // 3
+    assert queue.purge() == 20_000 and last_value_count(queue) == 20_000
+    for _ in range(20):
+        queue.housekeeping()
+    assert last_value_count(queue) == 0 and bytes_by_kind()["entries"] - before < alone + maps // 4
+    messages(queue, [1, 1, 2, 1])
+    assert queue.ready_count() == 2
+    del queue, plain
+    gc.collect()
+    assert bytes_by_kind()["entries"] == before
+
+
+def test_what_was_replaced_in_somebodys_hands_is_in_the_account_too(heap_of_others: None) -> None:
+    grown = []
+    for queue in (QueueHandle(1), new_last_value(2, b"k", None, False, 1_000_000)):
+        messages(queue, range(5_000))
+        held = [queue.next_available(0)]
+        while len(held) < 5_000:
+            held.append(queue.next_available(held[-1] + 1))
+        assert all(queue.take_at(position, OWNER) for position in held)
+        before = bytes_by_kind()["entries"]
+        messages(queue, range(5_000))
+        grown.append(bytes_by_kind()["entries"] - before)
+        assert all(queue.release_held(position, True, OWNER) for position in held)
+    assert grown[1] - grown[0] >= 5_000 * 16
+    assert queue.ready_count() == 5_000 and last_value_count(queue) == 5_000
 
 
 # --- over the wire ------------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Life:
         self.cores: dict[int, QueueHandle] = {}
         for queue in QUEUES:
             if queue == VALUES:
-                core = new_last_value(queue, KEY, self.store, True)
+                core = new_last_value(queue, KEY, self.store, True, 1_000_000)
             else:
                 core = QueueHandle(queue, LIST_PRIORITY, RING_LEVELS) if queue == RING else QueueHandle(queue)
                 core.set_durable(True)

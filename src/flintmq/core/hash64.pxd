@@ -24,5 +24,7 @@ cdef bint map64_put(map64_t *map, uint64_t key, uint64_t value) noexcept nogil
 cdef bint map64_remove(map64_t *map, uint64_t key) noexcept nogil
 # Room for `count` keys in total without growing. False: no memory.
 cdef bint map64_reserve(map64_t *map, uint64_t count) noexcept nogil
+# Fewer places, when at most an eighth of them is taken. Without memory for it the map stays as it is.
+cdef void map64_trim(map64_t *map) noexcept nogil
 # Iteration in no particular order: start with *cursor = 0; False: no more. The map must not change meanwhile.
 cdef bint map64_next(map64_t *map, uint64_t *cursor, uint64_t *key, uint64_t *value) noexcept nogil

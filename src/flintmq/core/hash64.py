@@ -137,6 +137,17 @@ def map64_reserve(map: pointer[map64_t], count: uint64_t) -> bint:
     return _resize(map, size)
 
 
+def map64_trim(map: pointer[map64_t]) -> void:
+    size: uint64_t = FIRST_SIZE
+    if map.count == 0:
+        map64_free(map)
+    elif map.count * 8 <= map.mask + 1:
+        while size * 3 < map.count * 8:
+            size *= 2
+        if size <= map.mask:
+            _resize(map, size)
+
+
 def map64_next(map: pointer[map64_t], cursor: pointer[uint64_t], key: pointer[uint64_t], value: pointer[uint64_t]) -> bint:
     at: uint64_t = cursor[0]
     if map.cells == NULL:

@@ -307,7 +307,7 @@ class QueueHandle:
 
     def once_figures(self) -> tuple:
         """(values that are remembered, messages that were dropped) of such a queue."""
-        return (self.queue.once.positions.count, self.queue.once.duplicates)
+        return (self.queue.once.values.positions.count, self.queue.once.duplicates)
 
     def mark_deleted(self) -> None:
         """Refuses further messages; what is in consumers' hands can still be settled."""

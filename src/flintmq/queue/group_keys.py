@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import os
 
-import cython
 from cython import address, cast, cfunc, declare, double, exceptval, nogil, pointer, void
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.types import GROUPS_SORTED, GROUPS_STICKY, message_groups_t
-from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_NULL, KIND_TEXT, program_value, value_octets, value_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.flintmq.queue.value_maps import header_value, value_hash
+from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_NULL, KIND_TEXT, value_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
-# steps for the search of the header, as for a selector
-STEPS = declare(int64_t, 65_536)
 # kinds of a sorted value, in their order
 SORT_NONE = declare(uint8_t, 0)
 SORT_NUMBER = declare(uint8_t, 1)
@@ -59,18 +57,14 @@ def _sort_text(value: pointer[value_t], key: pointer[group_key_t]) -> void:
 
 def groups_key(groups: pointer[message_groups_t], content: pointer[content_t], key: pointer[group_key_t]) -> void:
     value: value_t
-    steps: int64_t = STEPS
-    text: pointer[cython.const[uint8_t]]
-    size: uint32_t = 0
-    program_value(groups.name, content, address(steps), address(value))
+    header_value(groups.name, content, address(value))
     key.loose = groups.mode == GROUPS_SORTED or (groups.mode == GROUPS_STICKY and value.kind == KIND_NULL)
     key.size = 0
     if groups.mode == GROUPS_SORTED:
         _sort_text(address(value), key)
         key.hash = siphash(_keys[0], _keys[1], key.text, key.size, 2, 4) | 1
         return
-    text = value_octets(address(value), address(size))
-    key.hash = siphash(_keys[0] ^ value.kind, _keys[1], text, size, 2, 4) | 1
+    key.hash = value_hash(address(value))
 
 
 _keys[0], _keys[1] = [int.from_bytes(os.urandom(8), "little") for _ in range(2)]

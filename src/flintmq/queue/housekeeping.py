@@ -33,6 +33,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_wake_waiters,
 )
 from cython.cimports.flintmq.queue.counts import count_cold, count_taken
+from cython.cimports.flintmq.queue.deduplication import once_upkeep
 from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     directory_free,
@@ -72,7 +73,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 
-# places of message groups that one section of a housekeeping passes over, and sections of one
+# places of message groups, or of maps of values, that one section of a housekeeping passes over, and sections of one
 GROUP_SLICE = declare(uint32_t, 256)
 GROUP_SLICES = declare(uint32_t, 256)
 
@@ -110,6 +111,24 @@ def _sweep_groups(queue: pointer[queue_t]) -> bint:
     return slices == 0
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sweep_values(queue: pointer[queue_t]) -> bint:
+    """The same for the values of last value queues, deduplication, and kinds that ask for it."""
+    entries: uint64_t = queue_ready_count(queue) + queue_unacked_count(queue)
+    slices: uint32_t = GROUP_SLICES
+    waits: bint = True
+    while slices and waits:
+        slices -= 1
+        waits = False
+        if queue.entries.ops.upkeep != NULL:
+            waits = queue.entries.ops.upkeep(queue, entries, GROUP_SLICE)
+        if queue.once != NULL:
+            waits = once_upkeep(queue, entries, GROUP_SLICE) or waits
+    return waits
+
+
 def queue_housekeeping(queue: pointer[queue_t]) -> void:
     place: place_t
     level: uint32_t
@@ -130,6 +149,8 @@ def queue_housekeeping(queue: pointer[queue_t]) -> void:
     queue_reclaim(queue, False)
     if queue.message_groups != NULL:
         waits = _sweep_groups(queue)
+    if queue.entries.ops.upkeep != NULL or queue.once != NULL:
+        waits = _sweep_values(queue) or waits
     if at_load32(address(queue.entries.wanted)) and queue_has_available(queue):
         manager_wake_one(queue, NULL, True)
         waits = True

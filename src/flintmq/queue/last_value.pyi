@@ -2,9 +2,10 @@
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
-def new_last_value(queue_id: int, header: bytes, log: LogPort | None, durable: bool = False) -> QueueHandle:
+def new_last_value(queue_id: int, header: bytes, log: LogPort | None, durable: bool, most: int) -> QueueHandle:
     """A queue in which an arrival ends the available entry that has the same value of `header`. One that a consumer holds stays, and ends
-    when it comes back. Entries without the header, or with a value that is a table, an array or octets, all stay."""
+    when it comes back. Entries without the header, or with a value that is a table, an array or octets, all stay,
+    and so do those that bring a value beyond the first `most`."""
 
 def restore_last_values(handle: QueueHandle) -> int:
     """Takes note of the entries that are there after a restart, before anybody consumes or publishes, and ends those that a crash kept

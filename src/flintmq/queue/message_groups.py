@@ -22,9 +22,9 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store_ptr, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
-from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove, map64_reserve, map64_t
+from cython.cimports.flintmq.core.hash64 import map64_get, map64_remove
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
-from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
+from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.group_heaps import (
     FEW,
     group_before,
@@ -57,9 +57,9 @@ from cython.cimports.flintmq.queue.types import (
     message_groups_t,
     place_t,
     queue_t,
-    segment_t,
     slot_t,
 )
+from cython.cimports.flintmq.queue.value_maps import entry_state, map_free, map_put, map_reserve, map_trim
 from cython.cimports.flintmq.selectors.program import (
     program_decref,
     program_t,
@@ -80,18 +80,6 @@ HELD_MASK = declare(uint64_t, 3)
 
 
 # --- groups -------------------------------------------------------------------------------------------------------------------
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _put(map: pointer[map64_t], key: uint64_t, value: uint64_t) -> bint:
-    places: uint64_t = map.mask + 1 if map.cells != NULL else 0
-    if not map64_put(map, key, value):
-        return False
-    if map.mask + 1 != places:
-        memory_add(MEMORY_ENTRIES, cast(int64_t, (map.mask + 1 - places) * 16))
-    return True
 
 
 @cfunc
@@ -241,7 +229,7 @@ def _find(groups: pointer[message_groups_t], key: pointer[group_key_t]) -> point
         if hash == shared:
             group.key[0] = SORT_REST
             group.key_size = 1
-    if not _put(address(groups.by_hash), hash, cast(uint64_t, group)):
+    if not map_put(address(groups.by_hash), hash, cast(uint64_t, group)):
         free(group.key)
         free(group)
         return NULL
@@ -328,27 +316,13 @@ def _todo_done(groups: pointer[message_groups_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _state_at(queue: pointer[queue_t], position: uint64_t, slot: pointer[pointer[slot_t]]) -> uint64_t:
-    segment: pointer[segment_t] = NULL
-    state: uint64_t = 0
-    spin_lock(address(queue.entries.lock))
-    slot[0] = list_slot_locked(address(queue.entries), position, address(segment))
-    if slot[0] != NULL:
-        state = at_load64(address(slot[0].state))
-    spin_unlock(address(queue.entries.lock))
-    return state
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _next_unread(queue: pointer[queue_t], place: pointer[place_t], found: pointer[found_t]) -> c_int:
     """The first entry to be read: GROUPS_READ with its position and slot, slot NULL: that place needs it no more; GROUPS_NOTHING."""
     groups: pointer[message_groups_t] = queue.message_groups
     level: uint32_t
     if groups.todo_count and (groups.walk == 0 or groups.todo[0] < groups.walk):
         found.position = groups.todo[0]
-        if _state_at(queue, found.position, address(found.slot)) & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
+        if entry_state(queue, found.position, address(found.slot)) & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
             found.slot = NULL  # gone, or somebody has it: should it come back, that is told
             _todo_done(groups)
         return GROUPS_READ
@@ -450,7 +424,7 @@ def _best(groups: pointer[message_groups_t], member: pointer[member_t], free: c_
 def _hold(groups: pointer[message_groups_t], group: pointer[message_group_t], position: uint64_t, how: uint64_t) -> void:
     """The group's first entry is somebody's. There is room for it in `held`."""
     group_drop(groups, group, 0)
-    _put(address(groups.held), position, cast(uint64_t, group) | how)
+    map_put(address(groups.held), position, cast(uint64_t, group) | how)
     if how == HELD_OWN:
         group.held += 1
     elif how == HELD_BLOCKS:
@@ -472,18 +446,15 @@ def _take_first(
 ) -> c_int:
     groups: pointer[message_groups_t] = queue.message_groups
     known: uint64_t = 0
-    places: uint64_t = groups.held.mask + 1 if groups.held.cells != NULL else 0
     outcome: c_int = GROUPS_AGAIN
     state: uint64_t
     found.position = group.heap[0]
-    state = _state_at(queue, found.position, address(found.slot))
+    state = entry_state(queue, found.position, address(found.slot))
     # Room first: what is acquired must be noted.
-    if not map64_reserve(address(groups.held), groups.held.count + 1) or (
+    if not map_reserve(address(groups.held), groups.held.count + 1) or (
         member != NULL and not heap_room(address(member.ready), member.owned_count + 1)
     ):
         return GROUPS_NOTHING
-    if groups.held.mask + 1 != places:
-        memory_add(MEMORY_ENTRIES, cast(int64_t, (groups.held.mask + 1 - places) * 16))
     if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
         if state & ENTRY_NOT_RESIDENT:
             if member != NULL:
@@ -623,10 +594,10 @@ def groups_passed_on(queue: pointer[queue_t], position: uint64_t, waits: bint) -
         # The place in the map that it had is free.
         if waits and not group.loose:
             group.blocked += 1
-            _put(address(groups.held), position, cast(uint64_t, group) | HELD_BLOCKS)
+            map_put(address(groups.held), position, cast(uint64_t, group) | HELD_BLOCKS)
         else:
             group.aside += 1
-            _put(address(groups.held), position, cast(uint64_t, group) | HELD_ASIDE)
+            map_put(address(groups.held), position, cast(uint64_t, group) | HELD_ASIDE)
         work = _let_go(groups, group) and group.listed != listed
         if work and group.owner != NULL:
             _tell(groups, group.owner)
@@ -709,7 +680,7 @@ def _pass_over(queue: pointer[queue_t], most: uint32_t) -> bint:
             groups.cursor += 1
             groups.cursor_place = 0
             continue
-        state = _state_at(queue, group.heap[groups.cursor_place], address(slot)) & ENTRY_STATE_MASK
+        state = entry_state(queue, group.heap[groups.cursor_place], address(slot)) & ENTRY_STATE_MASK
         if state == ENTRY_AVAILABLE or state == ENTRY_ACQUIRED:
             groups.cursor_place += 1
             continue
@@ -723,6 +694,10 @@ def groups_sweep(queue: pointer[queue_t], most: uint32_t) -> bint:
     gone: bint
     spin_lock(address(queue.message_groups.lock))
     gone = _pass_over(queue, most)
+    map_trim(address(queue.message_groups.by_hash))
+    map_trim(address(queue.message_groups.held))
+    if queue.message_groups.by_hash.count == 0:
+        heap_empty(address(queue.message_groups.free))
     spin_unlock(address(queue.message_groups.lock))
     return gone
 
@@ -746,15 +721,6 @@ def groups_new(mode: c_int, name: pointer[program_t], most: uint32_t, idle_most:
     return groups
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _free_map(map: pointer[map64_t]) -> void:
-    if map.cells != NULL:
-        memory_add(MEMORY_ENTRIES, -cast(int64_t, (map.mask + 1) * 16))
-    map64_free(map)
-
-
 def groups_free(groups: pointer[message_groups_t]) -> void:
     i: uint64_t
     if groups == NULL:
@@ -764,8 +730,8 @@ def groups_free(groups: pointer[message_groups_t]) -> void:
         for i in range(groups.by_hash.mask + 1):
             while groups.by_hash.cells[i].key:
                 _end(groups, cast(pointer[message_group_t], groups.by_hash.cells[i].value))
-    _free_map(address(groups.by_hash))
-    _free_map(address(groups.held))
+    map_free(address(groups.by_hash))
+    map_free(address(groups.held))
     heap_empty(address(groups.free))
     memory_add(MEMORY_ENTRIES, -cast(int64_t, groups.todo_room * sizeof(uint64_t)))
     free(groups.todo)

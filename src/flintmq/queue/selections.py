@@ -17,7 +17,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_store_ptr, at_sub32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
-from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove
+from cython.cimports.flintmq.core.hash64 import map64_get, map64_remove
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.types import (
     selection_t,
     selections_t,
 )
+from cython.cimports.flintmq.queue.value_maps import map_free, map_put
 from cython.cimports.flintmq.selectors.program import (
     program_decref,
     program_hash,
@@ -199,7 +200,7 @@ def _enter_table(all: pointer[selections_t], selection: pointer[selection_t]) ->
         selection.keys[number].hash = program.keys[number]
         selection.keys[number].selection = selection
         selection.keys[number].next = cast(pointer[selection_key_t], head)
-        if not map64_put(address(table.values), program.keys[number], cast(uint64_t, address(selection.keys[number]))):
+        if not map_put(address(table.values), program.keys[number], cast(uint64_t, address(selection.keys[number]))):
             _leave_table(all, selection, number)
             return False
         table.count += 1
@@ -227,12 +228,12 @@ def _leave_table(all: pointer[selections_t], selection: pointer[selection_t], co
                 link = link.next
             link.next = mine.next
         elif mine.next != NULL:
-            map64_put(address(table.values), mine.hash, cast(uint64_t, mine.next))  # a key that is there needs no memory
+            map_put(address(table.values), mine.hash, cast(uint64_t, mine.next))  # a key that is there needs no memory
         else:
             map64_remove(address(table.values), mine.hash)
         table.count -= 1
     if table.count == 0:
-        map64_free(address(table.values))
+        map_free(address(table.values))
         program_decref(table.name)
         table.name = NULL
     free(selection.keys)

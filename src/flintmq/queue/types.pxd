@@ -148,6 +148,8 @@ cdef struct list_ops_t:
     # An entry was given back. NULL: nobody wants to know.
     void (*returned)(queue_t *queue, uint64_t position) noexcept nogil
     void (*destroy)(list_t *entries) noexcept nogil                              # with the list; NULL: nothing to do
+    # Gives memory back that fewer `entries` need no more, in `most` steps. True: there is more to do. NULL: there is nothing to give.
+    bint (*upkeep)(queue_t *queue, uint64_t entries, uint32_t most) noexcept nogil
 
 cdef struct list_t:             # QueueEntryList: levels of segments, served in position order
     uint32_t lock               # adding, settling, segments; innermost lock of the queue core
@@ -555,12 +557,15 @@ cdef struct returned_t:         # an entry that came back to a queue with RETURN
     bint delayed                # it waits before its next delivery: the broker holds it
     bint logged
 
-cdef struct once_t:             # which values of a header are in the queue (deduplication.py)
-    uint32_t gate               # from the look to the arrival: of two messages with one value the second sees the first
+cdef struct values_t:           # values of one header, and an entry for each (value_maps.pxd)
     program_t *name             # the header
     map64_t positions           # first hash of a value -> position
     map64_t checks              # first hash -> second hash
     uint64_t cursor             # next place of `positions` to pass over
+
+cdef struct once_t:             # which values of a header are in the queue (deduplication.py)
+    uint32_t gate               # from the look to the arrival: of two messages with one value the second sees the first
+    values_t values
     uint64_t most               # values
     uint64_t lsn                # that of the latest logged arrival
     uint64_t duplicates         # messages that were dropped

@@ -238,7 +238,7 @@ class Broker:
         if policy.is_outside:
             core = self._new_outside(queue_id, spec)
         elif policy.last_value_key is not None:
-            core = new_last_value(queue_id, policy.last_value_key, self.log, spec.durable)
+            core = new_last_value(queue_id, policy.last_value_key, self.log, spec.durable, self.limits.last_values_max)
         elif policy.grouping is not None:
             mode, header = policy.grouping
             most, idle = self.limits.message_groups_max, self.limits.message_groups_idle_max
