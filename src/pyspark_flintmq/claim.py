@@ -199,6 +199,11 @@ class Claim:
             answer = plane.action("sub.commit", sub_id=end["sub_id"], epoch=epoch, upto=end["seq"])
             self._committed = max(self._committed, int(answer["committed"]))
 
+    @property
+    def store(self) -> str:
+        """Of a broker with several addresses: where the sets are (`Connection.store`)."""
+        return getattr(self._plane, "store", "")
+
     def close(self) -> None:
         """Lets the connection go. Commits and gives back nothing: only Spark knows what became of the last batch."""
         plane, self._plane = self._plane, None

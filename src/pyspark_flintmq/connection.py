@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from flintmq.flight.client import DataPlane
 
 DEFAULT_FLIGHT_PORT = 15_680
+# Addresses of one broker in option `url`, as many as the client takes.
+ADDRESSES_MAX = 16
 # A certificate bundle of all public authorities is about 250 KiB.
 _TLS_CA_MAX_BYTES = 4 * 1024 * 1024
+# As long as the broker takes (login_password_max), and a long token.
+_PASSWORD_MAX_BYTES = 16 * 1024
 # What gRPC says of a connection that does not come about, in lower case -> what to look at.
 _UP = "Is the broker up, with this --flight-port and pyarrow installed?"
 _HINTS = (
@@ -41,10 +45,14 @@ class Connection:
     host: str = "127.0.0.1"
     # TCP port of the broker's `--flight-port`, 1..65535; not together with `url`
     flightPort: int = DEFAULT_FLIGHT_PORT
-    # grpc://HOST[:PORT] or grpc+tls://HOST[:PORT]; empty: made of host and flightPort, with TLS when tlsCa is given
+    # grpc://HOST[:PORT] or grpc+tls://HOST[:PORT], or several addresses of one broker with commas between, tried in turn; empty: made of
+    # host and flightPort, with TLS when tlsCa is given
     url: str = ""
     user: str = "guest"
     password: str = field(default="guest", repr=False)
+    # path of a file with the password, on every machine that has a reader or a task, read when a connection is made and when a login is
+    # refused; empty: `password`. Not together with it
+    passwordFile: str = ""
     vhost: str = "/"
     # path of a PEM file with the authorities to trust; empty: plain TCP, or the system's authorities with grpc+tls
     tlsCa: str = ""
@@ -52,6 +60,8 @@ class Connection:
     timeout: int = 30
     # not an option: what the file `tlsCa` held when the options were parsed
     ca_pem: bytes = field(default=b"", repr=False)
+    # not an option: with several addresses the store that the driver found, so that tasks talk to no other
+    store: str = ""
 
     @classmethod
     def take(cls, raw: Mapping[str, str]) -> tuple[Connection, dict[str, str]]:
@@ -72,6 +82,8 @@ class Connection:
                 values[name] = text
         if values.get("url") and ("host" in values or "flightPort" in values):
             raise SourceError("OPTION_VALUE", "give either option 'url' or 'host' and 'flightPort', not both")
+        if values.get("passwordFile") and "password" in values:
+            raise SourceError("OPTION_VALUE", "give either option 'password' or 'passwordFile', not both")
         if values.get("tlsCa"):
             values["ca_pem"] = _read_authorities(str(values["tlsCa"]))
         connection = cls(**values)  # type: ignore[arg-type]
@@ -89,25 +101,42 @@ class Connection:
 
     @property
     def location(self) -> str:
-        """`grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
+        """`grpc://HOST:PORT` or `grpc+tls://HOST:PORT`; several with commas between.
 
         Raises: SourceError OPTION_VALUE for a URL of another form.
         """
-        host, port = self.host, self.flightPort
-        if self.url:
-            bad = SourceError("OPTION_VALUE", "option 'url' must be grpc://HOST:PORT or grpc+tls://HOST:PORT, without user and password")
-            parts = urlsplit(self.url)
-            try:
-                port = parts.port or DEFAULT_FLIGHT_PORT
-            except ValueError:
-                raise bad from None
-            if parts.scheme not in ("grpc", "grpc+tls", "grpc+tcp") or not parts.hostname or parts.username is not None:
-                raise bad
-            if parts.path not in ("", "/") or parts.query or parts.fragment:
-                raise bad
-            if parts.scheme != "grpc+tls" and self.tlsCa:
-                raise SourceError("OPTION_VALUE", "option 'tlsCa' needs a url that begins with grpc+tls://")
-            host = parts.hostname
+        if not self.url:
+            return self._written(self.host, self.flightPort)
+        first, *others = (one.strip() for one in self.url.split(","))
+        scheme = first.partition("://")[0]
+        urls = [first, *(one if "://" in one else f"{scheme}://{one}" for one in others)]
+        if len(urls) > ADDRESSES_MAX:
+            raise SourceError("OPTION_VALUE", f"option 'url' has {len(urls)} addresses; at most {ADDRESSES_MAX} are tried")
+        return ",".join(dict.fromkeys(self._written(*self._taken_apart(one)) for one in urls))
+
+    def _taken_apart(self, url: str) -> tuple[str, int]:
+        """Host and port of one address. Raises: SourceError OPTION_VALUE."""
+        bad = SourceError(
+            "OPTION_VALUE",
+            "option 'url' must be grpc://HOST:PORT or grpc+tls://HOST:PORT, without user and password; several addresses of one broker "
+            "have commas between them",
+        )
+        parts = urlsplit(url)
+        try:
+            host, port = parts.hostname, parts.port or DEFAULT_FLIGHT_PORT
+        except ValueError:
+            raise bad from None
+        if parts.scheme not in ("grpc", "grpc+tls", "grpc+tcp") or not host or parts.username is not None:
+            raise bad
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise bad
+        if parts.scheme != "grpc+tls" and self.tlsCa:
+            raise SourceError("OPTION_VALUE", "option 'tlsCa' needs a url that begins with grpc+tls://")
+        if (parts.scheme == "grpc+tls") != self.tls:
+            raise SourceError("OPTION_VALUE", "option 'url' has addresses with TLS and without: the password would be sent to both")
+        return host, port
+
+    def _written(self, host: str, port: int) -> str:
         if ":" in host:
             host = f"[{host.strip('[]')}]"
         return f"grpc+tls://{host}:{port}" if self.tls else f"grpc://{host}:{port}"
@@ -130,13 +159,29 @@ class Connection:
             return DataPlane(
                 self.location,
                 user=self.user,
-                password=self.password,
+                password=self._password_now if self.passwordFile else self.password,
                 vhost=self.vhost,
                 tls_ca=self.ca_pem or None,
                 timeout_s=float(self.timeout),
+                store=self.store,
             )
         except ValueError as e:
             raise SourceError("OPTION_VALUE", f"options of the connection: {e}") from None
+
+    def _password_now(self) -> str:
+        """What the file holds, without the end of its line. Raises: SourceError OPTION_VALUE."""
+        try:
+            with Path(self.passwordFile).expanduser().open("rb") as file:
+                secret = file.read(_PASSWORD_MAX_BYTES + 1).decode().strip("\r\n")
+        except OSError as e:
+            text = f"option 'passwordFile': {self.passwordFile} cannot be read on this machine: {e.strerror}"
+            raise SourceError("OPTION_VALUE", text) from None
+        except UnicodeDecodeError:
+            secret = ""
+        if not secret or len(secret) > _PASSWORD_MAX_BYTES or "\n" in secret:
+            text = f"option 'passwordFile': {self.passwordFile} must hold one line of text, at most {_PASSWORD_MAX_BYTES:,} bytes"
+            raise SourceError("OPTION_VALUE", text) from None
+        return secret
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -169,7 +214,7 @@ _KAFKA = {
     "endingoffsetsbytimestamp": "use 'endingTimestamp'",
     "failondataloss": "'failOnDataLoss' is for spark.readStream",
     "groupidprefix": "'subscription' names the query in the broker",
-    "kafka.bootstrap.servers": "use 'url' (grpc://HOST:PORT), or 'host' and 'flightPort'",
+    "kafka.bootstrap.servers": "use 'url' (grpc://HOST:PORT,HOST:PORT), or 'host' and 'flightPort'",
     "kafka.group.id": "'subscription' names the query in the broker",
     "kafka.sasl.jaas.config": "use 'user' and 'password'",
     "kafka.security.protocol": "use 'url' (grpc+tls://HOST:PORT) and 'tlsCa'",
@@ -181,7 +226,7 @@ _KAFKA = {
 }
 
 # The names of the options, as they are written in the documentation.
-CONNECTION_OPTIONS = tuple(f.name for f in fields(Connection) if f.name != "ca_pem")
+CONNECTION_OPTIONS = tuple(f.name for f in fields(Connection) if f.name not in ("ca_pem", "store"))
 
 
 def unknown_option(key: str, known: Iterable[str]) -> SourceError:

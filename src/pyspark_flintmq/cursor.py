@@ -210,6 +210,11 @@ class Cursor:
             self._lag = (self._now(), figures)
         return self._lag[1]
 
+    @property
+    def store(self) -> str:
+        """Of a broker with several addresses: where the streams are (`Connection.store`)."""
+        return getattr(self._plane, "store", "")
+
     def close(self) -> None:
         """Lets the connection go. Pins end by themselves: tasks may still read."""
         plane, self._plane = self._plane, None

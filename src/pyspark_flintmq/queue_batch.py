@@ -60,13 +60,14 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
                 queues = matching_queues(plane, options) if options.pattern else list(options.queues)
                 queues = [queue for queue in queues if self._wanted(queue)]
                 tickets = self._ranges(plane, queues) if streams else self._browse(plane, queues) if queues else []
+                store = plane.store
             except Exception as e:
                 if getattr(e, "code", "") == "NOT_FOUND":
                     raise SourceError("QUEUE_MISSING", f"{options.connection.where}: {getattr(e, 'text', e)}") from e
                 raise
             finally:
                 plane.close()
-        return [TicketPartition(json.dumps(ticket)) for ticket in tickets]
+        return [TicketPartition(json.dumps(ticket), store) for ticket in tickets]
 
     def _browse(self, plane: Any, queues: list[str]) -> list[dict[str, Any]]:
         """Tickets of all that stands in the range: of one browse, or of as many as it takes when there is more than one may hold."""
@@ -111,7 +112,7 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
         # Spark makes up one partition when there are none.
         if not isinstance(partition, TicketPartition):
             return iter(())
-        return read_ticket(self._options, partition.ticket)
+        return read_ticket(self._options, partition)
 
     def _wanted(self, queue: str) -> bool:
         return True

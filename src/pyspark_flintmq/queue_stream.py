@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TicketPartition(InputPartition):  # type: ignore[misc]  # pyspark has no types here
-    """One slice of a set or of a browse, as the data plane names it."""
+    """One slice of a set or of a browse, as the data plane names it. store: where it is, when the broker has several addresses."""
 
     ticket: str
+    store: str = ""
 
 
 _settled = False
@@ -53,12 +54,12 @@ def settle() -> None:
         gc.freeze()
 
 
-def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
+def read_ticket(options: QueueOptions, partition: TicketPartition) -> Iterator[pa.RecordBatch]:
     """The record batches of a ticket, with exactly the columns of the table. For executors.
 
     Raises: SourceError FENCED, TICKET_GONE, DATA_LOSS, SCHEMA_MISMATCH, UNREACHABLE ...
     """
-    connection, table = options.connection, options.table
+    connection, table, ticket = replace(options.connection, store=partition.store), options.table, partition.ticket
     settle()
     try:
         with connection.errors():
@@ -136,11 +137,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._opened().lag() or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [TicketPartition(ticket) for ticket in self._opened().tickets(start, end)]
+        opened = self._opened()
+        return [TicketPartition(ticket, opened.store) for ticket in opened.tickets(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TicketPartition)
-        return read_ticket(self._options, partition.ticket)
+        return read_ticket(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._opened().commit(end)

@@ -19,7 +19,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -94,6 +94,8 @@ class _Writer:
         # Checked here, on the driver before any task: is the broker there, may this user log in.
         with _opened(self._options.connection) as plane:
             self._epoch = plane.scope_open()
+            # Tasks and commit talk to the same store, whichever of several addresses leads to it then.
+            self._options = replace(self._options, connection=replace(self._options.connection, store=plane.store))
 
     def _stage(self, place: _Place, batches: Iterator[pa.RecordBatch]) -> Staged:
         """One task attempt."""
@@ -365,8 +367,6 @@ def _both(one: Staged, other: Staged) -> Staged:
 
 
 def _with(staged: Staged, **changes: Any) -> Staged:
-    from dataclasses import replace
-
     return replace(staged, **changes)
 
 

@@ -18,7 +18,7 @@ from pyarrow import flight
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.auth import REFUSED, Vault, from_this_machine
-from flintmq.flight.client import DataPlane, location_of
+from flintmq.flight.client import ADDRESSES_MAX, DataPlane, location_of, locations_of
 from flintmq.flight.errors import PlaneError
 from flintmq.flight.headers import basic_header, vhost_header
 from tests.flight.fake import Plane
@@ -360,3 +360,24 @@ def test_wrong_addresses(where: str) -> None:
     """What it may not."""
     with pytest.raises(ValueError, match="address of a data plane"):
         location_of(where)
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("grpc://a", (("grpc+tcp://a:15680",), None, None, None)),
+        ("a, b:1", (("grpc+tcp://a:15680", "grpc+tcp://b:1"), None, None, None)),
+        ("grpc+tls://u:p@a:1,b:2/v", (("grpc+tls://a:1", "grpc+tls://b:2"), "u", "p", "v")),
+        ("grpc://u@a,grpc://u@b,grpc://a", (("grpc+tcp://a:15680", "grpc+tcp://b:15680"), "u", None, None)),
+    ],
+)
+def test_several_addresses(where: str, told: Any) -> None:
+    """Of one broker, with one login; each once, in their order."""
+    assert locations_of(where) == told
+
+
+@pytest.mark.parametrize("where", ["grpc://a,", "grpc+tls://a,grpc://b", "grpc://u@a,grpc://v@b", ",".join(["h"] * (ADDRESSES_MAX + 1))])
+def test_wrong_lists_of_addresses(where: str) -> None:
+    """A password goes to no broker without TLS because another one has it."""
+    with pytest.raises(ValueError, match="address of a data plane"):
+        locations_of(where)

@@ -152,6 +152,93 @@ def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane, mo
     assert got == list(range(40))
 
 
+def _of_store(store: str) -> FakeBroker:
+    """A broker whose status names its store."""
+    broker = FakeBroker()
+    broker.answers["status"] = lambda head, _: {"store": {"uuid": store}}
+    broker.answers["sub.list"] = lambda head, _: {"subscriptions": [store]}
+    return broker
+
+
+def _client_of(*ports: int, **options: Any) -> DataPlane:
+    where = "grpc://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    return DataPlane(where, user="ann", password="secret", timeout_s=60.0, **options)
+
+
+def test_an_address_where_nobody_is_costs_no_pause(start: Callable[..., Plane], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next address is tried at once, and stays for the calls that follow."""
+    (nobody,) = free_ports(1)
+    plane = start(broker=_of_store("one"))
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("there was another address to try")
+
+    monkeypatch.setattr("flintmq.flight.client.time.sleep", sleep)
+    with _client_of(nobody, plane.port) as client:
+        assert client.sub_list() == ["one"] == client.sub_list()
+        assert client.store == "one"
+    assert len(plane.broker.calls("status")) == 1
+
+
+def test_a_broker_that_comes_back_at_another_address_is_found(start: Callable[..., Plane]) -> None:
+    """Calls and a stream of rows go on there, each row once."""
+    first = start(broker=_of_store("one"))
+    (port,) = free_ports(1)
+    moved: list[Plane] = []
+
+    def rows(head: dict[str, Any], _: bytes) -> Any:
+        at = head["first"]
+        if at == 50 and not moved:
+            second = _of_store("one")
+            second.answers["rows"] = rows
+            moved.append(start(port=port, broker=second))
+            threading.Thread(target=first.service.close, daemon=True).start()
+            raise Refused("STOPPING", "the broker stops")
+        return {"queues": [["q", 10]], "more": at + 10 < 100}, table_of([(at + i, 100) for i in range(10)])
+
+    first.broker.answers["rows"] = rows
+    with _client_of(first.port, port) as client:
+        got = [row["position"] for batch in client.read(TICKET) for row in batch.to_pylist()]
+        assert got == list(range(100))
+        first.service.close()
+        assert client.sub_list() == ["one"]
+    assert moved[0].broker.calls("sub.list")
+
+
+def test_a_broker_with_another_store_is_passed_over(start: Callable[..., Plane], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one broker was told is not asked of another one: no call but the question for its store reaches it."""
+    hasty(monkeypatch)
+    one, other = start(broker=_of_store("one")), start(broker=_of_store("other"))
+    with _client_of(one.port, other.port) as client:
+        assert client.sub_list() == ["one"]
+        one.service.close()
+        error = refused(client.sub_list)
+        assert error.code == "UNAVAILABLE"
+    # A task that was told the store asks nobody else, whoever is the first that answers.
+    with _client_of(other.port, store="one") as client:
+        assert client.sub_list() == ["other"], "a single address is taken at its word"
+    with _client_of(other.port, one.port, store="one") as client:
+        assert "another store (other, not one)" in refused(client.sub_list).text
+    assert len(other.broker.calls("sub.list")) == 1
+
+
+def test_a_password_that_was_changed_is_asked_for_again(plane: Plane) -> None:
+    """When a login is refused, and while the answer is a new one; a wrong one that stays is refused."""
+    plane.broker.answers["status"] = lambda head, _: {}
+    told = ["secret", "not yet", "changed", "changed"]
+    client = plane.client(password=lambda: told.pop(0))
+    client.status()
+    assert len(told) == 3, "a password that works is not asked for again"
+    plane.broker.users["ann"] = "changed"
+    plane.service.gate._vault._known.clear()
+    client.status()
+    assert told == ["changed"]
+    plane.broker.users["ann"] = "other"
+    plane.service.gate._vault._known.clear()
+    assert refused(client.status).code == "UNAUTHENTICATED"
+    assert told == []
+
+
 def test_no_answer_in_time_is_said(plane: Plane) -> None:
     """TIMED_OUT names the address and the time."""
     release = threading.Event()

@@ -66,6 +66,8 @@ class FakeStages:
 class FakeClient:
     """What `Connection.open` gives."""
 
+    store = ""
+
     def __init__(self, broker: FakeStages) -> None:
         self._broker = broker
         self._closed = False

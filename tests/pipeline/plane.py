@@ -103,12 +103,13 @@ class RealPlane:
 
 
 class RestartingBroker:
-    """A broker that can be killed and started again on the same store and ports."""
+    """A broker that can be killed and started again on the same store and ports, or at another port of its data plane."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         # Nobody else is given them while the broker is away.
-        self._ports = tuple(map(str, free_ports(2)))
+        *ports, self._other = map(str, free_ports(3))
+        self._ports = tuple(ports)
         self.broker = self._start()
 
     def _start(self) -> Broker:
@@ -121,7 +122,14 @@ class RestartingBroker:
         self.broker.kill()
         self.broker.__exit__()
 
-    def restart(self) -> None:
+    @property
+    def url(self) -> str:
+        """Both addresses of the data plane."""
+        return f"grpc://{self.broker.host}:{self._ports[1]},{self.broker.host}:{self._other}"
+
+    def restart(self, *, moved: bool = False) -> None:
+        if moved:
+            self._ports, self._other = (self._ports[0], self._other), self._ports[1]
         self.broker = self._start()
 
     def stop(self) -> None:

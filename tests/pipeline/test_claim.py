@@ -15,7 +15,7 @@ from pyspark_flintmq import claim as claim_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions
-from pyspark_flintmq.queue_stream import read_ticket
+from pyspark_flintmq.queue_stream import TicketPartition, read_ticket
 from tests.pipeline.fake_broker import Crash, Plan
 from tests.pipeline.fake_plane import FakePlane, FakeSpark, Sub
 
@@ -525,7 +525,7 @@ def test_a_message_that_cannot_be_read_is_data_loss(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pyspark_flintmq.connection.Connection.open", lambda self: Plane())
     made = QueueOptions.stream({"queue": "q"}) if streaming else QueueOptions.batch({"queue": "q"})
     with pytest.raises(SourceError) as error:
-        list(read_ticket(made, "{}"))
+        list(read_ticket(made, TicketPartition("{}")))
     assert code(error) == "DATA_LOSS"
     assert "position 7 of queue 'q'" in str(error.value) and advice in str(error.value)
     assert ("failOnDataLoss" in str(error.value)) == streaming

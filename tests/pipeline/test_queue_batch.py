@@ -25,6 +25,8 @@ from tests.jobs.stores import channel_of, put
 class Browsing:
     """browse.open and tickets over positions in memory; a browse holds at most `most`."""
 
+    store = ""
+
     def __init__(self, queues: dict[str, list[int]], most: int) -> None:
         self.queues = queues
         self.most = most

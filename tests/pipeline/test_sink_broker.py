@@ -59,6 +59,33 @@ def rows(key: str, *bodies: bytes) -> pa.RecordBatch:
     return pa.record_batch({"body": list(bodies), "routing_key": [key] * len(bodies)})
 
 
+def test_several_addresses_and_a_password_in_a_file(broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
+    """Nobody is at the first address; the tasks are told the store. A password that is changed is read again, and is in no pickle."""
+    (nobody,) = free_ports(1)
+    there = tmp_path / "password"
+    there.write_text("guest\n")
+    url = f"grpc://127.0.0.1:{nobody},127.0.0.1:{broker.ready['flight_port']}"
+    options = {"url": url, "passwordFile": str(there), "exchange": "", "timeout": "60"}
+    made = FlintStreamWriter(BODY, options)
+    store = made._options.connection.store
+    assert len(store) == 32 and b"guest\n" not in pickle.dumps(made)
+    scope = unique("several")
+    made._publish([attempt(made, scope, 0, 0, rows(queue, b"a", b"b"))], 0, newer_is_done=False)
+    assert drain(channel, queue) == [b"a", b"b"]
+    with contextlib.closing(made._options.connection.open()) as plane:
+        there.write_text("old")
+        assert plane.store == store and plane.scope_status(scope)["committed"] == 0, "a password that works is not read again"
+        there.unlink()
+        with pytest.raises(SourceError, match=r"FLINTMQ_OPTION_VALUE: option 'passwordFile': .* cannot be read on this machine"):
+            FlintStreamWriter(BODY, options)
+    there.write_text("two\nlines")
+    with pytest.raises(SourceError, match="must hold one line of text") as error:
+        FlintStreamWriter(BODY, options)
+    assert "two" not in str(error.value)
+    with pytest.raises(SourceError, match="either option 'password' or 'passwordFile'"):
+        FlintStreamWriter(BODY, {**options, "password": "guest"})
+
+
 def drain(channel: Any, queue: str) -> list[bytes]:
     got = []
     while True:

@@ -66,6 +66,8 @@ class TestConnection:
             ({"host": "::1"}, "grpc://[::1]:15680"),
             ({"url": "grpc://h"}, "grpc://h:15680"),
             ({"url": "grpc+tls://h:1"}, "grpc+tls://h:1"),
+            ({"url": "grpc://a, b:2,grpc://a"}, "grpc://a:15680,grpc://b:2"),
+            ({"url": "grpc+tls://a:1,b"}, "grpc+tls://a:1,grpc+tls://b:15680"),
         ):
             assert Connection.take(raw)[0].location == location
 
@@ -74,6 +76,9 @@ class TestConnection:
         [
             {"url": "grpc://h", "host": "h"},
             {"url": "http://h"},
+            {"url": "grpc://h,"},
+            {"url": "grpc+tls://h,grpc://h"},
+            {"url": ",".join(["grpc://h"] * 17)},
             {"url": "grpc://user:secret@h"},
             {"url": "grpc://h/vhost"},
             {"url": "grpc://h:99999"},

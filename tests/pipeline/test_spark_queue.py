@@ -169,6 +169,7 @@ def test_a_second_query_leaves_the_one_that_runs_alone_whose_batches_are_committ
 
 
 def test_the_broker_is_killed_while_spark_works_on_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """It comes back where it was, and in the next batch at the other one of its addresses."""
     pytest.importorskip("pyarrow")
     broker = RestartingBroker(tmp_path / "store")
     try:
@@ -179,11 +180,12 @@ def test_the_broker_is_killed_while_spark_works_on_a_batch(spark: SparkSession, 
         def sink(frame: DataFrame, number: int) -> None:
             before = [bytes(row["body"]) for row in frame.collect()]
             broker.kill()
-            broker.restart()
+            broker.restart(moved=number == 1)
             assert [bytes(row["body"]) for row in frame.collect()] == before
             got[number] = before
 
-        frame = stream(spark, broker.broker, "q", maxMessagesPerTrigger=20, minPartitions=1)
+        options = {"queue": "q", "url": broker.url, "timeout": 60, "maxMessagesPerTrigger": 20, "minPartitions": 1}
+        frame = spark.readStream.format("flintmq").options(**options).load()
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
         patient(lambda: writer.trigger(availableNow=True).start().awaitTermination())()
         assert [body for number in sorted(got) for body in got[number]] == bodies
@@ -240,6 +242,32 @@ def test_filters_that_are_pushed_down_change_what_is_fetched_and_nothing_else(sp
     assert few.rdd.getNumPartitions() == 3
     assert frame.where("queue = 'none'").count() == 0
     assert frame.where("queue is null").count() == 0
+
+
+def test_a_password_is_in_no_plan_error_or_checkpoint(
+    spark: SparkSession, plane_broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark redacts the option by its name; what is ours never has it."""
+    queue = unique("secret")
+    publish(plane_broker, queue, [b"x"])
+    frame = stream(spark, plane_broker, queue, password="hunter22")
+    capfd.readouterr()
+    frame.explain("extended")
+    batch(spark, plane_broker, queue=queue, password="hunter22").explain("extended")
+    shown = capfd.readouterr().out
+    assert "password=*********(redacted)" in shown and "hunter22" not in shown
+    with pytest.raises(Exception, match="FLINTMQ_LOGIN_REFUSED") as error:
+        run(frame, tmp_path)
+    assert "hunter22" not in str(error.value) + repr(error.value)
+    # A mounted secret: the same query, and nothing of it is kept.
+    secret = tmp_path.parent / unique("password")
+    secret.write_text("guest")
+    options = {"url": f"grpc://{plane_broker.host}:{flight_port(plane_broker)}", "queue": queue, "timeout": 60, "passwordFile": secret}
+    frame = spark.readStream.format("flintmq").options(**{name: str(value) for name, value in options.items()}).load()
+    (report,) = run(frame, tmp_path)
+    assert report["numInputRows"] == 1 and set(report["sources"][0]["latestOffset"]) == {"messages_behind", "bytes_behind", "oldest_age_ms"}
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".parquet"]
+    assert kept and not any(b"hunter22" in path.read_bytes() for path in kept)
 
 
 def test_wrong_use_is_answered_with_one_code(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ C2  `read` goes on behind the last row it gave: the service gives a set's rows i
 C3  `put` is never repeated: what arrived of it is not known. The caller gives the stage up and begins another one.
 C4  pyarrow and gRPC are imported by the first call: a process may fork before, and must not afterwards.
 C5  A password appears in no text that this module makes.
+C6  Several addresses are those of one broker, tried in turn: the store of the first one that answers is the only one that is talked to,
+    so a call never goes on at a broker that knows nothing of the calls before it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from flintmq.endpoint import endpoint
-from flintmq.flight.errors import PROTOCOL, TIMED_OUT, UNAVAILABLE, PlaneError, from_flight
+from flintmq.flight.errors import PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
 from flintmq.flight.headers import VHOST_HEADER, basic_header, vhost_header
 from flintmq.flight.results import (
     Acquired,
@@ -36,9 +38,11 @@ from flintmq.flight.results import (
     Tail,
 )
 
-__all__ = ["DEFAULT_PORT", "DataPlane", "PlaneError", "location_of"]
+__all__ = ["DEFAULT_PORT", "DataPlane", "PlaneError", "location_of", "locations_of"]
 
 DEFAULT_PORT = 15_680
+# addresses of one broker
+ADDRESSES_MAX = 16
 # seconds between two tries: the first pause, doubled up to the second
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
 # rows of one record batch on the wire, and bytes: the service makes blocks of it, and takes what fits into memory many times over
@@ -68,12 +72,35 @@ def location_of(where: str, tls: bool = False) -> tuple[str, str | None, str | N
     return f"{scheme}://{endpoint(host, port)}", user, password, vhost
 
 
+def locations_of(where: str, tls: bool = False) -> tuple[tuple[str, ...], str | None, str | None, str | None]:
+    """Several addresses of one broker, separated by commas: gRPC locations, and user, password, vhost of those that have them.
+
+    What comes after the first one may leave its scheme out. Raises: ValueError, as `location_of`.
+    """
+    parts = [part.strip() for part in where.split(",")]
+    if len(parts) > ADDRESSES_MAX:
+        raise ValueError(f"the address of a data plane names {len(parts)} brokers; at most {ADDRESSES_MAX} are tried")
+    scheme = parts[0].partition("://")[0] if "://" in parts[0] else "grpc"
+    told = [location_of(part if "://" in part else f"{scheme}://{part}", tls) for part in parts]
+    locations = tuple(dict.fromkeys(one[0] for one in told))
+    if len({location.partition("://")[0] for location in locations}) > 1:
+        raise ValueError("the address of a data plane has brokers with TLS and without: a password would be sent to both")
+    login = [dict.fromkeys(one[place] for one in told if one[place] is not None) for place in (1, 2, 3)]
+    if any(len(values) > 1 for values in login):
+        raise ValueError("the address of a data plane has two users, passwords or virtual hosts")
+    user, password, vhost = (next(iter(values), None) for values in login)
+    return locations, user, password, vhost
+
+
 class DataPlane:
     """A client of the Flight service. Thread-safe; not to be carried into another process. Connects with its first call.
 
-    Args: where: `grpc://HOST:PORT` and so on (see location_of), or a host with `port`; user, password, vhost: as in AMQP;
+    A password that is a function is asked for now, and once more when a login is refused: it may have been changed meanwhile.
+
+    Args: where: `grpc://HOST:PORT` and so on (see locations_of), or a host with `port`; user, password, vhost: as in AMQP;
     tls_ca: authorities to trust, PEM, as bytes or as the path of a file; given, it turns TLS on; timeout_s: seconds a call may take,
-    tries and pauses included (waiting for messages comes on top).
+    tries and pauses included (waiting for messages comes on top); store: with several addresses, the UUID of the store that is meant,
+    by default that of the first broker that answers. Attributes: store: the same, once it is known; empty with one address.
     Raises: ValueError, OSError for wrong arguments.
     """
 
@@ -83,26 +110,44 @@ class DataPlane:
         port: int | None = None,
         *,
         user: str | None = None,
-        password: str | None = None,
+        password: str | Callable[[], str] | None = None,
         vhost: str | None = None,
         tls_ca: bytes | str | Path | None = None,
         timeout_s: float = 30.0,
+        store: str = "",
     ) -> None:
         if port is not None and "://" not in where:
             where = f"grpc://{f'[{where}]' if ':' in where else where}:{port}"
-        self.location, url_user, url_password, url_vhost = location_of(where, tls=bool(tls_ca))
+        self._locations, url_user, url_password, url_vhost = locations_of(where, tls=bool(tls_ca))
+        self.location = ",".join(self._locations)
+        self.store = store
         self.user = user or url_user or "guest"
         self.vhost = vhost or url_vhost or "/"
         self.timeout_s = timeout_s
-        secret = password if password is not None else url_password if url_password is not None else "guest"
-        self._headers = [
-            (b"authorization", basic_header(self.user, secret).encode()),
-            (VHOST_HEADER.encode(), vhost_header(self.vhost).encode()),
-        ]
+        self._password = password if callable(password) else None
+        told = password() if callable(password) else password
+        self._headers = self._login(told if told is not None else url_password if url_password is not None else "guest")
         self._roots = tls_ca if isinstance(tls_ca, bytes) or not tls_ca else Path(tls_ca).read_bytes()
         self._lock = threading.Lock()
         self._client: Any = None
+        # Which address is next, and the client whose broker has the store that is meant.
+        self._turn = 0
+        self._checked: Any = None
         self._closed = False
+
+    def _login(self, secret: str) -> list[tuple[bytes, bytes]]:
+        return [
+            (b"authorization", basic_header(self.user, secret).encode()),
+            (VHOST_HEADER.encode(), vhost_header(self.vhost).encode()),
+        ]
+
+    def _login_changed(self) -> bool:
+        """Asks for the password again. Returns: whether it is another one."""
+        if self._password is None:
+            return False
+        headers = self._login(self._password())
+        changed, self._headers = headers != self._headers, headers
+        return changed
 
     def __repr__(self) -> str:
         return f"DataPlane({self.location}, user {self.user!r}, vhost {self.vhost!r})"
@@ -373,11 +418,30 @@ class DataPlane:
         """C1. Raises: PlaneError: the service's refusal, or UNAVAILABLE, BUSY, TIMED_OUT when the time is over."""
         while True:
             try:
-                return call(self._connected(), max(0.05, patience.left_s))
+                client = self._connected()
+                if len(self._locations) > 1 and client is not self._checked:
+                    self._check_store(client, max(0.05, patience.left_s))
+                return call(client, max(0.05, patience.left_s))
             except PlaneError:
                 raise
             except Exception as error:
                 self._pause(_told(error), patience)
+
+    def _check_store(self, client: Any, left_s: float) -> None:
+        """C6. Raises: ConnectionError for a broker with another store: it is passed over as one that is away."""
+        from pyarrow import flight
+
+        (answer,) = client.do_action(flight.Action("status", b"{}"), flight.FlightCallOptions(timeout=left_s, headers=self._headers))
+        store = str(_field(_field(json.loads(answer.body.to_pybytes()), "store"), "uuid"))
+        with self._lock:
+            self.store = self.store or store
+            if store == self.store:
+                self._checked = client
+                return
+        raise ConnectionError(
+            f"one of these addresses leads to a broker with another store ({store}, not {self.store}), which knows nothing of this one's "
+            "messages, and is passed over"
+        )
 
     def _pause(self, error: PlaneError, patience: Patience) -> None:
         """Waits before another try. Raises: `error` when there is no use in one, or no time."""
@@ -385,9 +449,14 @@ class DataPlane:
             # The last try may have had too little time to hear what those before it heard.
             code, why = (TIMED_OUT, "") if patience.heard is None else (patience.heard.code, f": {patience.heard.text}")
             raise PlaneError(code, f"no answer from {self.location} within {self.timeout_s:g} s{why}") from None
+        if error.code == UNAUTHENTICATED and not self._closed and patience.left_s > 0 and self._login_changed():
+            return
         if not error.may_retry or self._closed or _hopeless(error.text):
             raise error from None
-        pause = patience.pause()
+        patience.missed += 1
+        # Another address is tried at once; after the last of them there is a pause.
+        another = error.code == UNAVAILABLE and patience.missed % len(self._locations) != 0 and patience.left_s > 0
+        pause = 0.0 if another else patience.pause()
         if pause is None:
             raise PlaneError(error.code, f"no answer from {self.location} within {self.timeout_s:g} s: {error.text}") from None
         patience.heard = error
@@ -395,8 +464,10 @@ class DataPlane:
             # A new connection at once, instead of gRPC's own pauses of up to two minutes.
             with self._lock:
                 client, self._client = self._client, None
+                self._turn += client is not None
             del client  # calls of other threads may still run on it: it ends with the last of them
-        time.sleep(pause)
+        if pause:
+            time.sleep(pause)
 
     def _connected(self) -> Any:
         with self._lock:
@@ -406,7 +477,7 @@ class DataPlane:
                 from pyarrow import flight
 
                 self._client = flight.FlightClient(
-                    self.location,
+                    self._locations[self._turn % len(self._locations)],
                     tls_root_certs=self._roots,
                     generic_options=[
                         # not through a proxy of the environment: a broker is reached directly
@@ -426,6 +497,8 @@ class Patience:
 
     def __init__(self, timeout_s: float, wait_s: float = 0.0) -> None:
         self.heard: PlaneError | None = None
+        # tries that failed
+        self.missed = 0
         self._end = time.monotonic() + timeout_s + wait_s
         self._next = PAUSE_S
 

@@ -89,7 +89,7 @@ class LogParameters:
     archive_dir: str = parameter("", "archived containers (--log-archive-dir), read besides", metavar="DIR")
     host: str = parameter("127.0.0.1", "host of a running broker (without --store-dir)")
     flight_port: int = parameter(15_680, "port of its data plane")
-    url: str = parameter("", "grpc://HOST:PORT or grpc+tls://HOST:PORT, instead of host and port")
+    url: str = parameter("", "grpc://HOST:PORT or grpc+tls://HOST:PORT (or several, with commas), instead of host and port")
     user: str = parameter("guest", "user; needs the tag administrator")
     password: str = parameter("guest", "password", secret=True)
     vhost: str = parameter("/", "virtual host of the queue names")
