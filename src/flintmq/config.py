@@ -378,6 +378,17 @@ class Limits:
     jwks_ms: int = 5_000
     jwks_refresh_s: int = 300
     jwks_pause_ms: int = 10_000
+    # --- directories (docs/ACCESS.md, LDAP) ---
+    # logins that ask a directory at once, a thread and a connection each; more wait in line, as for password checks
+    ldap_checks_max: int = 8
+    # milliseconds that all servers together may take for one login: half of what AMQP's handshake may; then it is refused
+    ldap_answer_ms: int = 5_000
+    # milliseconds for which a server that did not answer is asked after all others
+    ldap_down_ms: int = 10_000
+    # groups that one user may be in, as far as queries ask; a login of one with more is refused: a query may say `not`
+    ldap_groups_max: int = 1_000
+    # verified logins that are remembered, for credential_cache_ms; the one unused for longest makes room
+    ldap_cache_max: int = 4_096
     # lines of the audit that one user's refusals get in a second; the others are counted
     audit_user_lines: int = 10
     # users whose refusals are counted like that; the one unused for longest makes room
@@ -834,6 +845,23 @@ class Config:
     oauth_username_claims: tuple[str, ...] = ("sub", "client_id")
     oauth_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     oauth_verify_audience: bool = True
+    # LDAP (docs/ACCESS.md): servers; none: passwords are the broker's. Then: whether TLS begins with STARTTLS, who signs the servers'
+    # certificates (None: whom the system trusts), the DN of a user with ${username}, where and by which attribute users are looked for, as
+    # whom, where groups are looked for (None: the same place), and queries (access/ldap_queries.py). Without one for virtual hosts only
+    # users of the broker who have no password are let in
+    ldap_urls: tuple[str, ...] = ()
+    ldap_starttls: bool = False
+    ldap_ca: str | None = None
+    ldap_user_dn: str | None = None
+    ldap_base: str | None = None
+    ldap_attribute: str = "uid"
+    ldap_bind_dn: str | None = None
+    ldap_bind_password_file: str | None = None
+    ldap_group_base: str | None = None
+    ldap_vhost_query: str | None = None
+    ldap_resource_query: str = "{constant, true}"
+    ldap_topic_query: str = "{constant, true}"
+    ldap_tag_queries: tuple[str, ...] = ()
     # OpenTelemetry: the collector (http or https URL; None: no spans), and the share of sampled traces that get spans, above 0 to 1
     otel_endpoint: str | None = None
     otel_sample: float = 1.0

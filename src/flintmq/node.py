@@ -235,6 +235,7 @@ class Node:
         self.broker.node_name = name
         self.broker.log = store_log
         self.tokens = self._token_logins()
+        self._ask_directory()
         self.exporter = self._span_exporter(name)
         self.definitions = DefinitionsService(self.broker)
         self.users.on_keys = self.definitions.keep_keys
@@ -283,6 +284,15 @@ class Node:
         self.broker.on_housekeeping.append(tokens.tick)
         self.broker.quotas.expect_others()
         return tokens
+
+    def _ask_directory(self) -> None:
+        """Logins by LDAP, when they are asked for. Raises: OperatorError."""
+        if not self.config.ldap_urls:
+            return
+        from flintmq.access.ldap import Directory
+
+        self.users.directory = Directory(self.config, self.clock, self.users.get, self.users.throttle)
+        self.broker.quotas.expect_others()
 
     def _span_exporter(self, name: str) -> Any:
         """Sends spans of messages, when they are asked for. Raises: OperatorError."""

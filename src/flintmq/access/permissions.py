@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from flintmq.access.token_user import Rights, TokenUser
+from flintmq.access.outside_user import OutsideUser, Rights
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
 
@@ -71,10 +71,18 @@ class _Patterns(NamedTuple):
     read: re.Pattern[str]
     everything: bool  # all three are ".*": nothing needs to be searched
 
+    def allows(self, verb: str, kind: str, name: str) -> bool:
+        pattern: re.Pattern[str] = getattr(self, verb)
+        return pattern.search(name) is not None
+
+    def grants(self, verb: str) -> bool:
+        pattern: re.Pattern[str] = getattr(self, verb)
+        return pattern.pattern != _NOTHING
+
 
 def asks_keys(user: str, keyed: Collection[str], exchange: str) -> bool:
-    """Whether routing keys of a topic exchange are asked for: of exchanges with topic permissions, and of users whom a token names."""
-    return exchange in keyed or isinstance(user, TokenUser)
+    """Whether routing keys of a topic exchange are asked for: of exchanges with topic permissions, and of users from outside."""
+    return exchange in keyed or isinstance(user, OutsideUser)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -155,9 +163,9 @@ class Permissions:
         return self._of(user, vhost) is not None
 
     def _of(self, user: str, vhost: str) -> _Patterns | Rights | None:
-        """Whose patterns count: those of the user's record, or of its token (token_user.U1). Where each verb of a connection comes, a plain
+        """Whose patterns count: those of the user's record, or its own (outside_user.U1). Where each verb of a connection comes, a plain
         name spares the call."""
-        if isinstance(user, TokenUser):
+        if isinstance(user, OutsideUser):
             return user.rights(vhost)
         return self._patterns.get((user, vhost))
 
@@ -180,7 +188,7 @@ class Permissions:
 
         As on RabbitMQ: an exchange for which nothing is set lets every key pass.
         """
-        if isinstance(user, TokenUser):
+        if isinstance(user, OutsideUser):
             refused = not user.may_topic(vhost, verb.value, exchange, routing_key)
         else:
             patterns = self._topics.get((user, vhost, exchange))
@@ -201,7 +209,7 @@ class Permissions:
     def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
         """Whether the user may do one of these to anything in the vhost: whether one of the patterns is not the empty one."""
         patterns = self._of(user, vhost)
-        return patterns is not None and any(getattr(patterns, verb.value).pattern != _NOTHING for verb in verbs)
+        return patterns is not None and any(patterns.grants(verb.value) for verb in verbs)
 
     def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
         """As `_authorize`, and the refusal is told."""
@@ -216,10 +224,8 @@ class Permissions:
         'q' in vhost '/' refused for user 'u'")."""
         patterns = self._patterns.get((user, vhost)) if type(user) is str else self._of(user, vhost)
         name = resource.name or ("amq.default" if resource.kind == EXCHANGE else "")
-        if patterns is not None:
-            pattern: Any = getattr(patterns, verb.value)
-            if pattern.search(name) is not None:
-                return
+        if patterns is not None and patterns.allows(verb.value, resource.kind, name):
+            return
         raise self._refused(f"{verb.value} access", user, vhost, resource.kind, name)
 
     def authorize_method(self, user: str, vhost: str, method: str, names: Mapping[str, str | None]) -> None:

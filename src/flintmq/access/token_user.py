@@ -2,8 +2,7 @@
 
 in: scopes of a verified token, without their prefix; a virtual host, a name, a routing key. out: patterns as those of access.permissions.
 
-U1  A TokenUser is a text, its name, and goes wherever the name of a user goes. Whoever decides (Users.get, Permissions) sees that it is no
-    plain text and asks the token, never the records of a user with the same name.
+U1  A TokenUser is an OutsideUser: whoever decides asks the token.
 U2  From the token's last millisecond on it may do nothing, whoever still holds it.
 U3  Patterns have one wildcard, `*`, and are matched part by part with no way back: no text of a client makes that long.
 
@@ -12,11 +11,11 @@ Source: rabbit_oauth2_scope.erl and wildcard.erl of RabbitMQ (words of scopes; o
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from flintmq.access.outside_user import OutsideUser
 from flintmq.access.tags import TAGS
 from flintmq.clock import Clock
 from flintmq.ports import UserRecord
@@ -26,7 +25,6 @@ _TAG = "tag:"
 _HEX = frozenset("0123456789abcdefABCDEF")
 # virtual hosts whose patterns one token keeps
 _KEPT = 16
-_births = itertools.count(1)
 
 
 def is_token(password: str) -> bool:
@@ -101,15 +99,16 @@ def parse_scopes(texts: Iterable[str]) -> tuple[list[Scope], tuple[str, ...]]:
 class Names:
     """The names that a verb is allowed for, in place of a regular expression."""
 
-    __slots__ = ("_globs", "pattern")
+    __slots__ = ("_globs",)
 
     def __init__(self, globs: list[Glob]) -> None:
         self._globs = globs
-        # of regular expressions it says whether anything is allowed (Permissions.grants)
-        self.pattern = "scopes" if globs else "^$"
 
-    def search(self, name: str) -> Glob | None:
-        return next((one for one in self._globs if one.matches(name)), None)
+    def __bool__(self) -> bool:
+        return bool(self._globs)
+
+    def has(self, name: str) -> bool:
+        return any(one.matches(name) for one in self._globs)
 
     @property
     def is_any(self) -> bool:
@@ -117,34 +116,38 @@ class Names:
 
 
 class Rights:
-    """What a token allows in one virtual host, as Permissions reads it."""
+    """What a token allows in one virtual host."""
 
-    __slots__ = ("configure", "everything", "read", "write")
+    __slots__ = ("_names", "everything")
 
     def __init__(self, scopes: list[Scope]) -> None:
-        self.configure, self.write, self.read = (Names([one.name for one in scopes if one.verb == verb]) for verb in _VERBS)
-        self.everything = self.configure.is_any and self.write.is_any and self.read.is_any
+        self._names = {verb: Names([one.name for one in scopes if one.verb == verb]) for verb in _VERBS}
+        self.everything = all(names.is_any for names in self._names.values())
+
+    def allows(self, verb: str, kind: str, name: str) -> bool:
+        return self._names[verb].has(name)
+
+    def grants(self, verb: str) -> bool:
+        return bool(self._names[verb])
 
 
-class TokenUser(str):
+class TokenUser(OutsideUser):
     """Args: name; scopes: of the token, without their prefix; expires_ms: wall clock."""
 
-    __slots__ = ("_clock", "_rights", "_scopes", "born", "expires_ms", "tags", "texts")
+    __slots__ = ("_clock", "_rights", "_scopes", "expires_ms", "texts")
 
     def __new__(cls, name: str, scopes: Iterable[str], expires_ms: int, clock: Clock) -> TokenUser:
         made = super().__new__(cls, name)
         made.texts = frozenset(scopes)
         made._scopes, made.tags = parse_scopes(sorted(made.texts))
         made.expires_ms = expires_ms
-        made.born = next(_births)
+        made.born = cls.birth()
         made._clock = clock
         made._rights = {}
         return made
 
     texts: frozenset[str]
-    tags: tuple[str, ...]
     expires_ms: int
-    born: int
     _scopes: list[Scope]
     _clock: Clock
     _rights: dict[str, Rights | None]
@@ -154,11 +157,9 @@ class TokenUser(str):
         return self._clock.wall_ms() >= self.expires_ms
 
     def record(self) -> UserRecord | None:
-        """As that of a user of the broker; None: it is over."""
-        return None if self.is_over else UserRecord(str(self), "", self.tags)
+        return None if self.is_over else super().record()
 
     def rights(self, vhost: str) -> Rights | None:
-        """What it may do there; None: not even open it."""
         if self.is_over:
             return None
         if vhost not in self._rights:
@@ -169,14 +170,12 @@ class TokenUser(str):
         return self._rights[vhost]
 
     def may_topic(self, vhost: str, verb: str, exchange: str, key: str) -> bool:
-        """Whether a routing key of a topic exchange is allowed to it."""
         return not self.is_over and any(
             one.key is not None and one.verb == verb and one.vhost.matches(vhost) and one.name.matches(exchange) and one.key.matches(key)
             for one in self._scopes
         )
 
     def may_every_key(self, vhost: str, verb: str, exchange: str) -> bool:
-        """Whether all routing keys of it are."""
         return any(
             one.key is not None and one.key.is_any and one.verb == verb and one.vhost.matches(vhost) and one.name.matches(exchange)
             for one in self._scopes

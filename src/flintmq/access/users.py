@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Protocol
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -30,9 +31,9 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from flintmq.access import scram
 from flintmq.access.checks import Answer, Check, Checks, source_of
 from flintmq.access.hashes import hash_of, is_foreign, keys_of, matches, with_keys
+from flintmq.access.outside_user import OutsideUser
 from flintmq.access.secret import Secret
 from flintmq.access.throttle import Throttle
-from flintmq.access.token_user import TokenUser
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRecord
@@ -40,6 +41,8 @@ from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRe
 # the parameter that keeps what salts are made with, once SCRAM was on; its component is this broker's own
 _SALTS = "scram-salts"
 DEFAULT_USER = "guest"
+# the user who is let in; False: nobody; None: not checked, too many wait
+LoginAnswer = Callable[[str | bool | None], None]
 
 # OWASP's argon2id: 19 MiB, two passes, one lane (30 to 50 ms on a small server).
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
@@ -76,6 +79,21 @@ def default_user(vhost: str = "/") -> tuple[PermissionRecord, UserRecord]:
     return PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"), UserRecord(DEFAULT_USER, _GUEST, ("administrator",))
 
 
+class PasswordDirectory(Protocol):
+    """Whoever else checks passwords (access.ldap.Directory)."""
+
+    def is_asked(self, user: str) -> bool:
+        """Whether this name is one for it."""
+
+    def cached(self, user: str, password: Secret | str) -> str | None:
+        """The user of a name and a password that were verified lately."""
+
+    def submit(self, user: str, password: Secret | str, answer: LoginAnswer, source: str = "") -> Check:
+        """Checks when its turn comes."""
+
+    def close(self) -> None: ...
+
+
 class Users:
     """The users of a node. `throttle` slows who guesses.
 
@@ -107,6 +125,8 @@ class Users:
         self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
         # None: SCRAM is off
         self.stranger = self._salts(limits.scram_iterations) if scram else None
+        # where passwords of users are checked of whom the broker has none; None: nowhere
+        self.directory: PasswordDirectory | None = None
         # is told the record of a user whose password was right, and the same with keys: to be kept unless the user changed meanwhile
         self.on_keys: Callable[[UserRecord, UserRecord], object] = lambda record, fresh: None
 
@@ -121,7 +141,7 @@ class Users:
     # --- management -----------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> UserRecord | None:
-        if type(name) is not str and isinstance(name, TokenUser):
+        if type(name) is not str and isinstance(name, OutsideUser):
             return name.record()
         return self._users.get(name)
 
@@ -131,7 +151,7 @@ class Users:
 
     def born(self, name: str) -> int:
         """A number that a user keeps for as long as it is there; another user of the same name has another one. 0: there is none."""
-        if type(name) is not str and isinstance(name, TokenUser):
+        if type(name) is not str and isinstance(name, OutsideUser):
             return name.born
         return self._born.get(name, 0)
 
@@ -184,6 +204,19 @@ class Users:
     def refused_from(self, user: str, peer_address: str) -> bool:
         """Whether `user` may not connect from there (log text of RabbitMQ: "user 'guest' can only connect via localhost")."""
         return user in self._loopback_users and not is_loopback(peer_address)
+
+    def login_cached(self, user: str, password: Secret | str) -> str | None:
+        """The user whom this name and password let in, when they were verified lately; None: they must be checked (submit_login). Fast,
+        any thread. It goes by what is returned from then on: a directory may spell a name in another way."""
+        if self.directory is not None and self.directory.is_asked(user):
+            return self.directory.cached(user, password)
+        return user if self.check_cached(user, password) else None
+
+    def submit_login(self, user: str, password: Secret | str, answer: LoginAnswer, source: str = "") -> Check:
+        """As submit_check, with the user in place of True."""
+        if self.directory is not None and self.directory.is_asked(user):
+            return self.directory.submit(user, password, answer, source)
+        return self.submit_check(user, password, lambda good: answer(user if good else good), source)
 
     def check_cached(self, user: str, password: Secret | str) -> bool | None:
         """True when this password was verified lately; None: it must be checked (submit_check). Fast, any thread."""
@@ -272,6 +305,8 @@ class Users:
     def close(self) -> None:
         """Stops the pool; checks that wait are not run and their callbacks not called."""
         self.checks.close()
+        if self.directory is not None:
+            self.directory.close()
 
     def _mac(self, user: str, password: Secret | str) -> bytes:
         name = user.encode("utf-8", "surrogatepass")

@@ -135,15 +135,18 @@ class Authenticator:
             users = self._broker.users
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
-            if not users.check_cached(user, password) and not await self._checked(user, password, peer, gone):
+            found = users.login_cached(user, password) or await self._checked(user, password, peer, gone)
+            if not isinstance(found, str):
                 raise _unauthenticated("wrong user or password")
+            if found != user and users.refused_from(found, peer):
+                raise _unauthenticated(f"user '{found}' can only connect from this machine")
         except HttpError as error:
             self.refused += error.status == 401
             if header is not None and error.status == 401:
                 reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
                 self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
-        return Caller(user, self._broker)
+        return Caller(found, self._broker)
 
     async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:
         found = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
@@ -197,7 +200,7 @@ class Authenticator:
         try:
             if self._broker.tokens is not None and is_token(password):
                 return _Shared(answer, self._broker.tokens.submit(password, peer, done))
-            return _Shared(answer, self._broker.users.submit_check(user, password, done, peer))
+            return _Shared(answer, self._broker.users.submit_login(user, password, done, peer))
         except RuntimeError:
             raise closing() from None
 

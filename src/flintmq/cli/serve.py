@@ -81,6 +81,8 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     known = {param.name: param for param in ctx.command.params if param.name != "config"}
     known["http_host"] = known["http_hosts"]
     known["shovel_host"] = known["shovel_hosts"]
+    known["ldap_tag_query"] = known["ldap_tag_queries"]
+    known["ldap_url"] = known["ldap_urls"]
     for name in ("auth_mechanism", "oauth_scopes_claim", "oauth_username_claim", "oauth_algorithm", "websocket_origin"):
         known[name] = known[f"{name}s"]
     options = {}
@@ -190,6 +192,25 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     help="An algorithm of signatures that is accepted (repeatable).",
 )
 @click.option("--oauth-verify-audience/--no-oauth-verify-audience", default=True, show_default=True, help="Refuse tokens of others.")
+@click.option("--ldap-url", "ldap_urls", multiple=True, help="A directory that checks passwords (repeatable): ldaps://HOST, ldap://HOST.")
+@click.option("--ldap-starttls", is_flag=True, help="Begin TLS with STARTTLS at ldap:// servers.")
+@click.option("--ldap-ca", type=click.Path(), help="Certificates (PEM) of those who sign the directory's; default: the system's.")
+@click.option("--ldap-user-dn", help="DN of a user's entry, with ${username}.")
+@click.option("--ldap-base", help="DN below which the entries of users are looked for.")
+@click.option("--ldap-attribute", default="uid", show_default=True, help="Attribute that names users there.")
+@click.option("--ldap-bind-dn", help="DN of an account that looks for users and groups; default: the user looks.")
+@click.option("--ldap-bind-password-file", type=click.Path(), help="File with the password of that account.")
+@click.option("--ldap-group-base", help="DN below which groups are looked for; default: --ldap-base.")
+@click.option(
+    "--ldap-vhost-query", help="Who may open a virtual host, as RabbitMQ's vhost_access_query: lets in whom the broker has no record of."
+)
+@click.option(
+    "--ldap-resource-query", default="{constant, true}", show_default=True, help="What such users may do to queues and exchanges."
+)
+@click.option(
+    "--ldap-topic-query", default="{constant, true}", show_default=True, help="Routing keys of topic exchanges that they may use."
+)
+@click.option("--ldap-tag-query", "ldap_tag_queries", multiple=True, help="TAG=QUERY: who has a tag of management (repeatable).")
 @click.option(
     "--proxy-from",
     multiple=True,

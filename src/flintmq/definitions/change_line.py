@@ -37,7 +37,7 @@ WHAT_MAX = 1_000
 
 # (result, error): one of them
 Done = Callable[[Any, Exception | None], None]
-Told = Callable[[Sequence[tuple[Any, bool]], Any, str | None], object]
+Told = Callable[[Sequence[tuple[Any, bool]], Any, str | None, object], object]
 
 
 class Refused(Exception):
@@ -63,13 +63,15 @@ BROKER = Actor(None, "broker")
 class Plan:
     """What a job does once it was allowed. Args: changes: records, all or nothing; apply: changes memory; after: work that goes on in
     slices
-    and calls what it is given; result: for whoever asked; quiet: nobody is told: what users see is as before."""
+    and calls what it is given; result: for whoever asked; quiet: nobody is told: what users see is as before; before: the
+    record that a verb replaces, where events say what of it changed."""
 
     changes: Sequence[Change]
     apply: Callable[[], object]
     result: Any = None
     after: Callable[[Callable[[], None]], None] | None = None
     quiet: bool = False
+    before: object = None
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class Line:
                 plan.apply()
                 if not plan.quiet:
                     changes = [(change.record, isinstance(change, Save)) for change in plan.changes]
-                    self._told(changes, plan.result, job.actor.user)
+                    self._told(changes, plan.result, job.actor.user, plan.before)
                 if plan.after is not None:
                     plan.after(partial(self._end, job, None))
                     return

@@ -20,7 +20,7 @@ from typing import Any
 
 from flintmq.access import tags as rules
 from flintmq.access.hashes import hash_of, stored_hash
-from flintmq.access.token_user import TokenUser
+from flintmq.access.outside_user import OutsideUser
 from flintmq.definitions import checks
 from flintmq.definitions.change_line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.definitions.checks import bad, members
@@ -154,7 +154,7 @@ class DefinitionsService:
             new = known is None
             if new and len(self._broker.users) >= self._limits.users_max:
                 raise bad(f"there are {self._limits.users_max} users, which is the limit")
-            return Plan([Save(record)], partial(self._broker.users.changed, record), new)
+            return Plan([Save(record)], partial(self._broker.users.changed, record), new, before=known)
 
         self._perform(actor, "user.change", None, f"user {name!r} with tags {tags!r} is set", plan, done)
 
@@ -475,9 +475,9 @@ class DefinitionsService:
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is set", plan, done)
 
     def _limit_links(self, actor: Actor, record: ParameterRecord) -> None:
-        """Links of a virtual host and of a user. A link acts for its user for ever: a token is over some time. Raises: Refused."""
-        if isinstance(actor.user, TokenUser):
-            raise bad(f"shovels and upstreams are set by users of the broker: user '{actor.user}' is named by a token")
+        """Links of a virtual host and of a user. A link acts for its user for ever: nobody from outside may. Raises: Refused."""
+        if isinstance(actor.user, OutsideUser):
+            raise bad(f"shovels and upstreams are set by users of the broker: user '{actor.user}' is named by a token or a directory")
         if record.component != checks.SHOVEL or (record.component, record.vhost, record.name) in self.parameters:
             return
         if len(self.of(checks.SHOVEL, record.vhost)) >= self._limits.links_vhost_max:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flintmq.access.outside_user import OutsideUser
 from flintmq.access.permissions import asks_keys
-from flintmq.access.token_user import TokenUser
 from flintmq.ports import Verb
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> N
 
 
 def authorize_topic(handler: ConnectionHandler, verb: Verb, exchange: str, routing_key: str) -> None:
-    """Asks for a routing key besides: of exchanges with topic permissions (vhost.keyed), and for tokens. Raises PeerError(403)."""
+    """Asks for a routing key besides: of exchanges with topic permissions (vhost.keyed), and of outside users. Raises PeerError(403)."""
     vhost = handler.vhost
     if asks_keys(handler.user, vhost.keyed, exchange) and exchange in vhost.exchanges and vhost.exchanges[exchange].kind == "topic":
         handler.broker.permissions.authorize_topic(handler.user, vhost.name, verb, exchange, routing_key)
 
 
 def each_key(handler: ConnectionHandler, exchange: str) -> bool:
-    """Whether every publish to the exchange must be asked for by its routing key: the token of the connection allows some keys only."""
+    """Whether every publish to the exchange must be asked for by its routing key: a user from outside may use some keys only."""
     vhost = handler.vhost
     return (
-        isinstance(handler.user, TokenUser)
+        isinstance(handler.user, OutsideUser)
         and exchange in vhost.exchanges
         and vhost.exchanges[exchange].kind == "topic"
         and not handler.user.may_every_key(vhost.name, Verb.WRITE.value, exchange)

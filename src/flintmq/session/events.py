@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flintmq.access.hashes import hash_of
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
@@ -210,19 +211,21 @@ class Events:
 
     # --- definitions --------------------------------------------------------------------------------------------------
 
-    def changed(self, changes: Sequence[tuple[object, bool]], new: object, actor: str | None) -> None:
-        """Definitions are durable. Args: changes: (record, saved and not deleted); new: the verb said True: it was not there before."""
+    def changed(self, changes: Sequence[tuple[object, bool]], new: object, actor: str | None, before: object = None) -> None:
+        """Definitions are durable. Args: changes: (record, saved and not deleted); new: the verb said True: it was not there before;
+        before: the record that was replaced, of users."""
         if self.wanted:
             for record, saved in changes:
-                guarded("events", type(record).__name__, self._changed, record, saved, new, actor or "rmq-internal")
+                guarded("events", type(record).__name__, self._changed, record, saved, new, actor or "rmq-internal", before)
 
-    def _changed(self, record: object, saved: bool, new: object, actor: str) -> None:
+    def _changed(self, record: object, saved: bool, new: object, actor: str, before: object) -> None:
         by = {"user_who_performed_action": actor}
         if isinstance(record, UserRecord):
             if not saved:
                 self.tell("user.deleted", name=record.name, **by)
                 return
-            self.tell("user.created" if new else "user.password.changed", name=record.name, **by)
+            if new or not isinstance(before, UserRecord) or hash_of(before.password_hash) != hash_of(record.password_hash):
+                self.tell("user.created" if new else "user.password.changed", name=record.name, **by)
             self.tell("user.tags.set", name=record.name, tags=list(record.tags), **by)
         elif isinstance(record, PermissionRecord):
             patterns = {"configure": record.configure, "write": record.write, "read": record.read} if saved else {}

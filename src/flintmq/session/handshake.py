@@ -127,13 +127,24 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         _refused(handler, user, f"user '{user}' can only connect via localhost")
         return
     handler.state = AUTHENTICATING
-    if users.check_cached(user, password):
-        _authenticated(handler, user, True)
+    known = users.login_cached(user, password)
+    if known is not None:
+        _logged_in(handler, user, known)
     else:
         loop = handler.loop
-        handler.login = users.submit_check(
-            user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), _source(handler)
+        handler.login = users.submit_login(
+            user, password, lambda found: loop.call(partial(_logged_in, handler, user, found)), _source(handler)
         )
+
+
+def _logged_in(handler: ConnectionHandler, claimed: str, found: str | bool | None) -> None:
+    """The user of a name and a password, on the connection's loop; a directory may spell the name in another way."""
+    if isinstance(found, str) and found != claimed and handler.broker.users.refused_from(found, handler.peer_host):
+        found = False
+    if isinstance(found, str):
+        _authenticated(handler, found, True)
+    else:
+        _authenticated(handler, claimed, found)
 
 
 def _source(handler: ConnectionHandler) -> str:
