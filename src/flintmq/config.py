@@ -776,6 +776,10 @@ class Limits:
     shared_unwanted_ms: int = 5_000
     # bytes of contents that one take brings into a node; one message may be larger
     shared_window_bytes: int = 4 * MIB
+    # dead letters of one shared queue that wait for their targets on this node, and bytes of their bodies: the node takes nothing more of
+    # that queue then; what it has taken before (shared_batch) may die, too
+    shared_letters_max: int = 500
+    shared_letters_bytes_max: int = 8 * MIB
     # nodes of one engine, those that are gone and not swept included; what more of them did is missing in the counts of a queue
     shared_nodes_max: int = 256
     # queues that have samples of their own (4 KiB each); for one more the one that nothing happened to for the longest time loses its own

@@ -21,8 +21,8 @@ def window(port: SharedPort, number: int = 1, vhost: str = "/") -> QueueHandle:
     return handle
 
 
-def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False, expires_at_ms: int = 0) -> int:
-    return window_add(handle, b"x", b"key", b"\x00\x00", body, 0, 0, expires_at_ms, redelivered, 1)
+def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False, expires_at_ms: int = 0, deliveries: int = 0) -> int:
+    return window_add(handle, b"x", b"key", b"\x00\x00", body, 0, 0, expires_at_ms, redelivered, deliveries)
 
 
 def ends(port: SharedPort) -> list[tuple[int, int]]:
@@ -52,7 +52,7 @@ def test_a_settled_entry_is_told_once_and_one_that_is_taken_back_is_not(port: Sh
     assert handle.settle_held(positions[0], DequeueReason.ACK, False)
     assert ends(port) == [(7, positions[0])]
     assert not handle.settle_held(positions[0], DequeueReason.ACK, False)
-    assert window_take_back(handle, positions[:2]) == [(positions[1], False)]
+    assert window_take_back(handle, positions[:2]) == [(positions[1], False, 0)]
     assert handle.purge() == 2
     assert ends(port) == [(7, position) for position in positions[2:]]
 
@@ -76,11 +76,11 @@ def test_the_line_keeps_its_order_and_gives_its_memory_back(port: SharedPort) ->
 
 def test_what_nobody_has_is_taken_out_in_order_with_its_mark(port: SharedPort) -> None:
     handle = window(port)
-    positions = [add(handle, redelivered=number == 1) for number in range(3)]
+    positions = [add(handle, redelivered=number == 1, deliveries=7 * number) for number in range(3)]
     assert window_available(handle, 2) == positions[:2]
-    assert window_take_back(handle, positions[1::-1]) == [(positions[1], True), (positions[0], False)]
+    assert window_take_back(handle, positions[1::-1]) == [(positions[1], True, 7), (positions[0], False, 0)]
     assert window_available(handle, 9) == positions[2:]
-    assert window_take_back(handle, [*positions, positions[2] + 1]) == [(positions[2], False)]
+    assert window_take_back(handle, [*positions, positions[2] + 1]) == [(positions[2], False, 14)]
     assert window_available(handle, 9) == []
     assert ends(port) == []
     assert add(handle) > positions[2], "a position never comes twice"

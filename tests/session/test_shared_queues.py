@@ -332,7 +332,7 @@ def test_policies_reach_what_a_shared_queue_does(begin: Any, connect: Any, engin
     assert client.request("PUT", "/api/policies/%2F/p", json.dumps(body).encode()).status in (201, 204)
     queue = broker.node.broker.vhosts["/"].queues["s"]
     wait_until(lambda: queue.core.ttl_ms == 1)
-    assert (queue.policy.expires_ms, queue.policy.max_length) == (None, None)
+    assert (queue.policy.expires_ms, queue.policy.max_length) == (None, 1)
     for _ in range(3):
         publish(channel, b"x")
     while channel.expect("basic.ack").delivery_tag < 3:

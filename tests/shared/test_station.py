@@ -37,6 +37,7 @@ class Window:
         self.out: dict[int, bytes] = {}
         self.seen: set[int] = set()
         self.flags: dict[int, bool] = {}
+        self.counts: dict[int, int] = {}
         self.last = 0
         self.broken: set[bytes] = set()
 
@@ -49,13 +50,14 @@ class Window:
         self.last += 1
         self.there[self.last] = content
         self.flags[self.last] = taken.meta.redelivered
+        self.counts[self.last] = taken.meta.deliveries
         return self.last
 
-    def take_back(self, positions: list[int]) -> list[tuple[int, bool]]:
+    def take_back(self, positions: list[int]) -> list[tuple[int, bool, int]]:
         chosen = [position for position in positions if position in self.there]
         for position in chosen:
             del self.there[position]
-        return [(position, position in self.seen) for position in chosen]
+        return [(position, position in self.seen, self.counts.get(position, 0)) for position in chosen]
 
     def empty(self) -> None:
         self.there.clear()
@@ -77,7 +79,10 @@ class Node:
         self.owners.register()
         self.window = Window()
         self.answers: list[tuple[bytes, bool]] = []
-        self.wakes = self.remembered = self.ended = self.unread = 0
+        self.wakes = self.remembered = self.ended = self.unread = self.over = 0
+        self.most: tuple[int | None, bool] = (None, False)
+        self.letters, self.full = False, False
+        self.buried: list[tuple[bytes, bool]] = []
         self.is_gone = False
         self.figures = (0, 0)
         self.station = Station(self, self.window, LIMITS, lambda: self.now, lambda: self.wall)
@@ -99,6 +104,22 @@ class Node:
 
     def held(self, change: int) -> None:
         self.remembered += change
+
+    def limit(self) -> tuple[int | None, bool]:
+        return self.most
+
+    def is_full(self) -> bool:
+        return self.full
+
+    def buries(self) -> bool:
+        return self.letters
+
+    def bury(self, position: int, expired: bool) -> None:
+        self.window.out[position] = self.window.there.pop(position)
+        self.buried.append((self.window.out[position], expired))
+
+    def dropped(self, messages: int) -> None:
+        self.over += messages
 
     def expired(self, messages: int) -> None:
         self.ended += messages
@@ -402,6 +423,115 @@ def test_leave_gives_back_what_nobody_had() -> None:
     other.work()
     assert [body for _, body in other.window.deliver()] == [b"b", b"c", b"d"]
     assert set(other.window.flags.values()) == {False}
+
+
+def test_what_expires_is_buried_where_there_is_an_exchange_for_it() -> None:
+    node = Node(MemoryEngine())
+    node.letters = True
+    node.publish(b"a", b"b", expires_at_ms=1_500)
+    node.publish(b"stays")
+    node.work()
+    node.wall = 1_600
+    node.station.look_again()
+    node.work()
+    assert node.buried == [(b"a", True), (b"b", True)], "nobody consumes"
+    assert (node.ended, node.figures[0]) == (0, 1)
+    assert node.remembered == 2, "leased until their letters are there"
+    node.settle(2)
+    node.work()
+    assert node.remembered == 0
+
+
+def test_what_is_above_the_limit_goes_from_the_head() -> None:
+    node = Node(MemoryEngine())
+    node.most = 3, False
+    node.publish(*(b"%d" % number for number in range(9)))
+    node.work()
+    assert all(taken for _, taken in node.answers)
+    assert (node.figures[0], node.over) == (3, 6)
+    node.letters = True
+    node.publish(b"9", b"10")
+    node.work()
+    assert node.buried == [(b"6", False), (b"7", False)]
+    node.window.credit = 10
+    node.work()
+    assert [body for _, body in node.window.deliver()] == [b"8", b"9", b"10"]
+
+
+def test_consumers_here_have_their_turn_before_what_is_above_the_limit_goes() -> None:
+    node = Node(MemoryEngine())
+    node.most = 0, False
+    node.window.credit = 2
+    node.work()
+    node.publish(b"a", b"b", b"c")
+    node.work()
+    assert [body for _, body in node.window.deliver()] == [b"a", b"b"]
+    assert (node.figures[0], node.over) == (0, 1)
+
+
+def test_another_node_made_room_and_nothing_is_dropped() -> None:
+    engine = MemoryEngine()
+    node, other = Node(engine), Node(engine)
+    node.most = 3, False
+    node.publish(b"a", b"b", b"c")
+    node.work()
+    other.window.credit = 2
+    other.work()
+    node.publish(b"d", b"e")
+    node.work()
+    assert node.over == 0, "the count of this node was old"
+
+
+def test_a_full_queue_refuses_what_does_not_fit_and_keeps_no_chunks_of_it() -> None:
+    engine = MemoryEngine(limits=ENGINE)
+    node, other = Node(engine), Node(engine)
+    node.most = other.most = 3, True
+    node.publish(b"a", b"b")
+    node.work()
+    other.publish(b"c", bytes(LIMITS.shared_batch_bytes + 1), b"e")
+    other.publish(bytes(100))
+    other.work()
+    assert [taken for _, taken in node.answers + other.answers] == [True, True, True, False, False, False]
+    assert other.station.refused == 3
+    keys = QueueKeys(node.station.life or b"")
+    assert not [key for key in engine.state if key.startswith((keys.chunks, keys.prefix + b"u"))]
+
+
+def test_a_node_whose_letters_wait_takes_nothing_and_says_so_to_who_asks() -> None:
+    node = Node(MemoryEngine())
+    node.full = node.letters = True
+    node.publish(b"a", expires_at_ms=1_500)
+    node.publish(b"b")
+    asked: list[object] = []
+    node.station.fetch(asked.append)
+    node.wall = 2_000
+    node.station.look_again()
+    node.work()
+    assert (asked, node.window.there, node.buried) == ([None], {}, [])
+    node.full = False
+    node.station.look_again()
+    node.window.credit = 1
+    node.work()
+    assert (node.buried, list(node.window.there.values())) == ([(b"a", True)], [b"b"])
+
+
+def test_a_count_of_returns_is_there_for_the_node_that_has_the_message_next() -> None:
+    engine = MemoryEngine()
+    node, other = Node(engine), Node(engine)
+    node.publish(b"came back", b"never seen")
+    node.window.credit = 2
+    node.work()
+    first, second = sorted(node.window.there)
+    for count in (1, 2):
+        node.station.note_count(first, count)
+    node.station.note_count(second + 9, 7)
+    node.work()
+    other.owners.look()
+    other.now = LIMITS.shared_lease_ms / 1000
+    assert other.owners.look() == 2
+    other.window.credit = 2
+    other.work()
+    assert [(other.window.counts[at], other.window.flags[at]) for at in sorted(other.window.there)] == [(2, True), (0, True)]
 
 
 FAULTS = st.lists(st.sampled_from([Fault.NONE, Fault.NONE, *Fault]), max_size=12)

@@ -7,6 +7,7 @@ serve one queue; what shared queues do not do yet is refused in words.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,8 @@ def test_a_deleted_queue_comes_back_empty(broker: Broker) -> None:
         ({"durable": False}, "non-durable"),
         ({"durable": True, "auto_delete": True}, "auto-delete"),
         ({"durable": True, "exclusive": True}, "exclusive-owner"),
-        ({"durable": True, "arguments": {"x-max-length": 5}}, "x-max-length"),
-        ({"durable": True, "arguments": {"x-dead-letter-exchange": "a"}}, "x-dead-letter-exchange"),
+        ({"durable": True, "arguments": {"x-max-length-bytes": 5}}, "x-max-length-bytes"),
+        ({"durable": True, "arguments": {"x-overflow": "reject-publish-dlx"}}, "x-overflow"),
         ({"durable": True, "arguments": {"x-single-active-consumer": True}}, "x-single-active-consumer"),
         ({"durable": True, "arguments": {"x-shared-order": "none"}}, "x-shared-order"),
     ],
@@ -199,6 +200,37 @@ def cluster() -> Iterator[EtcdCluster]:
 
 def on(cluster: EtcdCluster) -> tuple[str, str]:
     return "--shared-engine", "etcd://" + ",".join(endpoint.removeprefix("http://") for endpoint in cluster.endpoints)
+
+
+def test_dead_letters_of_two_brokers_outlive_one_that_is_killed(cluster: EtcdCluster) -> None:
+    """Each message is in the dead-letter queue in the end, shared as well, though a broker died with letters on their way."""
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-delivery-limit": 1}
+    with Broker(*on(cluster)) as one, Broker(*on(cluster)) as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("dead", durable=True, arguments=SHARED)
+                channel.queue_declare("alive", durable=True, arguments={**SHARED, **letters})
+            bodies = [b"%02d" % number for number in range(40)]
+            publish(here, "alive", *bodies)
+            there.basic_qos(prefetch_count=10)
+            for count, (method, _, _) in enumerate(there.consume("alive", inactivity_timeout=WAIT_S)):
+                there.basic_reject(method.delivery_tag, requeue=False)
+                if count == 20:
+                    other.kill()
+                    break
+            until = time.monotonic() + WAIT_S
+            for method, _, _ in here.consume("alive", inactivity_timeout=0.5):
+                assert time.monotonic() < until, "the rest never came"
+                if method is not None:
+                    here.basic_reject(method.delivery_tag, requeue=False)
+                dead = here.queue_declare("dead", passive=True).method.message_count
+                if dead >= len(bodies) and here.queue_declare("alive", passive=True).method.message_count == 0:
+                    break
+            here.cancel()
+            got = drain(here, "dead", dead)
+            assert {body for body, _ in got} == set(bodies)
+            for name in ("alive", "dead"):
+                here.queue_delete(name)
 
 
 def test_two_brokers_serve_one_queue_and_one_is_killed(cluster: EtcdCluster) -> None:

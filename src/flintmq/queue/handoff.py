@@ -45,6 +45,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
 from cython.cimports.flintmq.queue.types import (
+    ENTRY_COUNT_SHIFT,
     ENTRY_LOGGED,
     ENTRY_REDELIVERED,
     REASON_DROP,
@@ -59,6 +60,8 @@ from cython.cimports.posix.unistd import write
 
 # consumers that one look at their credit visits, under the manager's lock: about 10 us
 WINDOW_VISITS = declare(uint32_t, 1024)
+# what stands for the log's number of a message in each entry of a window
+_MESSAGE_ID = declare(uint64_t, 1)
 
 
 def receipt_new() -> pointer[receipt_t]:
@@ -387,6 +390,15 @@ class SharedPort(LogPort):
     def take_lost(self) -> bool:
         return at_swap32(address(self.handoff.lost), 0) != 0
 
+    def stream_ticket(self) -> int:
+        """See handoff.pyi."""
+        return 0 if self.log is None else at_load64(address(self.log.port.stream_ticket))
+
+    def stream_durable(self, ticket: int) -> bool:
+        """See handoff.pyi."""
+        wanted: uint64_t = ticket
+        return self.log is None or at_load64(address(self.log.port.durable_ticket)) >= wanted
+
     def answer(self, receipts: list, taken: bool) -> None:
         receipt: pointer[receipt_t]
         for one in receipts:
@@ -421,17 +433,17 @@ def window_add(
     priority: int,
     expires_at_ms: int,
     redelivered: bool,
-    message_id: int,
+    deliveries: int,
 ) -> int:
     content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     queue: pointer[queue_t] = handle.queue
     position: uint64_t = 0
     wanted: uint32_t = 0
-    marks: uint64_t = ENTRY_LOGGED | (ENTRY_REDELIVERED if redelivered else 0)
+    earlier: uint64_t = min(deliveries, 0xFFFF)
+    marks: uint64_t = ENTRY_LOGGED | (ENTRY_REDELIVERED if redelivered else 0) | (earlier << ENTRY_COUNT_SHIFT)
     expires: int64_t = expires_at_ms
-    number: uint64_t = message_id
     if not at_load32(address(queue.deleted)):
-        position = list_insert_closed(address(queue.entries), content, number, marks, expires, address(wanted))
+        position = list_insert_closed(address(queue.entries), content, _MESSAGE_ID, marks, expires, address(wanted))
     content_decref(content)
     if position:
         due_worked(queue)
@@ -445,16 +457,16 @@ def window_add(
 def window_take_back(handle: QueueHandle, positions: list) -> list:
     position: uint64_t
     slot: pointer[slot_t]
-    redelivered: bint
+    state: uint64_t
     taken: list = []
     for one in positions:
         position = one
         slot = queue_take_at(handle.queue, position, 0)
         if slot != NULL:
-            redelivered = at_load64(address(slot.state)) & ENTRY_REDELIVERED != 0
+            state = at_load64(address(slot.state))
             queue_forget_logged(handle.queue, slot, position, 0)
             if queue_dequeue(handle.queue, slot, position, 0, REASON_DROP):
-                taken.append((position, bool(redelivered)))
+                taken.append((position, (state & ENTRY_REDELIVERED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF))
     return taken
 
 

@@ -28,6 +28,10 @@ class SharedPort(LogPort):
         """There is no service any more: the message path is refused. What is in the line can still be taken."""
     def take_lost(self) -> bool:
         """Whether an end found no memory in the line since the last call."""
+    def stream_ticket(self) -> int:
+        """What the stream append of the calling thread waits for, or a later ticket."""
+    def stream_durable(self, ticket: int) -> bool:
+        """Whether the streams are on disk up to there."""
     def answer(self, receipts: list[int], taken: bool) -> None:
         """What became of messages on one queue each. Their confirms or refusals leave with the next pass of their loops."""
 
@@ -44,12 +48,14 @@ def window_add(
     priority: int,
     expires_at_ms: int,
     redelivered: bool,
-    message_id: int,
+    deliveries: int,
 ) -> int:
-    """Puts a leased message behind those that are there; returns its position, 0: the queue is deleted. Raises: MemoryError."""
+    """Puts a leased message behind those that are there; returns its position, 0: the queue is deleted. deliveries: how often it came
+    back. Raises: MemoryError."""
 
-def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool]]:
-    """Takes out those of the entries that nobody holds: (position, whether a consumer had it before). The port is not told of it."""
+def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool, int]]:
+    """Takes out those of the entries that nobody holds: (position, whether a consumer had it before, how often it came back). The port
+    is not told of it."""
 
 def window_available(handle: QueueHandle, most: int) -> list[int]:
     """The first entries that nobody holds."""

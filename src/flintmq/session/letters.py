@@ -75,6 +75,8 @@ class Letters:
 
     def waiting(self, queue: Any) -> tuple[int, int]:
         """Dead letters that wait in a queue, and bytes of their bodies."""
+        if queue.policy.is_shared:
+            return (0, 0) if self._broker.shared is None else self._broker.shared.letters.waiting(queue.queue_id)
         with self._lock:
             kept = self._kept.get(queue)
             return (0, 0) if kept is None else (len(kept.line), kept.size)
@@ -96,6 +98,10 @@ class Letters:
 
     def bury(self, queue: Any, position: int, reason: str) -> None:
         """A held message died: its letter goes out now, or waits. Behind those that wait, it waits."""
+        if queue.policy.is_shared:
+            if self._broker.shared is not None:
+                self._broker.shared.letters.bury(queue, position, reason)
+            return
         with self._lock:
             waits = queue in self._kept
         if not waits and self._try(queue, position, reason):

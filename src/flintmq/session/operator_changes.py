@@ -60,6 +60,8 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
 def configure_shared(core: QueueHandle, policy: QueuePolicy) -> None:
     """The same of a shared queue, whose other facts are the service's."""
     core.ttl_ms = min((one for one in (policy.message_ttl_ms, policy.maximum_ttl_ms) if one is not None), default=-1)
+    core.dead_letters = policy.dead_letter_exchange is not None
+    core.set_returns(True, -1 if policy.delivery_limit is None else policy.delivery_limit, False)
 
 
 def follow_policy(broker: Broker, queue: Any) -> None:
@@ -70,9 +72,11 @@ def follow_policy(broker: Broker, queue: Any) -> None:
         return
     if queue.policy.is_shared:
         configure_shared(queue.core, queue.policy)
-        return
-    configure(queue.core, queue.policy)
-    broker.follow(queue)
+        if broker.shared is not None:
+            broker.shared.follow_policy(queue)
+    else:
+        configure(queue.core, queue.policy)
+        broker.follow(queue)
     with broker.lock:
         consumers = list(broker.consumers.get(queue.queue_id, ()))
     for consumer in consumers:

@@ -250,10 +250,10 @@ def dead_letter(
     """
     if queue.policy.dead_letter_exchange is None:
         return 0
-    if not _exchange_is_there(broker, queue):
+    if not exchange_is_there(broker, queue):
         broker.count_drop("no_dead_letter_exchange")
         return 0
-    letter, queues = _addressed(broker, queue, message, reason)
+    letter, queues = addressed(broker, queue, message, reason)
     if letter is None:
         return 0
     broker.dead_lettered[reason] += 1
@@ -273,14 +273,14 @@ def dead_letter_to_all(
     Returns whether the original may go: all its targets have it, or nothing can be made of it. False: the exchange is not there, it leads
     nowhere or only round in a circle, or a target refuses it. Raises: StoreError, MemoryError.
     """
-    if not _exchange_is_there(broker, queue):
+    if not exchange_is_there(broker, queue):
         return False
-    letter, queues = _addressed(broker, queue, message, reason)
+    letter, queues = addressed(broker, queue, message, reason)
     if letter is None:
         return True
     for one in queues:
         if one.policy.is_shared:
-            shared_queues.place_surely(broker, one, letter.message, _expires_at(broker, one.core), done)
+            shared_queues.place_surely(broker, one, letter.message, expires_on(broker, one.core), done)
         elif one.queue_id not in done and _place(broker, one, letter, transaction):
             done.add(one.queue_id)
     whole = bool(queues) and all(one.queue_id in done for one in queues)
@@ -289,12 +289,13 @@ def dead_letter_to_all(
     return whole
 
 
-def _exchange_is_there(broker: Broker, queue: Any) -> bool:
+def exchange_is_there(broker: Broker, queue: Any) -> bool:
+    """Whether the dead-letter exchange of a queue exists."""
     vhost = broker.vhosts.get(queue.vhost)
     return vhost is not None and queue.policy.dead_letter_exchange in vhost.exchanges
 
 
-def _addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> tuple[_Letter | None, list[Any]]:
+def addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> tuple[Letter | None, list[Any]]:
     """A dead letter and the queues that it goes to. None: nothing can be made of the message, which is counted."""
     target = queue.policy.dead_letter_exchange
     letter = None
@@ -319,7 +320,7 @@ def _addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, b
 
 
 @dataclass(frozen=True, slots=True)
-class _Letter:
+class Letter:
     """A dead letter, ready to be put on queues. headers: a table without its length; exchange, routing_keys[0]: as it is published."""
 
     exchange: bytes
@@ -336,7 +337,7 @@ class _Letter:
         return self.exchange, self.routing_keys[0], self.header, self.body, self.flags, self.priority
 
 
-def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> _Letter:
+def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> Letter:
     """Raises: PeerError when the properties can't be read, ValueError when the result fits no message."""
     exchange, key, header, body = message
     size, parts = split_properties(header)
@@ -360,10 +361,10 @@ def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, byte
     if priority is not None:
         flags |= CONTENT_PRIORITY
     target = queue.policy.dead_letter_exchange.encode("utf-8", "surrogateescape")
-    return _Letter(target, found.routing_keys, found.headers, found.deaths, header, body, flags, priority[0] if priority else 0)
+    return Letter(target, found.routing_keys, found.headers, found.deaths, header, body, flags, priority[0] if priority else 0)
 
 
-def _letter_headers(letter: _Letter) -> MessageHeaders:
+def _letter_headers(letter: Letter) -> MessageHeaders:
     """Raises: PeerError when they can't be read."""
 
     def properties() -> dict[str, object]:
@@ -375,10 +376,10 @@ def _letter_headers(letter: _Letter) -> MessageHeaders:
     return MessageHeaders(decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX), properties, content)
 
 
-def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:
+def _place(broker: Broker, queue: Any, letter: Letter, transaction: Transaction | None) -> int:
     """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
     core = queue.core
-    expires_at = _expires_at(broker, core)
+    expires_at = expires_on(broker, core)
     if queue.policy.is_shared:
         return 1 if shared_queues.place(broker, queue, letter.message, expires_at) else 0
     if queue.policy.overflow not in DROPPING and core.refuses(len(letter.body)):
@@ -395,7 +396,8 @@ def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction
     return 1 if placed else 0
 
 
-def _expires_at(broker: Broker, core: Any) -> int:
+def expires_on(broker: Broker, core: Any) -> int:
+    """When a dead letter expires on a queue, wall clock, milliseconds; 0: never."""
     return 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
 
 
@@ -503,7 +505,10 @@ def count_returns(broker: Broker, queue: Any) -> None:
     while core.returned_count:
         for position, count, over, logged, delayed in core.take_returns(RETURNS_AT_ONCE):
             if not over:
-                if logged and broker.delivery_counts is not None:
+                if queue.policy.is_shared:
+                    if broker.shared is not None:
+                        broker.shared.note_count(queue.queue_id, position, count)
+                elif logged and broker.delivery_counts is not None:
                     guarded("delivery counts", f"queue {queue.name!r}", broker.delivery_counts.note, queue.queue_id, position, count)
                 if delayed:
                     broker.retries.add(queue, position, count)

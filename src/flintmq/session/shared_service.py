@@ -38,16 +38,20 @@ from flintmq.queue.handoff import (
     window_take_back,
     window_wanted,
 )
+from flintmq.session.shared_letters import SharedLetters
 from flintmq.shared.codec import pack_message, unpack_message
 from flintmq.shared.keys import SIGNALS, QueueKeys
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Fenced, Message, NotEmpty, QueueGone, Taken, clear_doomed, delete_queue, is_there, open_queue
 from flintmq.shared.station import Station, Waiting
+from flintmq.vhost.arguments import DROPPING
+from flintmq.vhost.dead_letter import EXPIRED, MAXLEN
 from flintmq.vhost.names import describe
 
 if TYPE_CHECKING:
     from flintmq.queue.control import QueueHandle
     from flintmq.session.broker import Broker
+    from flintmq.vhost.policy import QueuePolicy
     from flintmq.vhost.queue import QueueSpec
 
 log = logging.getLogger("flintmq.shared")
@@ -80,9 +84,9 @@ class CoreWindow:
     def add(self, taken: Taken, content: bytes) -> int:
         exchange, key, header, body, flags, priority = unpack_message(content)
         meta = taken.meta
-        return window_add(self._core, exchange, key, header, body, flags, priority, meta.expires_at_ms, meta.redelivered, 1)
+        return window_add(self._core, exchange, key, header, body, flags, priority, meta.expires_at_ms, meta.redelivered, meta.deliveries)
 
-    def take_back(self, positions: list[int]) -> list[tuple[int, bool]]:
+    def take_back(self, positions: list[int]) -> list[tuple[int, bool, int]]:
         return window_take_back(self._core, positions)
 
     def empty(self) -> None:
@@ -101,9 +105,11 @@ class SharedQueueEntry:
         "delay_ms",
         "ended",
         "failure",
+        "max_length",
         "name",
         "order",
         "queue_id",
+        "refuses",
         "running",
         "scheduled",
         "share",
@@ -118,6 +124,7 @@ class SharedQueueEntry:
         self.name = spec.name
         self.order = spec.policy.shared_order
         self.core = core
+        self.follow(spec.policy)
         self.declared = False  # since this node began, and not opened yet
         self.anew = False  # what the engine has under this name is nobody's
         self.scheduled = False
@@ -127,6 +134,25 @@ class SharedQueueEntry:
         self.failure = ""
         self.share = MemoryShare("entries")
         self.station: Any = None
+
+    def follow(self, policy: QueuePolicy) -> None:
+        """The queue's policy, and later its changes."""
+        self.max_length = policy.max_length
+        self.refuses = policy.overflow not in DROPPING
+
+    def limit(self) -> tuple[int | None, bool]:
+        return self.max_length, self.refuses
+
+    def is_full(self) -> bool:
+        return self._service.letters.is_full(self.queue_id)
+
+    def buries(self) -> bool:
+        return self.core.dead_letters
+
+    def bury(self, position: int, expired: bool) -> None:
+        queue = self._service.broker.queues.get(self.queue_id)
+        if queue is not None and self.core.hold(position):
+            self._service.letters.bury(queue, position, EXPIRED if expired else MAXLEN)
 
     def open(self) -> tuple[Engine, Owners, QueueKeys, str]:
         engine, owners = self._service.node()
@@ -155,6 +181,10 @@ class SharedQueueEntry:
 
     def expired(self, messages: int) -> None:
         self._service.broker.count_drops("expired", messages)
+
+    def dropped(self, messages: int) -> None:
+        if messages:
+            self._service.broker.count_drops("maxlen", messages)
 
     def unreadable(self, error: Exception) -> None:
         self._service.broker.count_drop("unreadable_content")
@@ -199,6 +229,7 @@ class SharedService:
         self._url = url
         limits = self.limits
         self._port = SharedPort(logs, limits.shared_waiting_bytes_max, limits.shared_vhost_waiting_bytes_max)
+        self.letters = SharedLetters(broker, self._port)
         self._opening = threading.Lock()  # of the next two
         self._engine: Engine | None = None
         self._owners: Owners | None = None
@@ -312,7 +343,20 @@ class SharedService:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
     def _rests(self, queue_id: int) -> bool:
-        return queue_id in self.broker.pauses.queues
+        return queue_id in self.broker.pauses.queues or self.letters.is_full(queue_id)
+
+    def follow_policy(self, queue: Any) -> None:
+        """The policy of a queue changed."""
+        entry = self._entries.get(queue.queue_id)
+        if entry is not None:
+            entry.follow(queue.policy)
+            entry.station.look_again()
+
+    def note_count(self, queue_id: int, position: int, count: int) -> None:
+        """A message came back to this node for the `count`th time, and stays there. Any thread."""
+        entry = self._entries.get(queue_id)
+        if entry is not None:
+            entry.station.note_count(position, count)
 
     def make(self, vhost: str, name: str, order: str, arguments: bytes, done: Done) -> None:
         """Makes a queue in the engine that is declared here afterwards, unless another node did. `done` on any thread; errors: PeerError
@@ -676,6 +720,7 @@ class SharedService:
                 guarded("shared queues", "a request", task.done, None, Unavailable("the engine of shared queues does not answer"))
             for entry in entries:
                 guarded("shared queues", f"queue {entry.name!r}", entry.station.refuse_late)
+            guarded("shared queues", "dead letters", self.letters.look)
             count = min(self.limits.shared_polls, len(entries))
             for number in range(count):
                 entry = entries[(self._turn + number) % len(entries)]

@@ -125,9 +125,11 @@ class Meta:
 
     def returned(self, delivered: bool) -> Meta:
         """As it goes back. `delivered`: a consumer may have seen it."""
-        if not delivered:
-            return self
-        return Meta(self.flags | FLAG_REDELIVERED, self.deliveries + 1, self.expires_at_ms, self.size)
+        return self.counted(self.deliveries) if delivered else self
+
+    def counted(self, deliveries: int) -> Meta:
+        """With another count of the deliveries that came back."""
+        return Meta(self.flags | FLAG_REDELIVERED, deliveries, self.expires_at_ms, self.size)
 
 
 def unpack(value: bytes) -> tuple[Meta, bytes]:

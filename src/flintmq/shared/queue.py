@@ -36,6 +36,8 @@ from flintmq.shared.keys import (
 )
 
 T = TypeVar("T")
+# a message's row: its value, chunks to be written with it, id of its chunks
+_Row = tuple[bytes, list[tuple[bytes, bytes]], bytes]
 STRICT, RELAXED = "strict", "relaxed"
 ALIVE, GONE = b"alive", b"gone"
 # bytes of a message's number in its transaction, and of an index of the relaxed order
@@ -284,33 +286,61 @@ class SharedQueue:
             count += 1
         return count
 
-    def enqueue(self, messages: Sequence[Message]) -> None:
+    def enqueue(self, messages: Sequence[Message], most: int | None = None) -> int:
         """Adds messages behind everything that is there, in one transaction: all or none. `cut` says how many fit.
 
         A message that fits into no transaction has its chunks written ahead; nobody sees them before the message.
+
+        Args: most: messages that may be ready on all nodes; None: any number. Returns: how many of the first ones were added: all, unless
+        the limit said no. Nodes that enqueue at the same time do not see each other, so each may add a batch above the limit.
         """
+        large = any(len(message.content) > self._limits.shared_inline_bytes for message in messages)
+        if large and most is not None and self.read_counts().ready >= most:
+            return 0  # before chunks are written
         rows = [self._prepare(message) for message in messages]
-        total = sum(len(message.content) for message in messages)
+
+        def body(transaction: Transaction) -> tuple[int, bool]:
+            count = len(rows)
+            if most is not None:
+                count = max(0, min(count, most - self._all_counts(transaction).ready))
+            if count:
+                self._add(transaction, rows[:count], sum(len(message.content) for message in messages[:count]))
+            return count, count > 0
+
+        count = self.run(body)
+        total = sum(len(message.content) for message in messages[:count])
+        self.counts = self.counts.plus(Counts(enqueued=count, enqueued_bytes=total))
+        if ahead := [blob for _, chunks, blob in rows[count:] if blob and not chunks]:
+            self._drop_ahead(ahead)
+        return count
+
+    def _drop_ahead(self, blobs: Sequence[bytes]) -> None:
+        """Ends chunks that were written ahead of messages that the limit refused."""
 
         def body(transaction: Transaction) -> tuple[None, bool]:
-            first = 0 if self._order == STRICT else self._next_index(transaction)
-            for number, (value, chunks, blob) in enumerate(rows):
-                for key, chunk in chunks:
-                    transaction.set(key, chunk)
-                if blob and not chunks:
-                    transaction.clear(self.keys.uploads(self.owner) + blob)
-                if self._order == STRICT:
-                    transaction.set_stamped(self.keys.ready, number.to_bytes(_NUMBER, "big"), value)
-                else:
-                    # The seed's key: who enqueues at the same time may have the same index, and another random part.
-                    key = self.keys.ready + (first + number).to_bytes(_INDEX, "big") + secrets.token_bytes(_INDEX)
-                    transaction.set(key, value)
-            transaction.set(self.keys.signal, self.owner + self._number.to_bytes(8, "big"))
-            self._count(transaction, Counts(enqueued=len(rows), enqueued_bytes=total))
+            for blob in blobs:
+                base = self.keys.blob(blob)
+                transaction.clear_range(base, after(base))
+                transaction.clear(self.keys.uploads(self.owner) + blob)
             return None, True
 
         self.run(body)
-        self.counts = self.counts.plus(Counts(enqueued=len(rows), enqueued_bytes=total))
+
+    def _add(self, transaction: Transaction, rows: Sequence[_Row], total: int) -> None:
+        first = 0 if self._order == STRICT else self._next_index(transaction)
+        for number, (value, chunks, blob) in enumerate(rows):
+            for key, chunk in chunks:
+                transaction.set(key, chunk)
+            if blob and not chunks:
+                transaction.clear(self.keys.uploads(self.owner) + blob)
+            if self._order == STRICT:
+                transaction.set_stamped(self.keys.ready, number.to_bytes(_NUMBER, "big"), value)
+            else:
+                # The seed's key: who enqueues at the same time may have the same index, and another random part.
+                key = self.keys.ready + (first + number).to_bytes(_INDEX, "big") + secrets.token_bytes(_INDEX)
+                transaction.set(key, value)
+        transaction.set(self.keys.signal, self.owner + self._number.to_bytes(8, "big"))
+        self._count(transaction, Counts(enqueued=len(rows), enqueued_bytes=total))
 
     def _next_index(self, transaction: Transaction) -> int:
         """By a snapshot read of the tail: two who enqueue at once do not conflict (seed 001)."""
@@ -320,7 +350,7 @@ class SharedQueue:
         at = len(self.keys.ready)
         return int.from_bytes(last[0][0][at : at + _INDEX], "big") + 1
 
-    def _prepare(self, message: Message) -> tuple[bytes, list[tuple[bytes, bytes]], bytes]:
+    def _prepare(self, message: Message) -> _Row:
         """(value of its row, chunks to be written with it, blob id). Chunks that are too many for that are written here."""
         content, limits = message.content, self._limits
         if len(content) <= limits.shared_inline_bytes:
@@ -372,15 +402,23 @@ class SharedQueue:
     def note_taken(self, taken: Sequence[Taken]) -> None:
         self.counts = self.counts.plus(Counts(leased=len(taken), leased_bytes=sum(one.meta.size for one in taken)))
 
-    def _lease_head(self, transaction: Transaction, count: int, size_bytes: int, owner: bytes) -> list[Taken]:
-        """Only the keys that are taken are declared: neither an enqueue nor who takes others is a conflict."""
+    def _lease_head(
+        self,
+        transaction: Transaction,
+        count: int,
+        size_bytes: int,
+        owner: bytes,
+        wanted: Callable[[bytes], bool] | None = None,
+    ) -> list[Taken]:
+        """Only the keys that are taken are declared: neither an enqueue nor who takes others is a conflict. Up to the first row that is not
+        `wanted`."""
         prefix, leases = self.keys.ready, self.keys.leases(owner)
         taken: list[Taken] = []
         size = 0
         for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):
             meta, rest = unpack(value)
             size += meta.size
-            if taken and size > size_bytes:
+            if (taken and size > size_bytes) or (wanted is not None and not wanted(value)):
                 break
             transaction.require(key)
             transaction.clear(key)
@@ -446,6 +484,19 @@ class SharedQueue:
         self.run(body)
         self.counts = self.counts.plus(Counts(leased=-len(back), leased_bytes=-size))
 
+    def note_counts(self, counted: Sequence[Taken]) -> None:
+        """Leased messages came back to this node and stay here: the engine keeps their counts for the node that has them next."""
+
+        def body(transaction: Transaction) -> tuple[None, bool]:
+            leases = self.keys.leases(self.owner)
+            for one in counted:
+                value = transaction.get(leases + one.order)
+                if value is not None:
+                    transaction.set(leases + one.order, one.meta.pack() + value[META_BYTES:])
+            return None, True
+
+        self.run(body)
+
     def held(self, limit: int, behind: bytes = b"") -> list[Taken]:
         """Leases of this node as the engine knows them, at most `limit`, those behind an order."""
         prefix = self.keys.leases(self.owner)
@@ -461,66 +512,100 @@ class SharedQueue:
 
     def purge_some(self, limit: int) -> int:
         """Ends up to `limit` ready messages; returns how many. 0: nothing is ready."""
-
-        def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
-            prefix = self.keys.ready
-            rows = transaction.range(prefix, after(prefix), min(limit, self.batch), snapshot=True)
-            size = 0
-            for key, value in rows:
-                meta, rest = unpack(value)
-                size += meta.size
-                transaction.require(key)
-                transaction.clear(key)
-                if meta.flags & FLAG_CHUNKED:
-                    base = self.keys.blob(rest)
-                    transaction.clear_range(base, after(base))
-            if rows:
-                self._count(transaction, Counts(settled=len(rows), settled_bytes=size))
-            return (len(rows), size), bool(rows)
-
-        count, size = self.run(body)
-        self.counts = self.counts.plus(Counts(settled=count, settled_bytes=size))
-        return count
+        return self._ended(self.run(lambda transaction: self._end_head(transaction, limit)))
 
     def expire_head(self, now_ms: int) -> int:
         """Ends the ready messages at the head whose time is over, up to the first whose is not; returns how many. now_ms: wall clock."""
 
         def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
-            prefix = self.keys.ready
-            rows = transaction.range(prefix, after(prefix), 1, snapshot=True)
-            if rows and _is_over(rows[0][1], now_ms):
-                rows = transaction.range(prefix, after(prefix), self.batch, snapshot=True)
-            count = size = 0
-            for key, value in rows:
-                if not _is_over(value, now_ms):
-                    break
-                meta, rest = unpack(value)
-                count += 1
-                size += meta.size
-                transaction.require(key)
-                transaction.clear(key)
-                if meta.flags & FLAG_CHUNKED:
-                    base = self.keys.blob(rest)
-                    transaction.clear_range(base, after(base))
-            if count:
-                self._count(transaction, Counts(settled=count, settled_bytes=size))
-            return (count, size), bool(count)
+            if not self._head_is_over(transaction, now_ms):
+                return (0, 0), False
+            return self._end_head(transaction, self.batch, lambda value: _is_over(value, now_ms))
 
-        count, size = self.run(body)
-        self.counts = self.counts.plus(Counts(settled=count, settled_bytes=size))
-        return count
+        return self._ended(self.run(body))
+
+    def drop_over(self, most: int) -> int:
+        """Ends the ready messages at the head above the limit: `most` on all nodes; a batch of them. Returns how many."""
+
+        def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
+            excess = self._all_counts(transaction).ready - most
+            return self._end_head(transaction, excess) if excess > 0 else ((0, 0), False)
+
+        return self._ended(self.run(body))
+
+    def _end_head(
+        self, transaction: Transaction, count: int, wanted: Callable[[bytes], bool] | None = None
+    ) -> tuple[tuple[int, int], bool]:
+        """Ends messages at the head, up to the first that is not `wanted`: ((messages, bytes), whether it wrote)."""
+        prefix = self.keys.ready
+        ended = size = 0
+        for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):
+            if wanted is not None and not wanted(value):
+                break
+            meta, rest = unpack(value)
+            ended += 1
+            size += meta.size
+            transaction.require(key)
+            transaction.clear(key)
+            if meta.flags & FLAG_CHUNKED:
+                base = self.keys.blob(rest)
+                transaction.clear_range(base, after(base))
+        if ended:
+            self._count(transaction, Counts(settled=ended, settled_bytes=size))
+        return (ended, size), ended > 0
+
+    def _ended(self, ended: tuple[int, int]) -> int:
+        self.counts = self.counts.plus(Counts(settled=ended[0], settled_bytes=ended[1]))
+        return ended[0]
+
+    def _head_is_over(self, transaction: Transaction, now_ms: int) -> bool:
+        prefix = self.keys.ready
+        rows = transaction.range(prefix, after(prefix), 1, snapshot=True)
+        return bool(rows) and _is_over(rows[0][1], now_ms)
+
+    def take_expired(self, now_ms: int) -> list[Taken]:
+        """Leases the ready messages at the head whose time is over, up to the first whose is not. now_ms: wall clock."""
+
+        def body(transaction: Transaction) -> tuple[list[Taken], bool]:
+            if not self._head_is_over(transaction, now_ms):
+                return [], False
+            return self._take_head(transaction, self.batch, lambda value: _is_over(value, now_ms)), True
+
+        return self._noted(self.run(body))
+
+    def take_over(self, most: int) -> list[Taken]:
+        """Leases the ready messages at the head that are too many where `most` may be ready on all nodes, a batch of them."""
+
+        def body(transaction: Transaction) -> tuple[list[Taken], bool]:
+            excess = self._all_counts(transaction).ready - most
+            taken = self._take_head(transaction, min(excess, self.batch), lambda value: True) if excess > 0 else []
+            return taken, bool(taken)
+
+        return self._noted(self.run(body))
+
+    def _take_head(self, transaction: Transaction, count: int, wanted: Callable[[bytes], bool]) -> list[Taken]:
+        taken = self._lease_head(transaction, count, self._batch_bytes, self.owner, wanted)
+        self._count(transaction, Counts(leased=len(taken), leased_bytes=sum(one.meta.size for one in taken)))
+        return taken
+
+    def _noted(self, taken: list[Taken]) -> list[Taken]:
+        self.note_taken(taken)
+        return taken
 
     def read_counts(self) -> Counts:
         """Of all nodes together."""
 
         def body(transaction: Transaction) -> tuple[Counts, bool]:
-            total = Counts()
-            prefix = self.keys.counts(b"")
-            for key, value in transaction.range(prefix, after(prefix), self._limits.shared_nodes_max, snapshot=True):
-                total = total.plus(self.counts if key[len(prefix) :] == self.owner else Counts.unpack(value))
-            return total, False
+            return self._all_counts(transaction), False
 
         return self.run(body)
+
+    def _all_counts(self, transaction: Transaction) -> Counts:
+        total = Counts()
+        prefix = self.keys.counts(b"")
+        for key, value in transaction.range(prefix, after(prefix), self._limits.shared_nodes_max, snapshot=True):
+            total = total.plus(self.counts if key[len(prefix) :] == self.owner else Counts.unpack(value))
+        return total
 
     def _count(self, transaction: Transaction, change: Counts) -> None:
         """Only this node writes its row, so nothing is read, and nobody conflicts."""

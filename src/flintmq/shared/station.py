@@ -13,6 +13,7 @@ S7  Messages that go back leave no later one in the window for the next who asks
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -42,8 +43,9 @@ class Window(Protocol):
         """
         ...
 
-    def take_back(self, positions: list[int]) -> list[tuple[int, bool]]:
-        """Takes those of the entries out that nobody has, in that order: (position, whether a consumer had it before)."""
+    def take_back(self, positions: list[int]) -> list[tuple[int, bool, int]]:
+        """Takes those of the entries out that nobody has, in that order: (position, whether a consumer had it before, how often it came
+        back)."""
         ...
 
     def empty(self) -> None:
@@ -88,7 +90,27 @@ class Host(Protocol):
         """Leases that the station remembers, more or fewer."""
         ...
 
+    def limit(self) -> tuple[int | None, bool]:
+        """Messages that may be ready on all nodes, None: any number; whether a publish above that is refused. Else the oldest go."""
+        ...
+
+    def is_full(self) -> bool:
+        """Whether so many dead messages wait for the targets of their letters that nothing more is to be taken."""
+        ...
+
+    def buries(self) -> bool:
+        """Whether what expires, or is above the limit, is dead-lettered: it comes into the window then, and else just ends."""
+        ...
+
+    def bury(self, position: int, expired: bool) -> None:
+        """An entry of the window expired, or is above the limit: it is dead-lettered, unless a consumer was faster."""
+        ...
+
     def expired(self, messages: int) -> None: ...
+    def dropped(self, messages: int) -> None:
+        """Messages above the limit ended."""
+        ...
+
     def unreadable(self, error: Exception) -> None: ...
 
 
@@ -137,6 +159,7 @@ class Station:
         self._held: dict[int, Taken] = {}  # position in the window -> its lease
         self._back: list[tuple[Taken, bool]] = []
         self._over: list[Taken] = []  # expired before they reached the window
+        self._counted: dict[int, int] = {}  # entries that came back and stay here -> how often
         self._aside: list[Taken] = []
         self._watch: Watch | None = None
         self._audit = False  # leases may be there that nobody here knows of
@@ -163,6 +186,12 @@ class Station:
         """An entry of the window was settled."""
         with self._lock:
             self._ended.append(position)
+        self._host.wake()
+
+    def note_count(self, position: int, count: int) -> None:
+        """An entry of the window came back for the `count`th time, and stays there."""
+        with self._lock:
+            self._counted[position] = count
         self._host.wake()
 
     def fetch(self, done: Fetched) -> None:
@@ -277,9 +306,11 @@ class Station:
                 self._poll(queue)
             more = self._enqueue(queue)
             more = self._settle(queue) or more
+            more = self._note_counts(queue) or more
             more = self._give_back(queue) or more
             more = self._purge(queue) or more
-            return self._balance(queue) or more
+            more = self._balance(queue) or more
+            return self._keep_limit(queue) or more
         except Fenced:
             self._lost()
             raise
@@ -328,9 +359,8 @@ class Station:
         self._audit = self.mixed = False
         with self._lock:
             self._ended.clear()
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
+            self._counted.clear()
+        self._forget_watch()
 
     def _enqueue(self, queue: SharedQueue) -> bool:
         with self._lock:
@@ -338,13 +368,16 @@ class Station:
             count = self._flying = queue.cut([waiting.message for waiting in first]) if first else 0
         if not first:
             return False
-        size = sum(len(waiting.message.content) for waiting in first[:count])
         away = True
-        taken = False
+        added = 0
         try:
-            queue.enqueue([waiting.message for waiting in first[:count]])
-            self._counts = self._counts.plus(Counts(enqueued=count, enqueued_bytes=size))
-            away, taken = False, True
+            most, refuses = self._host.limit()
+            added = queue.enqueue([waiting.message for waiting in first[:count]], most if refuses else None)
+            size = sum(len(waiting.message.content) for waiting in first[:added])
+            self._counts = self._counts.plus(Counts(enqueued=added, enqueued_bytes=size))
+            away = False
+            if most is not None and not refuses:
+                self._forget_watch()  # consumers here have their turn before what is too much goes
         except UnknownOutcome:
             away = False
         finally:
@@ -352,8 +385,57 @@ class Station:
                 self._flying = 0
                 mine = [] if away else [self._publishes.popleft() for _ in range(count)]
                 more = bool(self._publishes)
-        self._answer(mine, taken)
+        self._answer(mine[:added], True)
+        self._answer(mine[added:], False)
         return more
+
+    def _forget_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _note_counts(self, queue: SharedQueue) -> bool:
+        """What came back and stayed here: the engine learns how often."""
+        with self._lock:
+            counted = list(itertools.islice(self._counted.items(), queue.batch))
+        if not counted:
+            return False
+        there: list[Taken] = []
+        for position, count in counted:
+            taken = self._held.get(position)
+            if taken is not None:
+                taken.meta = taken.meta.counted(count)
+                there.append(taken)
+        if there:
+            queue.note_counts(there)
+        with self._lock:
+            for position, count in counted:
+                if self._counted.get(position) == count:
+                    del self._counted[position]
+            return bool(self._counted)
+
+    def _keep_limit(self, queue: SharedQueue) -> bool:
+        """What is above the limit goes, the oldest first. The counts of other nodes may be old, so the transaction reads them anew."""
+        most, refuses = self._host.limit()
+        if most is None or refuses or self._counts.ready <= most:
+            return False
+        count = 0
+        if not self._host.buries():
+            count = queue.drop_over(most)
+            self._host.dropped(count)
+        elif not self._host.is_full():
+            taken = self._leased(lambda: queue.take_over(most))
+            count = len(taken)
+            self._received(queue, taken, None, over=True)
+        self._counts = queue.read_counts()
+        return count > 0 and self._counts.ready > most
+
+    def _leased(self, take: Callable[[], list[Taken]]) -> list[Taken]:
+        try:
+            return take()
+        except UnknownOutcome:
+            self._audit = True
+            raise
 
     def _settle(self, queue: SharedQueue) -> bool:
         """What expired on its way here, and what consumers settled."""
@@ -422,8 +504,10 @@ class Station:
             self._empty_window(queue)
             while self._give_back(queue):
                 pass
-        wanted = max(0, wanted) + len(fetches)
+        wanted = max(0, wanted) + (0 if self._host.is_full() else len(fetches))
         if wanted == 0 or (self._watch is not None and not fetches):
+            for _, done in fetches:
+                done(None)
             return False
         try:
             taken, watch = queue.take(min(wanted, queue.batch), self._limits.shared_window_bytes, None if self._watch else self._told)
@@ -451,10 +535,12 @@ class Station:
             self._take_out(self._window.take_back(positions[start : start + queue.batch]))
         self.mixed = bool(self._held)
 
-    def _take_out(self, positions: list[tuple[int, bool]]) -> None:
-        for position, delivered in positions:
+    def _take_out(self, positions: list[tuple[int, bool, int]]) -> None:
+        for position, delivered, count in positions:
             taken = self._held.pop(position, None)
             if taken is not None:
+                if count > taken.meta.deliveries:
+                    taken.meta = taken.meta.counted(count)
                 self._back.append((taken, delivered))
 
     def _purge(self, queue: SharedQueue) -> bool:
@@ -483,20 +569,24 @@ class Station:
             purge.told(purge.ended, None)
         return bool(self._purges)
 
-    def _received(self, queue: SharedQueue, taken: list[Taken], watch: Watch | None) -> bool:
+    def _received(self, queue: SharedQueue, taken: list[Taken], watch: Watch | None, over: bool = False) -> bool:
+        """What was leased. `over`: it is above the limit, and to be dead-lettered."""
         if watch is not None:
             self._watch = watch
         if not taken:
             return False
         size = sum(one.meta.size for one in taken)
         self._counts = self._counts.plus(Counts(leased=len(taken), leased_bytes=size))
-        now_ms = self._wall_ms()
+        now_ms, buries = self._wall_ms(), self._host.buries()
         for number, one in enumerate(taken):
-            if 0 < one.meta.expires_at_ms <= now_ms:
+            expired = 0 < one.meta.expires_at_ms <= now_ms
+            if expired and not buries:
                 self._over.append(one)
                 continue
             try:
-                self._show(queue, one)
+                position = self._show(queue, one)
+                if position and (expired or over):
+                    self._host.bury(position, expired)
             except ValueError as error:
                 self._aside.append(one)
                 self._host.unreadable(error)
@@ -505,7 +595,7 @@ class Station:
                 raise
         return True
 
-    def _show(self, queue: SharedQueue, taken: Taken) -> None:
+    def _show(self, queue: SharedQueue, taken: Taken) -> int:
         position = self._window.add(taken, queue.load(taken))
         taken.content = None  # the window has it; what goes back is read in the engine
         if position:
@@ -513,6 +603,7 @@ class Station:
             self.taken += 1
         else:
             self._back.append((taken, False))
+        return position
 
     def _told(self) -> None:
         """Something became ready, perhaps: any thread."""
@@ -520,11 +611,12 @@ class Station:
         self._host.wake()
 
     def _poll(self, queue: SharedQueue) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-        if expired := queue.expire_head(self._wall_ms()):
-            self._host.expired(expired)
+        self._forget_watch()
+        if not self._host.buries():
+            if expired := queue.expire_head(self._wall_ms()):
+                self._host.expired(expired)
+        elif not self._host.is_full():
+            self._received(queue, self._leased(lambda: queue.take_expired(self._wall_ms())), None)
         self._counts = queue.read_counts()
         self._polled = True
 

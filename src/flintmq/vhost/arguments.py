@@ -42,7 +42,7 @@ CLASSIC, QUORUM, STREAM, SHARED = "classic", "quorum", "stream", "shared"
 QUEUE_TYPES = (CLASSIC, QUORUM, STREAM, SHARED)
 # stands for every kind that is not the broker's own (queue/kinds.py)
 OUTSIDE = "other kinds"
-# shared queues take x-queue-type, x-message-ttl and x-shared-order so far
+# shared queues take SHARED_ARGUMENTS so far
 KINDS = (CLASSIC, QUORUM, STREAM, OUTSIDE)
 NO_KIND: tuple[str, ...] = ()
 QUEUES = (CLASSIC, QUORUM, OUTSIDE)
@@ -61,7 +61,18 @@ DROPPING = (DROP_HEAD, RING)
 RETRY_TYPES = ("disabled", "all", "failed", "returned")
 SHARED_ORDERS = ("strict", "relaxed")
 # arguments that a shared queue may be declared with
-SHARED_ARGUMENTS = ("x-queue-type", "x-shared-order", "x-message-ttl")
+SHARED_ARGUMENTS = (
+    "x-queue-type",
+    "x-shared-order",
+    "x-message-ttl",
+    "x-max-length",
+    "x-overflow",
+    "x-delivery-limit",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+)
+SHARED_OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH)
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 # A check returns None when the value is good, else the reason as RabbitMQ prints it.
@@ -297,12 +308,12 @@ _ROWS = (
         policy=True,
         note="as x-message-ttl: the lower of the two counts",
     ),
-    Argument("x-dead-letter-exchange", _text, "text, a name", KINDS, True, "dead_letter_exchange", policy=True),
+    Argument("x-dead-letter-exchange", _text, "text, a name", (*KINDS, SHARED), True, "dead_letter_exchange", policy=True),
     Argument(
         "x-dead-letter-routing-key",
         _dead_letter_key,
         f"text of at most {SHORTSTR_MAX} bytes, with x-dead-letter-exchange",
-        KINDS,
+        (*KINDS, SHARED),
         True,
         "dead_letter_routing_key",
         octets,
@@ -312,13 +323,13 @@ _ROWS = (
         "x-dead-letter-strategy",
         _one_of("invalid_dlx_strategy", AT_MOST_ONCE, AT_LEAST_ONCE),
         f"{AT_MOST_ONCE}, {AT_LEAST_ONCE}",
-        KINDS,
+        (*KINDS, SHARED),
         True,
         "dead_letter_strategy",
         policy=True,
-        note="at-least-once: with x-overflow reject-publish, or on a stream",
+        note="at-least-once: with x-overflow reject-publish, on a stream, or on a shared queue",
     ),
-    Argument("x-max-length", _not_negative, _COUNT, QUEUES, field="max_length", policy=True, operator=True),
+    Argument("x-max-length", _not_negative, _COUNT, (*QUEUES, SHARED), field="max_length", policy=True, operator=True),
     Argument("x-max-length-bytes", _not_negative, _COUNT, KINDS, True, "max_length_bytes", policy=True, operator=True),
     Argument("x-max-in-memory-length", _not_negative, _COUNT, policy=True, operator=True),
     Argument("x-max-in-memory-bytes", _not_negative, _COUNT, policy=True, operator=True),
@@ -392,12 +403,12 @@ _ROWS = (
         "x-overflow",
         _one_of("invalid_overflow", *OVERFLOWS),
         ", ".join(OVERFLOWS),
-        QUEUES,
+        (*QUEUES, SHARED),
         field="overflow",
         policy=True,
         operator=True,
         policy_first=(QUORUM,),
-        note="on a quorum queue the policy beats the argument",
+        note="on a quorum queue the policy beats the argument; a shared queue takes drop-head and reject-publish",
     ),
     Argument("x-queue-mode", _queue_mode, "default, lazy", policy=True, note="bodies leave memory as they have to"),
     Argument("x-queue-version", _queue_version, "1, 2", policy=True, operator=True, lower=_neither, note="there is one on-disk format"),
@@ -406,7 +417,7 @@ _ROWS = (
         "x-delivery-limit",
         _integer,
         "integer",
-        KINDS,
+        (*KINDS, SHARED),
         True,
         "delivery_limit",
         _limit_of(DELIVERY_LIMIT_MAX),
@@ -534,6 +545,10 @@ def check_shared(arguments: Mapping[str, Any], description: str) -> None:
         if row.name in arguments and row.name not in SHARED_ARGUMENTS:
             text = f"invalid arg '{row.name}' for {description} of queue type shared"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=f"shared queues take {', '.join(SHARED_ARGUMENTS)} so far")
+    overflow = arguments.get("x-overflow", DROP_HEAD)
+    if overflow not in SHARED_OVERFLOWS:
+        text = f"invalid arg 'x-overflow' for {description} of queue type shared: '{overflow}'"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=f"shared queues take {', '.join(SHARED_OVERFLOWS)}")
 
 
 def fields_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -89,11 +89,14 @@ class QueuePolicy:
     @property
     def counts_deliveries(self) -> bool:
         """Whether consumers are told how often a message came back, and a restart keeps that."""
-        return self.queue_type == QUORUM or self.delivery_limit is not None or any(self.delayed_returns)
+        return self.queue_type in (QUORUM, SHARED) or self.delivery_limit is not None or any(self.delayed_returns)
 
     @property
     def keeps_letters(self) -> bool:
-        """x-dead-letter-strategy at-least-once: a dead letter stays until all of its targets have it. As on RabbitMQ not with drop-head."""
+        """x-dead-letter-strategy at-least-once: a dead letter stays until all of its targets have it. As on RabbitMQ not with drop-head.
+        What dies in a shared queue always stays so long (session/shared_letters.py)."""
+        if self.is_shared:
+            return self.dead_letter_exchange is not None
         asked = self.dead_letter_strategy == AT_LEAST_ONCE and self.dead_letter_exchange is not None
         return asked and (self.overflow == REJECT_PUBLISH or self.is_stream)
 
