@@ -261,8 +261,9 @@ class SharedLetters:
             self._try(dead)
             refused = refused + 1 if dead.waits else 0
         with self._lock:
+            kept.again = collections.deque(sorted([*again, *kept.again], key=lambda dead: dead.position))
             for dead in again:
-                self._wait(dead)
+                dead.waits = True
 
 
 def _nothing() -> None:
