@@ -1,6 +1,7 @@
 # The log as the message path sees it. The store subclasses LogPort and fills in `port` before the first queue or connection is
 # attached; a function that is NULL there is a thing this log does not do.
 from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.atomics cimport spin_lock, spin_unlock
 from flintmq.core.content cimport content_t
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.queue.types cimport log_port_t, log_waker_t
@@ -20,4 +21,9 @@ cdef class LogPort:
     cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
 
 # The durable LSN has moved, or the log takes more again: calls every waker of the port. Any thread.
-cdef void log_port_wake(log_port_t *port) noexcept nogil
+cdef inline void log_port_wake(log_port_t *port) noexcept nogil:
+    cdef uint32_t i
+    spin_lock(&port.waker_lock)
+    for i in range(port.waker_count):
+        port.wakers[i].wake(port.wakers[i].context)
+    spin_unlock(&port.waker_lock)

@@ -72,11 +72,3 @@ class LogPort:
     def drop_queue(self, queue_id: int) -> int:
         """A durable queue was deleted. Returns an LSN, 0: nothing to wait for."""
         return 0
-
-
-def log_port_wake(port: pointer[log_port_t]) -> void:
-    i: uint32_t
-    spin_lock(address(port.waker_lock))
-    for i in range(port.waker_count):
-        port.wakers[i].wake(port.wakers[i].context)
-    spin_unlock(address(port.waker_lock))

@@ -345,19 +345,8 @@ class Broker:
             self.active.pop(queue_id, None)
         if consumers:
             self._cancel_all(queue, collections.deque(consumers))
-        if queue.policy.is_stream:
-            if self.streams is not None:
-                self.streams.delete(queue_id)
-            if self.branch_queues is not None and self.branch_queues.take_logged(queue_id):
-                assert self.transactions is not None and self.log is not None
-                self.transactions.queue_deleted(queue_id, partial(self.log.drop_queue, queue_id))
-            queue.core.owner = None
-            return
-        if queue.policy.is_shared:
-            if self.shared is not None:
-                self.shared.delete(queue_id)
-            queue.core.owner = None
-            sweeps.run(self, queue.core, True, _swept)
+        if queue.policy is not DEFAULT_POLICY and queue.policy.is_elsewhere:
+            self._elsewhere_deleted(queue)
             return
         logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))
         drop = partial(self.log.drop_queue, queue_id) if logged and self.log is not None else None
@@ -369,6 +358,21 @@ class Broker:
         if queue.followed:
             self._forget(queue)
         sweeps.run(self, queue.core, True, _swept)
+
+    def _elsewhere_deleted(self, queue: Queue) -> None:
+        """The messages of a stream, or of a shared queue, end where they are."""
+        queue_id = queue.queue_id
+        queue.core.owner = None
+        if queue.policy.is_shared:
+            if self.shared is not None:
+                self.shared.delete(queue_id)
+            sweeps.run(self, queue.core, True, _swept)
+            return
+        if self.streams is not None:
+            self.streams.delete(queue_id)
+        if self.branch_queues is not None and self.branch_queues.take_logged(queue_id):
+            assert self.transactions is not None and self.log is not None
+            self.transactions.queue_deleted(queue_id, partial(self.log.drop_queue, queue_id))
 
     def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
         """Cancels the consumers of a deleted queue, in slices."""

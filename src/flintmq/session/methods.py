@@ -167,7 +167,7 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         _declare_reply_queue(handler, number, name, method.no_wait)
         return
     dead_letter, allow = None, None
-    if not method.passive:
+    if method.arguments and not method.passive:
         named = method.arguments.get("x-dead-letter-exchange")
         dead_letter = named if isinstance(named, str) else None
     if dead_letter is not None and name in handler.vhost.queues:
@@ -181,22 +181,20 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-
-    def verb() -> Any:
-        return handler.vhost.declare_queue(
-            name,
-            passive=method.passive,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-            arguments=method.arguments,
-            connection_id=handler.connection_id,
-            server_name=server_name or None,
-            allow=allow,
-        )
-
+    verb = partial(
+        handler.vhost.declare_queue,
+        name,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments,
+        connection_id=handler.connection_id,
+        server_name=server_name,
+        allow=allow,
+    )
     answer = partial(_declared, handler, number, method.no_wait)
-    if shared_queues.is_new(handler, name, method):
+    if method.arguments and shared_queues.is_new(handler, name, method):
         shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
     else:
         handler.change(number, method, verb, answer)
@@ -270,30 +268,35 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
     # Whoever deletes a queue that he consumes from is answered before his consumers are cancelled, as by RabbitMQ: py-amqp raises
     # ConsumerCancelled out of its wait for delete-ok otherwise.
     cancels: list[tuple[int, spec.Method]] = []
-    found = handler.vhost.queues.get(name)
-    shared = found if found is not None and found.policy.is_shared and handler.broker.shared is not None else None
-
-    def verb() -> int:
-        handler.after_answer = cancels
-        try:
-            count: int = handler.vhost.delete_queue(
-                name, if_unused=method.if_unused, if_empty=method.if_empty and shared is None, connection_id=handler.connection_id
-            )
-        finally:
-            handler.after_answer = None
-        return count
-
-    def answer(count: int) -> None:
-        if not method.no_wait:
-            handler.send(number, spec.QueueDeleteOk(count))
-        for channel, cancel in cancels:
-            handler.send(channel, cancel)
-
-    proceed = partial(handler.change, number, method, verb, answer)
+    answer = partial(_deleted, handler, number, method.no_wait, cancels)
+    shared = None
+    if handler.broker.shared is not None:
+        found = handler.vhost.queues.get(name)
+        if found is not None and found.policy.is_shared:
+            shared = found
+    # Whether a shared queue is empty is the engine's to say.
+    verb = partial(_delete, handler, name, method.if_unused, method.if_empty and shared is None, cancels)
     if shared is None:
-        proceed()
+        handler.change(number, method, verb, answer)
     else:
-        shared_queues.delete(handler, number, method, shared, proceed)
+        shared_queues.delete(handler, number, method, shared, partial(handler.change, number, method, verb, answer))
+
+
+def _delete(handler: ConnectionHandler, name: str, if_unused: bool, if_empty: bool, cancels: list[tuple[int, spec.Method]]) -> int:
+    """Deletes a queue; what its consumers are told waits in `cancels`."""
+    handler.after_answer = cancels
+    try:
+        count: int = handler.vhost.delete_queue(name, if_unused=if_unused, if_empty=if_empty, connection_id=handler.connection_id)
+    finally:
+        handler.after_answer = None
+    return count
+
+
+def _deleted(handler: ConnectionHandler, number: int, no_wait: bool, cancels: list[tuple[int, spec.Method]], count: int) -> None:
+    if not no_wait:
+        handler.send(number, spec.QueueDeleteOk(count))
+    for channel, cancel in cancels:
+        handler.send(channel, cancel)
 
 
 # --- basic ------------------------------------------------------------------------------------------------------------------
@@ -417,15 +420,16 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
-    if queue.policy.is_stream:
+    policy = queue.policy
+    if policy.is_stream:
         text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', name)}"
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
-    if queue.policy.browse_only:
+    if policy.browse_only:
         text = f"basic.get takes messages, and {handler.vhost.describe('queue', name)} is for browsers"
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     handler.vhost.touch(queue)
     rests = queue.queue_id in handler.broker.pauses.queues
-    if queue.policy.is_shared and not rests:
+    if policy.is_shared and not rests:
         shared_queues.get(handler, number, method, queue)
         return
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)

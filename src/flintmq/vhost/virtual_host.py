@@ -648,7 +648,7 @@ class VirtualHost(Scheduling):
             size = queue_bytes(spec)
             if not self._changes.saved:
                 self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
-            if policy.lasts:
+            if policy is not DEFAULT_POLICY and policy.lasts:
                 check_lasting_properties(
                     self.describe(QUEUE, name), durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete
                 )
@@ -847,23 +847,26 @@ class VirtualHost(Scheduling):
             if not owned:
                 del self._exclusive[queue.exclusive_owner]
         sources: dict[Exchange, None] = {}
-        for binding in list(queue.bindings.values()) if queue.bindings else ():
-            sources[binding.source] = None
-            self._drop_binding(binding)
+        if queue.bindings:
+            for binding in list(queue.bindings.values()):
+                sources[binding.source] = None
+                self._drop_binding(binding)
         queue.deleted = True
-        self._watched_anew.pop(queue, None)
+        if self._watched_anew:
+            self._watched_anew.pop(queue, None)
         if queue.policy.expires_ms is not None:
             self._expiring_count -= 1
             if len(self._expiring) > 2 * self._expiring_count + 64:  # most of them are deleted queues, which it must not keep
                 self._expiring = [entry for entry in self._expiring if not entry[2].deleted]
                 heapq.heapify(self._expiring)
-        self._put_off.pop(queue, None)
+        if self._put_off:
+            self._put_off.pop(queue, None)
         queue.core.mark_deleted()
         self.on_queue_deleted(queue)
+        self._default_route_changed(queue.name)
         if sources:
             self._routes_changed(*sources)
-        self._default_route_changed(queue.name)
-        self._auto_delete_exchanges(sources)
+            self._auto_delete_exchanges(sources)
         return messages
 
     # --- refusals -----------------------------------------------------------------------------------------------------
