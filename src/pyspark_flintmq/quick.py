@@ -18,6 +18,14 @@ import sys
 from pathlib import Path
 
 NAME = "flintmq-spark-python"
+# Of glibc and of pyarrow, where the environment says nothing else. Bytes: blocks above the first go back when they are freed, the one heap
+# keeps as much as the second at its end (two record batches: with 1 MiB, which gives each batch back, a worker fills a third more pages).
+MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_TRIM_THRESHOLD_": "16777216",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 _SCRIPT = """\
 #!/bin/sh
 # Made by pyspark_flintmq.quick: PySpark comes from {home}, where it is compiled, not from the archives beside it.
@@ -33,6 +41,8 @@ done
 unset IFS
 PYTHONPATH=$path
 export PYTHONPATH
+# One heap, which gives back what is free at its end: half of a worker's memory were record batches that nobody had any more.
+export {memory}
 exec {python} "$@"
 """
 
@@ -56,7 +66,8 @@ def quick_python(directory: str | Path) -> str:
         )
     ]
     path = Path(directory).absolute() / NAME
-    text = _SCRIPT.format(home=shlex.quote(homes[0]), archives=" | ".join(archives), python=shlex.quote(sys.executable))
+    memory = " ".join(f'{name}="${{{name}:-{value}}}"' for name, value in MEMORY.items())
+    text = _SCRIPT.format(home=shlex.quote(homes[0]), archives=" | ".join(archives), memory=memory, python=shlex.quote(sys.executable))
     # A process of another session may be starting with the same script: it is replaced, not written over.
     fresh = path.with_name(f"{NAME}.{os.getpid()}")
     fresh.write_text(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 # Over a minute each, and what they hold has a shorter witness beside it: `make test-spark` runs them.
 LONG = ["test_sink_speculation.py", "test_amqp_kill_driver.py"]
-collect_ignore = [] if os.environ.get("FLINTMQ_LONG") == "1" else LONG
+collect_ignore = [] if os.environ.get("FLINTMQ_LONG") == "1" else list(LONG)
+# Not in the test set-up: its dependencies are many.
+if find_spec("pyiceberg") is None:
+    collect_ignore.append("test_lakes_iceberg.py")
 
 
 # A JVM of the tests ends within minutes: what its second compiler makes hardly runs, and takes a third of the processor time of all. For

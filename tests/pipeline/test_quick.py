@@ -54,6 +54,16 @@ def test_without_a_path_nothing_is_in_it(tmp_path: Path) -> None:
     assert shown(quick_python(tmp_path), [])[1] == ""
 
 
+def test_memory_is_given_back_unless_the_environment_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a worker's memory were record batches that nobody had any more."""
+    for name in quick.MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    code = f"import json, os; print(json.dumps({{name: os.environ[name] for name in {list(quick.MEMORY)}}}))"
+    done = subprocess.run([quick_python(tmp_path), "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == quick.MEMORY | {"MALLOC_ARENA_MAX": "4"}
+
+
 def test_a_pyspark_that_is_an_archive_alone_stays_one(tmp_path: Path) -> None:
     """A Spark without pip: its Python has no other PySpark."""
     code = "import sys; from pyspark_flintmq.quick import quick_python; sys.stdout.write(quick_python(sys.argv[1]))"
