@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +22,7 @@ from tests.support.rawamqp import RawChannel
 
 __all__ = ["connect", "heap_of_others", "start"]
 
+ROOT = str(Path(__file__).resolve().parents[2])
 HEADER = struct.pack(">HHQH", 60, 0, 0, 0)
 
 
@@ -153,11 +157,48 @@ def test_installed_kinds_are_found_and_a_broken_one_is_left_out(monkeypatch: pyt
     class Installed(LastValue):
         name = "installed"
 
-    monkeypatch.setattr(kinds, "entry_points", lambda group: [Point("broken", None), Point("installed", Installed)] if group else [])
+    points = [Point("broken", None), Point("installed", Installed)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == kinds.ENTRY_POINTS else [])
+    monkeypatch.setattr(kinds, "_some_installed", lambda places: True)
     kinds.load_installed()
     found = kinds.find("installed")
     kinds.forget("installed")
     assert isinstance(found, Installed) and kinds.find("broken") is None
+
+
+def test_a_kind_of_an_installed_package(tmp_path: Path) -> None:
+    """A process of its own finds it by the package's files; without such a package it does not even load what would look closely."""
+    (tmp_path / "outside_kind.py").write_text(
+        "from tests.queue.test_kinds import LastValue\n\nclass Kind(LastValue):\n    name = 'outside'\n"
+    )
+    package = tmp_path / "outside-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[flintmq.queue_kinds]\noutside = outside_kind:Kind\n")
+    code = "import sys; from flintmq.queue import kinds; kinds.load_installed(); print(kinds.find('outside') is not None)"
+    for places, answer in (((), "False"), ((str(tmp_path), ROOT), "True")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(places)}, capture_output=True, check=True
+        )
+        assert ran.stdout.decode().strip() == answer, ran.stderr
+
+
+def test_a_start_loads_no_client_of_other_services() -> None:
+    """What the imports of an idle broker cost, each message's memory costs too: readers of packages, mail and HTTP are not among them."""
+    code = "import sys, flintmq.cli.serve, flintmq.node; from flintmq.queue import kinds; kinds.load_installed(); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ""}, capture_output=True, check=True)
+    loaded = set(ran.stdout.decode().split())
+    assert "flintmq.node" in loaded
+    assert not loaded & {
+        "importlib.metadata",
+        "email.message",
+        "http.client",
+        "uvicorn",
+        "starlette",
+        "pyarrow",
+        "jwt",
+        "flintmq.access.ldap",
+    }
 
 
 def test_the_last_value_of_a_key_stays_in_its_order(ch: RawChannel) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flintmq.config import Limits
 from flintmq.kv.engine import Engine, Unavailable
-from flintmq.kv.etcd_engine import EtcdEngine
 from flintmq.kv.sqlite_engine import SqliteEngine
 
 
@@ -18,6 +17,8 @@ def check_engine(url: str) -> None:
     scheme, _, rest = url.partition(":")
     if not (scheme == "sqlite" and rest) and not (scheme in ("etcd", "etcds") and _members(rest)):
         raise ValueError(f"{url!r} is no engine: sqlite:PATH or etcd://HOST:PORT[,HOST:PORT]")
+    if scheme != "sqlite":
+        import flintmq.kv.etcd_engine  # noqa: F401  # an HTTP client: when the broker starts, and only then
 
 
 def _members(rest: str) -> tuple[str, ...]:
@@ -35,5 +36,7 @@ def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:
         except OSError as error:
             raise Unavailable(f"{path.parent} can't be made: {error.strerror}") from error
         return SqliteEngine(path, limits)
+    from flintmq.kv.etcd_engine import EtcdEngine
+
     protocol = "https" if scheme == "etcds" else "http"
     return EtcdEngine(tuple(f"{protocol}://{member}" for member in _members(rest)), limits, watched=watched)
