@@ -61,9 +61,21 @@ def built(python: str, kind: str) -> Path:
         if kind == "sdist":
             run(python, "-c", f"from setuptools.build_meta import build_sdist; build_sdist({folder!r})")
         else:
-            run(python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ".")
+            run(_builder(python, Path(folder)), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ".")
         (made,) = [one for one in Path(folder).iterdir() if one.suffix in (".gz", ".whl")]
         return Path(shutil.move(made, OUT / made.name))
+
+
+def _builder(python: str, folder: Path) -> Path:
+    """A Python that has what a build needs: this one, or an environment of another one with the locked versions."""
+    if Path(python).resolve() == Path(sys.executable).resolve():
+        return Path(sys.executable)
+    run(python, "-m", "venv", folder / "build")
+    inside = folder / "build" / "bin" / "python"
+    locked = (ROOT / "requirements-dev.lock").read_text().split()
+    needed = [one for one in locked if one.lower().startswith(("cython==", "setuptools==", "wheel=="))]
+    run(inside, "-m", "pip", "install", "--quiet", *needed)
+    return inside
 
 
 def repaired(wheel: Path) -> Path:
