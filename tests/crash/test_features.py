@@ -1,4 +1,4 @@
-"""T1 of queue features: what power loss leaves of schedules, last values, dead letters and rings; and each planted mistake is found."""
+"""T1 of queue features: what power loss leaves of schedules, last values, letters, rings, groups, counts; planted faults are found."""
 
 from __future__ import annotations
 

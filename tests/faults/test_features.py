@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tools.faults import features
-from tools.faults.features import KINDS
+from tools.faults.features import KINDS, Groups
 
 
 class Channel:
@@ -65,4 +65,30 @@ def test_what_was_delivered_before_the_kill_comes_flagged() -> None:
     owner = KINDS["retry"]("", 1)
     owner.known = {1: "out", 2: ""}
     owner.judge(Channel({"": [1, 2]}, False))  # type: ignore[arg-type]
+    assert [text.split(": ")[1] for text in owner.bad] == ["unflagged"]
+
+
+@pytest.mark.parametrize(
+    ("known", "acked", "came", "verdict"),
+    [
+        ({1: "a", 2: "b", 3: "a"}, {1}, [("a", 1, 2), ("b", 2, 3), ("a", 3, 2)], []),
+        ({1: "a", 2: "a"}, {1}, [("a", 2, 2)], []),
+        ({1: "a", 2: "a"}, set(), [("a", 2, 2)], ["lost"]),
+        ({1: "a", 2: "a"}, set(), [("a", 2, 2), ("a", 1, 2)], ["reorder"]),
+        ({1: "a", 2: "a"}, set(), [("a", 1, 2), ("a", 2, 3)], ["shared"]),
+        ({1: "a"}, set(), [("a", 1, 2), ("a", 1, 2)], ["reorder", "duplicate"]),
+    ],
+)
+def test_verdicts_of_groups(known: dict[int, str], acked: set[int], came: list[tuple[str, int, int]], verdict: list[str]) -> None:
+    owner = Groups("", 1)
+    owner.known, owner.acked = known, acked
+    for one in came:
+        owner.came(*one)
+    owner.verdict([number for _, number, _ in came], [])
+    assert [text.split(": ")[1] for text in owner.bad] == verdict
+
+
+def test_what_a_consumer_of_a_group_had_before_the_kill_comes_flagged() -> None:
+    owner = Groups("", 1)
+    owner.verdict([], [7])
     assert [text.split(": ")[1] for text in owner.bad] == ["unflagged"]

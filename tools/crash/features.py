@@ -1,5 +1,6 @@
 """T1 for queue features: `python -m tools.crash.features --images 20000`. Power fails at every operation of histories in which messages are
-scheduled, cancelled and routed, replaced by newer values, dead-lettered at-least-once, dropped from a ring and taken out of order.
+scheduled, cancelled and routed, replaced by newer values, dead-lettered at-least-once, dropped from a ring, taken out of order, and
+delivered in message groups.
 
 in: a seed. out: a recording (campaign.Recording) of real queue cores on a store over the simulated disk; `check` of what a crash leaves.
 A history has one to three lives; between them the process ends. FAULTS plant one mistake each: the check must find every one of them.
@@ -8,6 +9,8 @@ F1  A scheduled message is in the schedule or on both of its targets; a cancelle
 F2  Of each value of a last value queue there is one message, the newest that was confirmed or a later one.
 F3  A dead letter and its original: one of them at least, until the letter's consumer has it; a note that a letter waits is kept.
 F4  A ring has what was confirmed and not dropped; what was dropped stays away. No message is twice in a queue, each level has its order.
+F5  A queue with message groups has what was confirmed and not acknowledged, each message with the header that says its group. Of the counts
+    of deliveries that were noted, the one that was told durable last is there, or a later one.
 """
 
 from __future__ import annotations
@@ -16,16 +19,20 @@ import argparse
 import json
 import logging
 import random
+import struct
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.ports import DequeueReason
-from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.queue.control import QueueHandle
+from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.last_value import new_last_value, restore_last_values
-from flintmq.queue.list_kinds import LIST_PRIORITY
+from flintmq.queue.list_kinds import LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
+from flintmq.session.delivery_counts import NOTE_DELIVERIES, DeliveryCounts
 from flintmq.session.firing import Firing
 from tests.twins.disk_images import Image
 from tests.twins.sim_disk import SimDisk
@@ -33,13 +40,13 @@ from tools.crash.campaign import Violation, crash_parallel, replay
 from tools.crash.model import NEVER
 from tools.crash.workload import CONTAINER_SIZES, check_unharmed, open_store
 
-SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING = QUEUES = range(1, 8)
+SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING, GROUPED = QUEUES = range(1, 9)
 KEY = b"k"
 KEYS = ("a", "b", "c")
 RING_MOST, RING_LEVELS = 4, 3
 NOTE_LETTERS = 17
 NESTED_STEPS, NESTED_IMAGES = 6, 2
-FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring")
+FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring", "group", "count")
 STEPS = (
     *["schedule"] * 6,
     *["fire"] * 5,
@@ -49,6 +56,9 @@ STEPS = (
     *["letter"] * 4,
     *["wait"] * 2,
     *["ring"] * 8,
+    *["group"] * 7,
+    *["pull"] * 6,
+    *["settle"] * 6,
     *["take"] * 5,
     *["flush"] * 6,
     *["maintain"] * 3,
@@ -72,16 +82,18 @@ class Event:
 class Fact:
     """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers."""
 
-    __slots__ = ("ended", "key", "moved", "noted", "number", "place", "published", "queue", "taken")
+    __slots__ = ("counts", "ended", "key", "moved", "noted", "number", "place", "published", "queue", "taken")
 
     def __init__(self, number: int, queue: int, key: str) -> None:
         self.number, self.queue, self.key = number, queue, key
         self.place = 0
         self.published, self.moved, self.ended, self.noted = Event(), Event(), Event(), Event()
         self.taken: dict[int, Event] = {}
+        # how often it came back, each time as it was noted
+        self.counts: list[Event] = []
 
     def events(self) -> list[Event]:
-        return [self.published, self.moved, self.ended, self.noted, *self.taken.values()]
+        return [self.published, self.moved, self.ended, self.noted, *self.taken.values(), *self.counts]
 
 
 class Life:
@@ -94,6 +106,8 @@ class Life:
         for queue in QUEUES:
             if queue == VALUES:
                 core = new_last_value(queue, KEY, self.store, True, 1_000_000)
+            elif queue == GROUPED:
+                core = new_grouped(queue, "shared", KEY, self.store, True, LIST_STANDARD, 1, LEVEL_RABBITMQ, 1_000, 100)
             else:
                 core = QueueHandle(queue, LIST_PRIORITY, RING_LEVELS) if queue == RING else QueueHandle(queue)
                 core.set_durable(True)
@@ -103,6 +117,8 @@ class Life:
             self.cores[queue] = core
         self.store.restored()
         restore_last_values(self.cores[VALUES])
+        restore_groups(self.cores[GROUPED])
+        DeliveryCounts(self.store).restore({GROUPED: SimpleNamespace(core=self.cores[GROUPED])})
         # queue -> number of the message -> its position
         self.found = {queue: self._numbers(queue) for queue in QUEUES}
 
@@ -113,7 +129,7 @@ class Life:
             number = int(core.message_at(position)[3].split(b".")[0])
             if number in found:
                 raise Violation(f"queue {queue}: message {number} is there twice")
-            if queue in (VALUES, SOURCE, RING):  # what one publisher sent there, in its order
+            if queue in (VALUES, SOURCE, RING, GROUPED):  # what one publisher sent there, in its order
                 if last[0] == position >> 56 and number < last[1]:
                     raise Violation(f"queue {queue}: message {number} behind {last[1]}")
                 last = (position >> 56, number)
@@ -143,6 +159,8 @@ class Recording:
         self.facts: dict[int, Fact] = {}
         self.nested = 0
         self.now = 1 << 40
+        # messages in groups that consumers have
+        self.held: list[Fact] = []
         lives = self.rng.choice((1, 1, 2, 3))
         for number in range(lives):
             self.life = Life(self.disk, self.container_size)
@@ -155,6 +173,7 @@ class Recording:
     def _next_life(self) -> None:
         """All that was asked for is durable, and true from the start of the next one."""
         self.life.close()
+        self.held = []
         for fact in self.facts.values():
             for event in fact.events():
                 if event.issued != NEVER:
@@ -333,6 +352,44 @@ class Recording:
             event = fact.taken.setdefault(queue, Event())
             self.end(queue, fact, DequeueReason.ACK, event)
 
+    def group(self) -> None:
+        self.new(GROUPED, key=self.rng.choice(KEYS))
+
+    def pull(self) -> None:
+        """A consumer gets the first message of a group of which nobody has one."""
+        busy = {fact.key for fact in self.held}
+        for fact in self.there(GROUPED):
+            if fact.key not in busy and self.life.cores[GROUPED].hold(fact.place):
+                self.held.append(fact)
+                return
+
+    def settle(self) -> None:
+        """It is acknowledged, or it comes back and is counted (session/publishing.py, count_returns)."""
+        if not self.held:
+            return
+        fact = self.held.pop(self.rng.randrange(len(self.held)))
+        core, event = self.life.cores[GROUPED], Event()
+        if self.rng.random() < 0.4:
+            if self.fault == "group":
+                fact.ended.told = self.disk.position
+            self.begins(fact.ended)
+            core.settle_held(fact.place, DequeueReason.ACK, False)
+            self.told(fact.ended)
+            return
+        core.release_held(fact.place, True)
+        fact.counts.append(event)
+        self.begins(event)
+        if self.fault == "count":
+            event.told = self.disk.position
+            return
+        key, value = struct.pack(">QQ", GROUPED, fact.place), struct.pack(">H", len(fact.counts))
+        ticket = self.life.store.note(NOTE_DELIVERIES, key, value)
+
+        def now() -> None:
+            event.told = min(event.told, self.disk.position)
+
+        self.life.store.on_durable(ticket, now)
+
     # --- the check
     def check(self, image: Image, nested: bool) -> int:
         disk = SimDisk.from_image(image)
@@ -378,6 +435,8 @@ class Recording:
                 self._letter(life, fact, at)
                 if fact.noted.must(at) and b"%d" % fact.number not in notes:
                     raise Violation(f"the note of letter {fact.number} is gone")
+            elif fact.queue == GROUPED:
+                self._grouped(life, fact, at)
             elif fact.queue == RING:
                 there = fact.number in life.found[RING]
                 if fact.published.must(at) and not fact.ended.may(at) and not there:
@@ -401,6 +460,26 @@ class Recording:
                 raise Violation(f"message {fact.number} was routed and is not in queue {queue}")
         if waits and (fact.ended.must(at) or fact.moved.must(at)):
             raise Violation(f"message {fact.number} is back in the schedule")
+
+    @staticmethod
+    def _grouped(life: Life, fact: Fact, at: int) -> None:
+        place = life.found[GROUPED].get(fact.number)
+        if place is None:
+            if fact.published.must(at) and not fact.ended.may(at):
+                raise Violation(f"message {fact.number} of group {fact.key} is lost")
+            return
+        if fact.ended.must(at):
+            raise Violation(f"message {fact.number} of group {fact.key} is back")
+        properties = decode_properties(life.cores[GROUPED].message_at(place)[2], 8, 8)[1]
+        if properties["headers"] != {"k": fact.key}:
+            raise Violation(f"message {fact.number} of group {fact.key} is of {properties['headers']}")
+        facts = life.cores[GROUPED].entry_facts(place)
+        assert facts is not None
+        least = max((number for number, event in enumerate(fact.counts, 1) if event.must(at)), default=0)
+        most = max((number for number, event in enumerate(fact.counts, 1) if event.may(at)), default=0)
+        # A restart counts a delivery that was open as none; what is not counted reads as 0.
+        if not least <= facts[1] <= most:
+            raise Violation(f"message {fact.number}: {facts[1]} deliveries are counted, {least} to {most} were noted")
 
     @staticmethod
     def _letter(life: Life, fact: Fact, at: int) -> None:

@@ -1,5 +1,5 @@
 """T4 and T5 of queue features: kill -9 (or loss of power) while messages are scheduled, replaced by newer values, dead-lettered,
-waiting between deliveries, dropped from a ring and taken by a selector.
+waiting between deliveries, dropped from a ring, taken by a selector and delivered in message groups.
 
 in: `--cycles`, `--seed`. out: one JSON line, exit 0, or 65 with violations. Each owner has queues of its own, reads them to their end after
 each restart, and judges what it finds by what was confirmed (K: known; M: may be, its outcome is unknown).
@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +30,8 @@ DELAY_MS_MAX, LATE_S = 900, 60
 KEYS = ("a", "b", "c", "d")
 RING_MOST, RING_PRIORITIES = 12, 3
 BATCH = 12
+# channels of the consumers of groups
+CONSUMERS = (2, 3)
 
 
 class Owner:
@@ -307,8 +309,118 @@ class Selected(Owner):
             self.bad.append(f"{self.name}: reorder: {found[:5]}")
 
 
+class Groups(Owner):
+    """Two consumers: a group has one of them at a time, and its messages come in its order, after a kill too; what was out is flagged."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__(name, seed)
+        # that a consumer had; of them those that were acknowledged: they may come again
+        self.out: set[int] = set()
+        self.acked: set[int] = set()
+        # of a connection: group -> the channel that has it, how many of its messages; group -> its last message
+        self.holders: dict[str, list[int]] = {}
+        self.last: dict[str, int] = {}
+        self.consumers: dict[int, RawChannel] = {}
+
+    def declare(self, channel: RawChannel) -> None:
+        arguments = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+        channel.call("queue.declare", queue=self.name, durable=True, arguments=arguments)
+
+    def options(self, fact: str) -> dict[str, Any]:
+        return {"headers": {"g": fact}}
+
+    def begin(self, channel: RawChannel) -> None:
+        self._consume(channel)
+        self.holders, self.last = {}, {}
+        self.unsettled: list[Any] = []
+
+    def _consume(self, channel: RawChannel) -> None:
+        for number in CONSUMERS:
+            other = self.consumers[number] = channel.connection.channel(number)
+            other.call("basic.qos", prefetch_count=5)
+            other.consume(self.name, f"c{number}")
+
+    def _next(self, connection: Any, seconds: float) -> Any:
+        """The next delivery; None: there is none for so long."""
+        end = time.monotonic() + seconds
+        while True:
+            for number in CONSUMERS:
+                if connection.waiting.get(number):
+                    return connection.waiting[number].popleft()
+            try:
+                method = connection.recv_any(max(0.0, end - time.monotonic()))
+            except TimeoutError:
+                return None
+            if method.name == "connection.close":
+                raise AssertionError(f"connection.close {method.reply_code} {method.reply_text}")
+            connection.waiting.setdefault(method.channel, deque()).append(method)
+
+    def came(self, group: str, number: int, channel: int) -> None:
+        """Judges one delivery."""
+        holder = self.holders.setdefault(group, [channel, 0])
+        if holder[1] and holder[0] != channel:
+            self.bad.append(f"{self.name}: shared: {number} of group {group} came to a consumer while another one had the group")
+        if number <= self.last.get(group, 0):
+            self.bad.append(f"{self.name}: reorder: {number} of group {group} came behind {self.last[group]}")
+        holder[0] = channel
+        holder[1] += 1
+        self.last[group] = number
+        self.counts[f"{self.name} delivered"] += 1
+
+    def settle(self, got: Any) -> None:
+        self.consumers[got.channel].send("basic.ack", delivery_tag=got.delivery_tag)
+        self.holders[got.properties["headers"]["g"]][1] -= 1
+
+    def turn(self, channel: RawChannel) -> None:
+        connection = channel.connection
+        self.publish(channel, [self.random.choice(KEYS) for _ in range(BATCH)])
+        for _ in range(BATCH):
+            got = self._next(connection, 0.01)
+            if got is None:
+                break
+            number = int(bytes(got.body[:16]))
+            self.came(got.properties["headers"]["g"], number, got.channel)
+            self.out.add(number)
+            self.unsettled.append(got)
+        while len(self.unsettled) > 3:
+            got = self.unsettled.pop(self.random.randrange(len(self.unsettled)))
+            self.acked.add(int(bytes(got.body[:16])))
+            self.settle(got)
+
+    def judge(self, channel: RawChannel) -> None:
+        self.holders, self.last = {}, {}
+        self._consume(channel)
+        found: list[int] = []
+        unflagged: list[int] = []
+        end = time.monotonic() + LATE_S
+        wanted = self.known.keys() - self.acked
+        while time.monotonic() < end:
+            got = self._next(channel.connection, 0.5)
+            if got is None:
+                if wanted <= set(found):
+                    break
+                continue
+            number = int(bytes(got.body[:16]))
+            self.came(got.properties["headers"]["g"], number, got.channel)
+            found.append(number)
+            if number in self.out and not got.redelivered:
+                unflagged.append(number)
+            self.settle(got)
+        self.verdict(found, unflagged)
+        for number in CONSUMERS:
+            self.consumers[number].call("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+        self.out.clear()
+        self.acked.clear()
+
+    def verdict(self, found: list[int], unflagged: list[int]) -> None:
+        here = self.once(self.name, found)
+        self.lost(self.name, self.known.keys() - self.acked - here)
+        if unflagged:
+            self.bad.append(f"{self.name}: unflagged: {unflagged[:3]} were delivered before the kill")
+
+
 KINDS: dict[str, type[Owner]] = {
-    "schedule": Schedules, "value": LastValues, "letter": Letters, "retry": Retries, "ring": Ring, "selector": Selected,
+    "schedule": Schedules, "value": LastValues, "letter": Letters, "retry": Retries, "ring": Ring, "selector": Selected, "group": Groups,
 }  # fmt: skip
 
 
