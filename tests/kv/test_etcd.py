@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from flintmq.config import Limits
 from flintmq.kv.engine import Conflict, EngineError, TooLarge, TooOld, UnknownOutcome
-from flintmq.kv.etcd_client import Doubtful
+from flintmq.kv.engine import Unavailable as EngineUnavailable
+from flintmq.kv.etcd_client import Doubtful, EtcdClient
 from flintmq.kv.etcd_engine import EtcdEngine
-from flintmq.kv.opening import open_engine
+from flintmq.kv.opening import engine_url, open_engine
 from flintmq.shared.keys import SIGNALS
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Message, SharedQueue, open_queue
@@ -236,3 +241,80 @@ def test_a_cluster_of_three_loses_members_and_the_queue_loses_nothing(cluster: E
     assert [body for body in got if body in set(accepted)] == accepted, "the order of the commits"
     for engine in engines:
         engine.close()
+
+
+USER, PASSWORD = "broker@site", "p:ss w/rd%"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EtcdCluster]:
+    """A cluster that asks for a login; USER may read and write what begins with flintmq/."""
+    try:
+        with etcd_cluster() as cluster:
+            client = EtcdClient(cluster.endpoints, 30)
+            key, end = base64.b64encode(b"flintmq/").decode(), base64.b64encode(b"flintmq0").decode()
+            for path, body in (
+                ("user/add", {"name": "root", "password": "r"}),
+                ("role/add", {"name": "root"}),
+                ("user/grant", {"user": "root", "role": "root"}),
+                ("user/add", {"name": USER, "password": PASSWORD}),
+                ("role/add", {"name": "shared"}),
+                ("role/grant", {"name": "shared", "perm": {"permType": "READWRITE", "key": key, "range_end": end}}),
+                ("user/grant", {"user": USER, "role": "shared"}),
+                ("enable", {}),
+            ):
+                client.call(f"/v3/auth/{path}", body)
+            client.close()
+            yield cluster
+    except Unavailable as error:
+        pytest.skip(f"no etcd: {error}")
+
+
+def url_of(cluster: EtcdCluster, user: str, password: str) -> str:
+    host = cluster.endpoints[0].removeprefix("http://")
+    return f"etcd://{quote(user, safe='')}:{quote(password, safe='')}@{host}"
+
+
+def test_a_login_and_a_token_that_etcd_forgot(guarded: EtcdCluster, tmp_path: Path) -> None:
+    file = tmp_path / "engine"
+    file.write_text(url_of(guarded, USER, PASSWORD) + "\n")
+    with contextlib.closing(open_engine(f"file:{file}", LIMITS, SIGNALS)) as engine:
+        put(engine, SIGNALS + b"a", b"1")
+        told = threading.Event()
+        transaction = engine.begin()
+        assert transaction.get(SIGNALS + b"a") == b"1"
+        transaction.watch(SIGNALS + b"a", told.set)
+        transaction.commit()
+        guarded.kill(0)
+        guarded.start(0)
+        guarded.wait_healthy(0)  # tokens are in etcd's memory
+        until = time.monotonic() + WAIT_S
+        while get_or_none(engine, SIGNALS + b"a") != b"2":
+            assert time.monotonic() < until
+            with contextlib.suppress(EngineError):  # connections of before
+                put(engine, SIGNALS + b"a", b"2")
+        assert told.wait(WAIT_S)
+
+
+def get_or_none(engine: EtcdEngine, key: bytes) -> bytes | None:
+    try:
+        return get(engine, key)
+    except EngineError:
+        return None
+
+
+@pytest.mark.parametrize("login", [None, (USER, "wrong"), ("nobody", PASSWORD)])
+def test_without_a_right_login_there_is_no_engine(guarded: EtcdCluster, login: tuple[str, str] | None) -> None:
+    url = "etcd://" + guarded.endpoints[0].removeprefix("http://") if login is None else url_of(guarded, *login)
+    with pytest.raises(EngineUnavailable) as told:
+        open_engine(url, LIMITS, SIGNALS)
+    assert "wrong" not in str(told.value) and PASSWORD not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["etcd://user@host:1", "etcd://:secret@host:1", "etcd://user:secret@", "etcdx://u:secret@h", "etcd:h", "file:/none"]
+)
+def test_a_url_of_no_engine_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"is no engine|No such file") as told:
+        engine_url(url)
+    assert "secret" not in str(told.value)

@@ -7,6 +7,8 @@ serve one queue; what shared queues do not do yet is refused in words.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,6 +249,31 @@ def test_two_brokers_serve_one_queue_and_one_is_killed(cluster: EtcdCluster) -> 
             assert sorted(body for body, _ in got) == [b"0", b"1", b"4", b"5"]
             assert {body for body, redelivered in got if redelivered} >= {b"0", b"1"}
             here.queue_delete("pair")
+
+
+def test_an_owner_that_was_stopped_past_its_lease_settles_nothing(cluster: EtcdCluster) -> None:
+    """Its client acks a message that another broker gave to somebody else meanwhile: the ack of the one who has it counts."""
+    with Broker(*on(cluster)) as one, Broker(*on(cluster)) as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("owned", durable=True, arguments=SHARED)
+            publish(here, "owned", b"a", b"b")
+            stale = [there.basic_get("owned")[0] for _ in range(2)]
+            assert other.pid is not None
+            os.kill(other.pid, signal.SIGSTOP)
+            try:
+                got = [next(here.consume("owned", inactivity_timeout=WAIT_S)) for _ in range(2)]
+            finally:
+                os.kill(other.pid, signal.SIGCONT)
+            assert [(body, method.redelivered) for method, _, body in got] == [(b"a", True), (b"b", True)]
+            for method in stale:
+                there.basic_ack(method.delivery_tag)
+            publish(there, "owned", b"the other one lives again")
+            there.connection.close()
+            here.basic_nack(got[0][0].delivery_tag, requeue=True)
+            here.basic_ack(got[1][0].delivery_tag)
+            assert drain(here, "owned", 2) == [(b"a", True), (b"the other one lives again", False)]
+            here.queue_delete("owned")
 
 
 def test_a_queue_deleted_on_one_broker_goes_on_the_other(cluster: EtcdCluster) -> None:

@@ -261,7 +261,11 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
 @click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
-@click.option("--shared-engine", help="Engine of shared queues: sqlite:PATH or etcd://HOST:PORT,...; shared.db in the store directory.")
+@click.option(
+    "--shared-engine",
+    help="Engine of shared queues: sqlite:PATH or etcd://[USER:PASSWORD@]HOST:PORT,..., or file:PATH of a file with that; shared.db in the"
+    " store directory.",
+)
 @click.option("--catalog", help="SQL database (schema) name.")
 @click.option("--container-size", type=click.IntRange(1), default=4 * MIB, show_default=True, help="Bytes of a log container.")
 @click.option(

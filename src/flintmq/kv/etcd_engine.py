@@ -35,12 +35,20 @@ _ROWS_AT_ONCE = 10_000
 
 
 class EtcdEngine:
-    """Args: endpoints: URLs of the cluster's members; namespace: what all keys begin with; watched: keys that can be watched begin with it.
+    """Args: endpoints: URLs of the cluster's members; namespace: what all keys begin with; watched: keys that can be watched begin with it;
+    login: user and password.
 
-    Raises: Unavailable: no member can be reached.
+    Raises: Unavailable: no member can be reached, or the login fails.
     """
 
-    def __init__(self, endpoints: tuple[str, ...], limits: Limits, namespace: bytes = b"flintmq/", watched: bytes = b"") -> None:
+    def __init__(
+        self,
+        endpoints: tuple[str, ...],
+        limits: Limits,
+        namespace: bytes = b"flintmq/",
+        watched: bytes = b"",
+        login: tuple[str, str] | None = None,
+    ) -> None:
         # etcd's own: 128 comparisons, and 128 operations, in a request of 1.5 MiB
         self.limits = EngineLimits(
             key_bytes=limits.kv_key_bytes_max,
@@ -52,7 +60,7 @@ class EtcdEngine:
         )
         self.name = f"etcd:{','.join(endpoints)}"
         self.namespace = namespace
-        self.client = EtcdClient(endpoints, limits.kv_etcd_request_ms_max / 1000)
+        self.client = EtcdClient(endpoints, limits.kv_etcd_request_ms_max / 1000, login)
         self.watches = Watches()
         self._lock = threading.Lock()  # of the two below
         self._counters: dict[bytes, tuple[int, int]] = {}  # counter row -> (value, modification revision), as far as this engine knows

@@ -1,33 +1,61 @@
 """Engines by their URLs.
 
-in: `sqlite:PATH` or `etcd://HOST:PORT,HOST:PORT` (`etcds://`: with TLS). out: an engine, or the reason why there is none.
+in: `sqlite:PATH` or `etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT` (`etcds://`: with TLS), or `file:PATH` of a file with such a URL. out: an
+engine, or the reason why there is none. No text of an error has the password.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 from flintmq.config import Limits
 from flintmq.kv.engine import Engine, Unavailable
 from flintmq.kv.sqlite_engine import SqliteEngine
 
+# bytes of a file with a URL
+_FILE_BYTES_MAX = 4_096
 
-def check_engine(url: str) -> None:
-    """Raises: ValueError: no engine has such a URL."""
+
+def engine_url(named: str) -> str:
+    """The URL itself, or the one in the file that it names. Raises: ValueError: no engine has such a URL; the file can't be read."""
+    url = named
+    if named.startswith("file:"):
+        try:
+            with Path(named.removeprefix("file:")).open("rb") as file:
+                url = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
+        except OSError as error:
+            raise ValueError(f"{named}: {error.strerror}") from error
     scheme, _, rest = url.partition(":")
-    if not (scheme == "sqlite" and rest) and not (scheme in ("etcd", "etcds") and _members(rest)):
-        raise ValueError(f"{url!r} is no engine: sqlite:PATH or etcd://HOST:PORT[,HOST:PORT]")
+    if not (scheme == "sqlite" and rest) and not (scheme in ("etcd", "etcds") and _members(rest) and _is_login(rest)):
+        shown = named if named != url or "@" not in url else f"{scheme}://...@{url.rpartition('@')[2]}"
+        raise ValueError(f"{shown!r} is no engine: sqlite:PATH or etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]")
     if scheme != "sqlite":
         import flintmq.kv.etcd_engine  # noqa: F401  # an HTTP client: when the broker starts, and only then
+    return url
 
 
 def _members(rest: str) -> tuple[str, ...]:
-    return tuple(member for member in rest[2:].rstrip("/").split(",") if member) if rest.startswith("//") else ()
+    hosts = rest[2:].rpartition("@")[2].rstrip("/")
+    return tuple(member for member in hosts.split(",") if member) if rest.startswith("//") else ()
+
+
+def _is_login(rest: str) -> bool:
+    """Whether there is no login, or a user with a password."""
+    login, at, _ = rest[2:].rpartition("@")
+    user, colon, _ = login.partition(":")
+    return not at or bool(user and colon)
+
+
+def _login(rest: str) -> tuple[str, str] | None:
+    login, at, _ = rest[2:].rpartition("@")
+    user, _, password = login.partition(":")
+    return (unquote(user), unquote(password)) if at else None
 
 
 def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:
     """Args: watched: what keys that are watched begin with. Raises: Unavailable: the engine can't be reached; ValueError: no such URL."""
-    check_engine(url)
+    url = engine_url(url)
     scheme, _, rest = url.partition(":")
     if scheme == "sqlite":
         path = Path(rest)
@@ -39,4 +67,4 @@ def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:
     from flintmq.kv.etcd_engine import EtcdEngine
 
     protocol = "https" if scheme == "etcds" else "http"
-    return EtcdEngine(tuple(f"{protocol}://{member}" for member in _members(rest)), limits, watched=watched)
+    return EtcdEngine(tuple(f"{protocol}://{member}" for member in _members(rest)), limits, watched=watched, login=_login(rest))

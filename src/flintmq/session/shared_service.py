@@ -27,7 +27,7 @@ from flintmq.core.memory_account import MemoryShare
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.kv.engine import Engine, EngineError, Unavailable, UnknownOutcome
-from flintmq.kv.opening import check_engine, open_engine
+from flintmq.kv.opening import engine_url, open_engine
 from flintmq.queue.handoff import (
     WAITING_BYTES,
     SharedPort,
@@ -225,8 +225,7 @@ class SharedService:
     def __init__(self, broker: Broker, url: str, logs: Any) -> None:
         self.broker = broker
         self.limits = broker.limits
-        check_engine(url)
-        self._url = url
+        self._url = engine_url(url)
         limits = self.limits
         self._port = SharedPort(logs, limits.shared_waiting_bytes_max, limits.shared_vhost_waiting_bytes_max)
         self.letters = SharedLetters(broker, self._port)
