@@ -170,7 +170,7 @@ def _count(manager: pointer[manager_t], consumer: pointer[consumer_t]) -> void:
     check(acquired >= consumer.counted, b"consumer_manager I4 what was counted was acquired", acquired, consumer.counted)
     at_store64(address(manager.acquired), manager.acquired + (acquired - consumer.counted))
     at_store64(address(manager.acquired_bytes), manager.acquired_bytes + (bytes_ - consumer.counted_bytes))
-    consumer.counted = acquired
+    at_store64(address(consumer.counted), acquired)  # a consumer looks at it without the lock
     consumer.counted_bytes = bytes_
 
 

@@ -118,7 +118,7 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
     looked_again: bint = False
     wake: bint = False
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        if consumer.acquired != consumer.counted:
+        if at_load64(address(consumer.acquired)) != at_load64(address(consumer.counted)):
             manager_count(queue, consumer)
         spin_unlock(address(consumer.send_lock))
         return False

@@ -230,7 +230,7 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
         return _deliver_selected(queue, consumer, out) if consumer.flags & CONSUMER_ACQUIRES else _browse(queue, consumer, out)
     # An offer is sent from there, too: it took the credit, without which the consumer may have been moved there since.
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == NULL:
-        if consumer.acquired != consumer.counted:
+        if at_load64(address(consumer.acquired)) != at_load64(address(consumer.counted)):
             manager_count(queue, consumer)  # it was moved while it took its last one
         spin_unlock(address(consumer.send_lock))
         return False
@@ -434,7 +434,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
     looked_again: bint = False
     wake: bint = False
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        if consumer.acquired != consumer.counted:
+        if at_load64(address(consumer.acquired)) != at_load64(address(consumer.counted)):
             manager_count(queue, consumer)
         spin_unlock(address(consumer.send_lock))
         return False

@@ -456,7 +456,7 @@ cdef struct consumer_t:
     uint64_t idle_version       # atomic: queue_version() at which it found nothing; it isn't woken again for the same
     uint64_t acquired           # entries and bytes of bodies acquired for it; written under send_lock
     uint64_t acquired_bytes
-    uint64_t counted            # how much of them is in the manager's figures; under the manager lock
+    uint64_t counted            # how much of them is in the manager's figures; written under the manager lock
     uint64_t counted_bytes
     consumer_t *hot_prev        # links of manager_t.hot
     consumer_t *hot_next
