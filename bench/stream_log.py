@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flintmq.clock import SystemClock
+from flintmq.store.log.containers import STREAMS, LogSettings
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.writer import LogWriter
 from flintmq.store.stream.stream_files import Stream
@@ -46,7 +47,8 @@ class Bench:
         self.space: Any = StreamSpace(4 * MIB, 128 * MIB, 65536)
         stream: Any = Stream
         start = time.perf_counter()
-        self.stream: Any = stream.open(self.files, self.root, 1, bytes(16), self.container, SystemClock(), self.writer, self.space)
+        settings = LogSettings("streams/1", STREAMS, bytes(16), self.container, SystemClock())
+        self.stream: Any = stream.open(self.files, self.root, 1, settings, self.writer, self.space)
         took = time.perf_counter() - start
         self.stopping = False
         self.keeper = threading.Thread(target=self.keep, daemon=True)

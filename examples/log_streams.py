@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from flintmq.clock import SystemClock
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import STREAMS, sequence_of
+from flintmq.store.log.containers import STREAMS, LogSettings, sequence_of
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.managed import ManagedLog, clear_temporaries, repair_tail
 from flintmq.store.log.scan import LogScan
@@ -97,7 +97,7 @@ class StreamLog:
             raise StoreError(f"log of streams {directory} is damaged: {scan.damage[0]}")
         size = scan.container_size or container_size
         make: Any = ManagedLog  # compiled: its arguments are not seen by mypy
-        managed = make(files, directory, "streams", STREAMS, store_uuid, size, size, True, clock)
+        managed = make(files, directory, LogSettings("streams", STREAMS, store_uuid, size, clock))
         managed.set_ahead(max(2, initial))
         clear_temporaries(files, directory)
         if not scan.container_size:

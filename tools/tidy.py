@@ -1,12 +1,15 @@
-"""Rules that no other linter checks: module size, marks of unfinished work, tests that documents name, a test behind each yes of a matrix.
+"""Rules that no other linter checks: module size, parameters, marks of unfinished work, tests that documents name, a test
+behind each yes of a matrix.
 
 Exit code 1 with one line per finding.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,6 +18,24 @@ PLACES = ("src", "tests/twins", "tests/drivers")
 LINES_MAX = 900
 # generated, or data: size says nothing about them
 LARGE_ALLOWED = {"src/flintmq/protocol/v0_9_1/spec.py"}
+# arguments by position, `self` left aside
+POSITIONAL_MAX = 8
+# functions that take as many as they get
+VARIADIC = {"Table", "guarded", "pack", "select"}
+# functions of more parameters, module -> names: this list only shrinks
+WIDE = {
+    "src/flintmq/arrow/scan.py": {"ContainerScan.__init__"},
+    "src/flintmq/pulls/requests.py": {"PullGroup.__cinit__"},
+    "src/flintmq/queue/group_kinds.py": {"new_grouped"},
+    "src/flintmq/queue/restoring.py": {"list_insert"},
+    "src/flintmq/session/connection.py": {"Connection.consume"},
+    "src/flintmq/shovel/mover.py": {"Mover.__cinit__"},
+    "src/flintmq/store/log/log.py": {"content_write_small"},
+    "src/flintmq/store/log/reader.py": {"block_bytes"},
+    "src/flintmq/store/log/record.pxd": {"record_encode"},
+    "src/flintmq/store/message_log.py": {"_write_dequeue", "ml_dequeue_tx"},
+    "src/flintmq/streams/control.py": {"StreamQueue.__cinit__"},
+}
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 DOCUMENTS = ("*.md", "docs/**/*.md", "examples/**/*.md", "src/**/*.md")
 # `tests/a/test_b.py`, `tests/a/test_b.py::test_c[d]`, and behind one of these `::test_e`, which is of the same file
@@ -39,6 +60,24 @@ def unproven(text: str) -> list[str]:
     return [row[0] for row in rows if row[-1].startswith("yes") and not tests_of(row[-1])]
 
 
+def wide(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, finding) of each function with more than POSITIONAL_MAX parameters by position, and of each call with more arguments."""
+    known = {one.rpartition(".")[2] for names in WIDE.values() for one in names}
+    known |= {one.partition(".")[0] for names in WIDE.values() for one in names if "." in one} | VARIADIC
+    owners = {id(inner): f"{node.name}." for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for inner in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            count = sum(argument.arg not in ("self", "cls") for argument in (*node.args.posonlyargs, *node.args.args))
+            full = owners.get(id(node), "") + node.name
+            if count > POSITIONAL_MAX and full not in WIDE.get(name, ()):
+                yield node.lineno, f"{full} has {count} parameters by position, at most {POSITIONAL_MAX}: group those of one subject"
+        elif isinstance(node, ast.Call):
+            count = sum(not isinstance(argument, ast.Starred) for argument in node.args)
+            callee = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+            if count > POSITIONAL_MAX and callee not in known:
+                yield node.lineno, f"{callee} gets {count} arguments by position, at most {POSITIONAL_MAX}: name them"
+
+
 def findings() -> list[str]:
     found = [f"docs/FEATURES.md: {feature!r} says yes and names no test" for feature in unproven((ROOT / "docs/FEATURES.md").read_text())]
     for path in sorted(path for place in PLACES for pattern in ("**/*.py", "**/*.pxd") for path in (ROOT / place).glob(pattern)):
@@ -47,6 +86,8 @@ def findings() -> list[str]:
         lines = text.count("\n")
         if lines > LINES_MAX and name not in LARGE_ALLOWED:
             found.append(f"{name}: {lines} lines, at most {LINES_MAX}: split it by subject")
+        if name.startswith("src/") and path.suffix == ".py":
+            found += [f"{name}:{line}: {finding}" for line, finding in wide(name, ast.parse(text))]
         for number, line in enumerate(text.splitlines(), 1):
             if MARKS.search(line):
                 found.append(f"{name}:{number}: {line.strip()}")

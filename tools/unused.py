@@ -49,7 +49,7 @@ KEPT = (
     ("flintmq/queue", "new_owner free_owner take_head publish_held take_at last_value_count once_figures", "tests drive a queue by hand"),
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
-    ("flintmq/store/log/managed.py", "written_by used_bytes", "tests drive a log by hand"),
+    ("flintmq/store/log/managed.py", "written_by used_bytes set_floors", "tests drive a log by hand"),
     ("flintmq/net/loop.py", "turns_waiting", "tests look at a loop"),
     ("flintmq/session/connection.py", "channel_numbers", "tests look at a connection"),
     ("flintmq/routing/topic.py", "node_count", "tests look at the trie"),

@@ -100,16 +100,16 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             for group in groups:
                 found.append(
                     LogPartition(
-                        name,
-                        tuple(group),
-                        facts.base,
-                        facts.end,
-                        view.uuid,
-                        ids,
-                        facts.size,
-                        view.directory,
-                        "" if view.kept else view.snapshot,
-                        _links(group, facts),
+                        log=name,
+                        paths=tuple(group),
+                        base=facts.base,
+                        end=facts.end,
+                        uuid=view.uuid,
+                        queue_ids=ids,
+                        size=facts.size,
+                        directory=view.directory,
+                        snapshot="" if view.kept else view.snapshot,
+                        links=_links(group, facts),
                     )
                 )
         return found

@@ -251,7 +251,8 @@ def test_values_that_json_does_not_have(shared: Client, name: str) -> None:
     """nan, infinities, decimals, times and raw bytes in headers: the answer is JSON that any parser takes."""
     queue = shared.queue(name)
     headers = {"nan": float("nan"), "inf": float("-inf"), "d": Decimal("1.5"), "b": b"\xff", "t": Timestamp(7), "l": [float("inf"), None]}
-    place(queue.core, shared.node.broker.log, b"", name.encode(), encode_properties(1, {"headers": headers}), b"x", 4, 0, 0)
+    fields = b"", name.encode(), encode_properties(1, {"headers": headers}), b"x", 4, 0
+    place(queue.core, shared.node.broker.log, fields)
     answer = shared.get(shared.path(name))
 
     def refuse(text: str) -> None:

@@ -22,7 +22,7 @@ def window(port: SharedPort, number: int = 1, vhost: str = "/") -> QueueHandle:
 
 
 def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False, expires_at_ms: int = 0, deliveries: int = 0) -> int:
-    return window_add(handle, b"x", b"key", b"\x00\x00", body, 0, 0, expires_at_ms, redelivered, deliveries)
+    return window_add(handle, (b"x", b"key", b"\x00\x00", body, 0, 0), expires_at_ms, redelivered, deliveries)
 
 
 def ends(port: SharedPort) -> list[tuple[int, int]]:

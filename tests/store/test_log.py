@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
-from flintmq.store.log.containers import MESSAGES
+from flintmq.store.log.containers import MESSAGES, LogSettings
 from flintmq.store.log.managed import ManagedLog
 from flintmq.store.log.scan import LogScan
 from flintmq.store.log.writer import LogWriter
@@ -24,7 +24,7 @@ ROOM = SIZE - 512 - 64
 
 def make(disk: Any = None, size: int = SIZE) -> tuple[Any, Any, Any]:
     disk = disk or SimDisk()
-    log = ManagedLog(disk, "/log", "messages", MESSAGES, UUID, size, size, True, ManualClock())
+    log = ManagedLog(disk, "/log", LogSettings("messages", MESSAGES, UUID, size, ManualClock()))
     log.open_new(2)
     writer = LogWriter(disk)
     log.written_by(writer)

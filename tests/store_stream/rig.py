@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from flintmq.clock import ManualClock
+from flintmq.store.log.containers import STREAMS, LogSettings
 from flintmq.store.log.writer import LogWriter
 from flintmq.store.stream.stream_files import Stream
 from flintmq.store.stream.stream_log import StreamSpace
@@ -70,7 +71,8 @@ class Rig:
         self.writer: Any = LogWriter(self.disk)
         self.space: Any = StreamSpace(self.hot, 4 * self.hot, 1024)
         stream: Any = Stream
-        self.stream: Any = stream.open(self.disk, self.root, QUEUE, UUID, self.size, self.clock, self.writer, self.space)
+        settings = LogSettings(f"streams/{QUEUE}", STREAMS, UUID, self.size, self.clock)
+        self.stream: Any = stream.open(self.disk, self.root, QUEUE, settings, self.writer, self.space)
 
     def append(self, body: bytes, head: bytes | None = None) -> int:
         offset, _ = self.stream.append(b"ex", b"key", header(body) if head is None else head, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tools import tidy
@@ -26,6 +28,22 @@ def test_a_test_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch, name
     file, _, test = name.partition("::")
     monkeypatch.setattr(tidy, "tests_of", lambda text: {(file, test)})
     assert any(f"names {name}, which does not exist" in line for line in tidy.findings())
+
+
+def test_too_many_arguments_by_position_are_found() -> None:
+    wide = "def f(a, b, c, d, e, f, g, h, i, *, j): pass\n"
+    wide += "class A:\n    def g(self, a, b, c, d, e, f, g, h): pass\nk(1, 2, 3, 4, 5, 6, 7, 8, 9)\n"
+    found = list(tidy.wide("src/x.py", ast.parse(wide)))
+    assert [line for line, _ in found] == [1, 4]
+    assert "f has 9 parameters" in found[0][1] and "k gets 9 arguments" in found[1][1]
+    assert list(tidy.wide("src/x.py", ast.parse("guarded(1, 2, 3, 4, 5, 6, 7, 8, 9)\nk(1, 2, *a, b=3)"))) == []
+
+
+@pytest.mark.parametrize("module", tidy.WIDE)
+def test_a_known_wide_function_is_still_there(module: str) -> None:
+    text = (tidy.ROOT / module).read_text()
+    for name in tidy.WIDE[module]:
+        assert name.rpartition(".")[2] + "(" in text, f"{module}: {name} is gone: take it off the list"
 
 
 def test_a_yes_without_a_test_is_found() -> None:

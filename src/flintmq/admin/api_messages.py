@@ -103,13 +103,13 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")
-        args = message.header, body, message.flags, message.priority or 0, expires_at
+        fields = name, key, message.header, body, message.flags, message.priority or 0
         if queue.policy.is_shared:
-            if not await to_shared(call.app.parts, queue, (name, key, *args[:4]), expires_at):
+            if not await to_shared(call.app.parts, queue, fields, expires_at):
                 raise ApiError(503, "not_taken", "the engine of shared queues does not take the message")
             routed = True
             continue
-        position, lsn, ticket = place(queue.core, broker.log, name, key, *args)
+        position, lsn, ticket = place(queue.core, broker.log, fields, expires_at)
         if position:
             routed = True
             waits.append((lsn, ticket))

@@ -72,7 +72,7 @@ class Goal:
         name, waits = self.exchange.encode("utf-8", "surrogateescape"), []
         for queue in queues:
             expires_at = expiry_on(queue.core, expiration_ms, broker.clock.wall_ms())
-            position, lsn, ticket = place(queue.core, broker.log, name, key, header, body, flags, priority, expires_at)
+            position, lsn, ticket = place(queue.core, broker.log, (name, key, header, body, flags, priority), expires_at)
             if position:
                 waits.append((lsn, ticket))
                 publishing.settle_limits(broker, queue)

@@ -41,16 +41,14 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
     expires_at = expiry_on(core, message.expiration_ms, broker.clock.wall_ms())
     key = queue.name.encode("utf-8", "surrogateescape")
+    fields = b"", key, message.header, message.body, message.flags, message.priority or 0
     if queue.policy.is_shared:
-        fields = b"", key, message.header, message.body, message.flags, message.priority or 0
         if not await to_shared(parts, queue, fields, expires_at):
             raise HttpError(
                 503, "not_taken", "the engine of shared queues does not take the message", "it may be there: check before you repeat it"
             )
         return {"vhost": queue.vhost, "queue": queue.name, "position": 0, "durable": True}
-    position, lsn, ticket = place(
-        core, broker.log, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at
-    )
+    position, lsn, ticket = place(core, broker.log, fields, expires_at)
     if position == 0:
         raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
     publishing.settle_limits(broker, queue)
@@ -89,9 +87,8 @@ async def schedule(parts: Parts, vhost: Any, route: tuple[bytes, bytes], message
     if queue.core.refuses(len(message.body)):
         parts.broker.count_drop("refused")
         return 0, 0
-    position, lsn, ticket = place(
-        queue.core, parts.broker.log, *route, message.header, message.body, message.flags, message.priority or 0, due_ms
-    )
+    fields = *route, message.header, message.body, message.flags, message.priority or 0
+    position, lsn, ticket = place(queue.core, parts.broker.log, fields, due_ms)
     await durable(parts, lsn, ticket)
     return position, lsn
 

@@ -77,15 +77,15 @@ class Stages:
             for key, value in plane.notes(NOTE_SCOPE):
                 vhost, _, name = key.decode().partition("\0")
                 scope = Scope(
-                    name,
-                    vhost,
-                    int(value["committed"]),
-                    int(value["epoch"]),
-                    str(value["user"]),
-                    list(value["stages"]),
-                    True,
-                    int(value["ms"]),
-                    str(value.get("kind", kind_of(name))),
+                    name=name,
+                    vhost=vhost,
+                    committed=int(value["committed"]),
+                    epoch=int(value["epoch"]),
+                    user=str(value["user"]),
+                    decided=list(value["stages"]),
+                    noted=True,
+                    used_ms=int(value["ms"]),
+                    kind=str(value.get("kind", kind_of(name))),
                 )
                 self._enter_scope(scope)
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
@@ -108,16 +108,16 @@ class Stages:
 
     def _restored(self, identity: bytes, value: dict[str, Any]) -> Stage:
         stage = Stage(
-            identity,
-            str(value["scope"]),
-            str(value["vhost"]),
-            str(value["user"]),
-            int(value["epoch"]),
-            int(value["batch"]),
-            int(value["part"]),
-            int(value["attempt"]),
-            int(value["since_ms"]),
-            PREPARED,
+            identity=identity,
+            scope=str(value["scope"]),
+            vhost=str(value["vhost"]),
+            user=str(value["user"]),
+            epoch=int(value["epoch"]),
+            batch=int(value["batch"]),
+            part=int(value["part"]),
+            attempt=int(value["attempt"]),
+            since_ms=int(value["since_ms"]),
+            state=PREPARED,
         )
         stage.crc = int(value["crc"])
         for name in ("count", "bytes", "unroutable", "over_limit"):
@@ -228,7 +228,17 @@ class Stages:
                 if batch <= scope.committed:
                     return {"already": True, "committed": scope.committed}
                 identity = os.urandom(_ID_BYTES)
-                stage = Stage(identity, name, caller.vhost, caller.user, epoch, batch, part, attempt, plane.now_ms())
+                stage = Stage(
+                    identity=identity,
+                    scope=name,
+                    vhost=caller.vhost,
+                    user=caller.user,
+                    epoch=epoch,
+                    batch=batch,
+                    part=part,
+                    attempt=attempt,
+                    since_ms=plane.now_ms(),
+                )
                 stage.router = Router(plane, caller, unroutable, over_limit)
                 stage.refuses = over_limit.action == FAIL
                 with self._lock:

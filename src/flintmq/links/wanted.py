@@ -109,7 +109,17 @@ class Finder:
         """W1."""
         found: dict[Key, Wanted] = {}
         for record in self._definitions.of(SHOVEL):
-            one = Wanted(SHOVEL, record.vhost, record.name, "", SHOVEL, record.name, id(record), record.value, record)
+            one = Wanted(
+                kind=SHOVEL,
+                vhost=record.vhost,
+                name=record.name,
+                upstream="",
+                component=SHOVEL,
+                parameter=record.name,
+                basis=id(record),
+                value=record.value,
+                record=record,
+            )
             found[one.key] = one
         for vhost in list(self._broker.vhosts.values()):
             if _of_federation(vhost):
@@ -146,7 +156,18 @@ class Finder:
                 continue
             settings = upstreams.settings(name, record.value, element)
             basis = id(record), repr(sorted(element.items(), key=str)), id(thing)
-            yield Wanted(kind, vhost.name, thing.name, name, upstreams.UPSTREAM, name, basis, settings, record, thing)
+            yield Wanted(
+                kind=kind,
+                vhost=vhost.name,
+                name=thing.name,
+                upstream=name,
+                component=upstreams.UPSTREAM,
+                parameter=name,
+                basis=basis,
+                value=settings,
+                record=record,
+                thing=thing,
+            )
 
     def _elements(self, vhost: str, definition: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """The members of the set that a policy names."""

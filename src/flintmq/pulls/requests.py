@@ -58,22 +58,16 @@ FAILED = 7
 CLOSED = 8
 
 
-def place(
-    handle: QueueHandle,
-    log: LogPort | None,
-    exchange: bytes,
-    routing_key: bytes,
-    header: bytes,
-    body: bytes,
-    flags: int,
-    priority: int,
-    expires_at_ms: int = 0,
-) -> tuple:
-    """Puts a message on a queue or stream: (position, LSN, ticket), the latter two for `is_durable`; position 0: refused (deleted)."""
+def place(handle: QueueHandle, log: LogPort | None, message: tuple, expires_at_ms: int = 0) -> tuple:
+    """Puts a message on a queue or stream. Args: message: exchange, routing key, header, body, flags, priority.
+
+    Returns: (position, LSN, ticket), the latter two for `is_durable`; position 0: refused (deleted)."""
     lsn: uint64_t = 0
     ticket: uint64_t = 0
     position: uint64_t
-    content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+    content: pointer[content_t]
+    exchange, routing_key, header, body, flags, priority = message
+    content = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     if handle.queue.once != NULL:
         position = queue_enqueue_once(handle.queue, content, expires_at_ms, False, address(lsn))
     else:

@@ -16,15 +16,7 @@ FAILED: int
 CLOSED: int
 
 def place(
-    handle: QueueHandle,
-    log: LogPort | None,
-    exchange: bytes,
-    routing_key: bytes,
-    header: bytes,
-    body: bytes,
-    flags: int,
-    priority: int,
-    expires_at_ms: int = 0,
+    handle: QueueHandle, log: LogPort | None, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int = 0
 ) -> tuple[int, int, int]: ...
 def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool: ...
 def publishers_wait(log: LogPort | None) -> bool: ...

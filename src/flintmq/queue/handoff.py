@@ -423,25 +423,16 @@ def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
     spin_unlock(address(handle.queue.entries.lock))
 
 
-def window_add(
-    handle: QueueHandle,
-    exchange: bytes,
-    routing_key: bytes,
-    header: bytes,
-    body: bytes,
-    flags: int,
-    priority: int,
-    expires_at_ms: int,
-    redelivered: bool,
-    deliveries: int,
-) -> int:
-    content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+def window_add(handle: QueueHandle, message: tuple, expires_at_ms: int, redelivered: bool, deliveries: int) -> int:
+    content: pointer[content_t]
     queue: pointer[queue_t] = handle.queue
     position: uint64_t = 0
     wanted: uint32_t = 0
     earlier: uint64_t = min(deliveries, 0xFFFF)
     marks: uint64_t = ENTRY_LOGGED | (ENTRY_REDELIVERED if redelivered else 0) | (earlier << ENTRY_COUNT_SHIFT)
     expires: int64_t = expires_at_ms
+    exchange, routing_key, header, body, flags, priority = message
+    content = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     if not at_load32(address(queue.deleted)):
         position = list_insert_closed(address(queue.entries), content, _MESSAGE_ID, marks, expires, address(wanted))
     content_decref(content)

@@ -39,19 +39,12 @@ def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
     """Makes an unused queue the window of a shared one: publishes go to the port, and nothing but `window_add` adds to its list."""
 
 def window_add(
-    handle: QueueHandle,
-    exchange: bytes,
-    routing_key: bytes,
-    header: bytes,
-    body: bytes,
-    flags: int,
-    priority: int,
-    expires_at_ms: int,
-    redelivered: bool,
-    deliveries: int,
+    handle: QueueHandle, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int, redelivered: bool, deliveries: int
 ) -> int:
-    """Puts a leased message behind those that are there; returns its position, 0: the queue is deleted. deliveries: how often it came
-    back. Raises: MemoryError."""
+    """Puts a leased message behind those that are there. Args: message: exchange, routing key, header, body, flags, priority;
+    deliveries: how often it came back.
+
+    Returns: its position, 0: the queue is deleted. Raises: MemoryError."""
 
 def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool, int]]:
     """Takes out those of the entries that nobody holds: (position, whether a consumer had it before, how often it came back). The port

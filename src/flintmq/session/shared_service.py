@@ -82,9 +82,8 @@ class CoreWindow:
         return max(0, credit - ready) if credit else -ready
 
     def add(self, taken: Taken, content: bytes) -> int:
-        exchange, key, header, body, flags, priority = unpack_message(content)
         meta = taken.meta
-        return window_add(self._core, exchange, key, header, body, flags, priority, meta.expires_at_ms, meta.redelivered, meta.deliveries)
+        return window_add(self._core, unpack_message(content), meta.expires_at_ms, meta.redelivered, meta.deliveries)
 
     def take_back(self, positions: list[int]) -> list[tuple[int, bool, int]]:
         return window_take_back(self._core, positions)

@@ -136,7 +136,17 @@ class Spans:
         }
         name = f"publish {_shown(exchange) or 'amq.default'}"
         state = context.state.decode()
-        span = Span(context.trace, own, context.parent, state, name, SERVER, now_us, now_us, facts)
+        span = Span(
+            trace=context.trace,
+            span=own,
+            parent=context.parent,
+            state=state,
+            name=name,
+            kind=SERVER,
+            start_us=now_us,
+            end_us=now_us,
+            attributes=facts,
+        )
         if len(header) > _HEADER_MAX:
             return span, header
         parent = f"00-{context.trace}-{own}-{context.flags}".encode()
@@ -174,7 +184,17 @@ class Spans:
         }
         own = f"{random.getrandbits(64) or 1:016x}"
         name = f"deliver {_shown(queue.name)}"
-        span = Span(context.trace, own, context.parent, context.state.decode(), name, INTERNAL, start_us, now_us, facts)
+        span = Span(
+            trace=context.trace,
+            span=own,
+            parent=context.parent,
+            state=context.state.decode(),
+            name=name,
+            kind=INTERNAL,
+            start_us=start_us,
+            end_us=now_us,
+            attributes=facts,
+        )
         self._add(handler.vhost.name, span)
 
     # --- the buffer -------------------------------------------------------------------------------------------------------

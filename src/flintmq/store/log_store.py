@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from dataclasses import replace
 
 from cython import NULL, address, cclass, pointer
 from cython import int as c_int
@@ -63,17 +64,16 @@ from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
-from flintmq.clock import SystemClock
-from flintmq.config import Limits
 from flintmq.core import failpoints
 from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import TxState
-from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
+from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, LogSettings
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.managed import open_log, set_damage_aside, take_back_clean
 from flintmq.store.log.space import message_floors, page_floors
 from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
+from flintmq.store.options import StoreOptions
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
 from flintmq.store.tx_sets import BulkTransactions
 
@@ -81,8 +81,6 @@ log = logging.getLogger("flintmq.store")
 
 # ranges in one Queue-Redelivered: it must fit into the smallest write buffer
 RANGES_MAX = 128
-# bytes that --max-write-buffers counts in
-WRITE_BUFFER = 1 << 20
 # containers of the transaction and page log kept ready
 SMALL_AHEAD = 2
 # bytes of a transaction log container at most
@@ -101,117 +99,108 @@ class LogStore(LogPort):
     # --- opening ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(
-        cls,
-        files: object,
-        directory: str,
-        *,
-        container_size: int,
-        initial_containers: int = 2,
-        max_write_buffers: int = 10,
-        store_uuid: bytes = bytes(16),
-        known_queues: object = (),
-        queue_high_water: int = 2**63,
-        threads: bool = True,
-        clock: object = None,
-        retain_bytes: int = 0,
-        retain_s: int = 0,
-        hot_bytes: int = 4 << 20,
-        spill: bool = True,
-        archive_dir: str | None = None,
-        actors: object = None,
-        limits: object = None,
-    ) -> LogStore:
+    def open(cls, files: object, directory: str, **options: object) -> LogStore:
         """Opens or creates the logs under `directory` (which exists) and recovers them.
 
-        Args: files: file port, None for the operating system; sizes in bytes; known_queues: ids of durable queues; queue_high_water: no
-        id above it was ever given out; archive_dir: where dead containers are copied before they go (its parent exists); threads: False:
-        nothing runs by itself, see flush() and maintain() (tests); actors: the ActorSystem that reads of cold messages run on (None: a
-        small one of the store's own); limits: cold_* (None: the defaults).
+        Args: files: file port, None for the operating system; options: those of StoreOptions.
         Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be
         set aside.
         """
+        given = StoreOptions(**options)
         store: LogStore = cls()
         store.files = files or OsFiles()
         store.directory = directory
-        store.clock = clock or SystemClock()
+        store.clock = given.clock
         try:
             store.lock_file = store.files.lock(f"{directory}/lock")
         except BlockingIOError:
             raise OperatorError(f"store {directory} is open in another broker: stop that one, or give another --store-dir", 69) from None
         try:
-            store._open(
-                container_size,
-                initial_containers,
-                max_write_buffers,
-                store_uuid,
-                set(known_queues),
-                queue_high_water,
-                threads,
-                retain_bytes,
-                retain_s,
-                hot_bytes,
-                spill,
-                archive_dir,
-                actors,
-                limits,
-            )
+            store._open(given)
         except BaseException:
             store.files.close(store.lock_file)
             raise
         return store
 
-    def _open(
-        self,
-        container_size,
-        initial,
-        buffers,
-        uuid,
-        known,
-        high_water,
-        threads,
-        retain_bytes,
-        retain_s,
-        hot_bytes,
-        spill,
-        archive,
-        actors,
-        limits,
-    ):
-        limits = limits or Limits()
-        message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
-        transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
+    def _open(self, options):
+        message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, options.store_uuid)
+        transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, options.store_uuid)
+        last_blocks: dict = {}
         self.recovery = Recovery()
-        self.recovery.run(message_scan, transaction_scan, known, high_water)
-        check_whole(self.files, self.directory, {"messages": message_scan.last_block, "transactions": transaction_scan.last_block})
+        self.recovery.run(message_scan, transaction_scan, set(options.known_queues), options.queue_high_water)
+        last_blocks["messages"] = message_scan.last_block
+        last_blocks["transactions"] = transaction_scan.last_block
+        check_whole(self.files, self.directory, last_blocks)
         self.report = self.recovery.report
         self.was_clean = message_scan.clean and transaction_scan.clean
         set_damage_aside(self.files, self.directory, "messages", message_scan.damage, message_scan.container_size)
+        self._open_logs(options, message_scan, transaction_scan)
+        self._start_writer(options)
+        self.loader = ContentLoader(self.messages, self.pages, options.limits)
+        self.loader.watch(address(self.logs.ml.hot_arrivals))
+        self.logs.ml.loader = address(self.loader.loader)
+        self.logs.begin(self.messages, self.transaction_records, self.pages, self.writer)
+        self.transactions = self.logs.transactions
+        self._adopt_recovered()
+        self._fill_port(options.hot_bytes)
+        self.bulk = BulkTransactions(self.logs, options.threads)
+        self._settle_recovered()
+        self._prove_tail(last_blocks)
+        self._open_streams(options)
+        if options.threads:
+            self.writer.start()
+            self.maintenance = Maintenance(self)
+            self.maintenance.start()
+        if options.threads or options.actors is not None:
+            self.loader.start(options.actors)
+
+    def _open_logs(self, options, message_scan, transaction_scan):
+        """The message log, the transaction log and the page log, ready to append."""
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
-        if spill:
+        if options.spill:
             clear_pages(self.files, f"{self.directory}/pages")  # first: a full disk has room for the rest then
-        floors = message_floors(message_scan.container_size or container_size, buffers * WRITE_BUFFER)
-        given: dict = {"epoch": epoch, "clock": self.clock, "floors": floors, "keeping": (retain_bytes, retain_s, archive)}
-        path: str = f"{self.directory}/messages"
-        self.messages = open_log(self.files, path, MESSAGES, message_scan, uuid, container_size, initial, **given)
+        settings = LogSettings(
+            name="messages",
+            log_id=MESSAGES,
+            store_uuid=options.store_uuid,
+            container_size=options.container_size,
+            clock=self.clock,
+            floors=message_floors(message_scan.container_size or options.container_size, options.unwritten_max),
+            retain_bytes=options.retain_bytes,
+            retain_s=options.retain_s,
+            archive=options.archive_dir,
+        )
         # Transactions are small and short: containers of their own size would mostly hold nothing.
-        small = min(container_size, SMALL_CONTAINER)
-        ahead = min(initial, SMALL_AHEAD)
+        small = min(options.container_size, SMALL_CONTAINER)
+        transactions = replace(settings, name="transactions", log_id=TRANSACTIONS, container_size=small)
+        ahead = min(options.initial_containers, SMALL_AHEAD)
+        path: str = f"{self.directory}/messages"
+        self.messages = open_log(self.files, path, message_scan, settings, options.initial_containers, epoch)
         path = f"{self.directory}/transactions"
-        self.transaction_records = open_log(self.files, path, TRANSACTIONS, transaction_scan, uuid, small, ahead, **given)
-        if spill:
-            self.pages = ManagedLog(
-                self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, container_size, False, self.clock
+        self.transaction_records = open_log(self.files, path, transaction_scan, transactions, ahead, epoch)
+        if options.spill:
+            pages = LogSettings(
+                name="pages",
+                log_id=PAGES,
+                store_uuid=options.store_uuid,
+                container_size=options.container_size,
+                clock=self.clock,
+                syncs=False,
+                floors=page_floors(settings.floors),
             )
-            self.pages.set_floors(page_floors(floors))
+            self.pages = ManagedLog(self.files, f"{self.directory}/pages", pages)
+
+    def _start_writer(self, options):
+        """The writer of all logs, and what the message path knows of them."""
+        if self.pages is not None:
             self.logs.ml.pages = self.pages.log
         self.logs.ml.log = self.messages.log
-        self.logs.ml.unwritten_max = buffers * WRITE_BUFFER
+        self.logs.ml.unwritten_max = options.unwritten_max
         self.logs.ml.hold_at = LSN_NEVER
         self.logs.ml.split_above = min(16384, self.messages.log.buffer_size // 4)
         self.writer = LogWriter(self.files)
-        self.writer.writer.soon_ms = limits.log_soon_ms
-        self.logs.ml.soon_bytes = min(limits.log_soon_bytes, self.logs.ml.unwritten_max // 2)
+        self.writer.writer.soon_ms = options.limits.log_soon_ms
+        self.logs.ml.soon_bytes = min(options.limits.log_soon_bytes, self.logs.ml.unwritten_max // 2)
         self.writer.add(self.messages.log)
         self.writer.add(self.transaction_records.log)
         if self.pages is not None:
@@ -219,12 +208,8 @@ class LogStore(LogPort):
         self.writer.writer.port = address(self.port)
         self.writer.on_failed = self._disk_failed
         self.logs.ml.writer = address(self.writer.writer)
-        self.loader = ContentLoader(self.messages, self.pages, limits)
-        self.loader.watch(address(self.logs.ml.hot_arrivals))
-        self.logs.ml.loader = address(self.loader.loader)
-        self.logs.begin(self.messages, self.transaction_records, self.pages, self.writer)
-        self.transactions = self.logs.transactions
-        self._adopt_recovered()
+
+    def _fill_port(self, hot_bytes):
         self.port.context = address(self.logs.ml)
         self.port.hot_bytes = hot_bytes
         self.port.enqueue = ml_enqueue
@@ -238,21 +223,11 @@ class LogStore(LogPort):
         self.port.durable_lsn = ml_durable_lsn
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
-        self.bulk = BulkTransactions(self.logs, threads)
-        self._settle_recovered()
-        self._prove_tail({"messages": message_scan.last_block, "transactions": transaction_scan.last_block})
-        self._open_streams(known, high_water, container_size, limits, threads)
-        if threads:
-            self.writer.start()
-            self.maintenance = Maintenance(self)
-            self.maintenance.start()
-        if threads or actors is not None:
-            self.loader.start(actors)
 
-    def _open_streams(self, known, high_water, container_size, limits, threads):
+    def _open_streams(self, options):
         from flintmq.store.stream.stream_store import StreamStore
 
-        self.streams = StreamStore(self, known, high_water, container_size, limits, overlap=threads)
+        self.streams = StreamStore(self, options)
         self.bulk.streams = self.streams
         space: StreamSpace = self.streams.space
         self.logs.ml.stream_unwritten = address(space.space.unwritten)

@@ -65,16 +65,16 @@ class Branch:
         """A snapshot. A branch that was committed or rolled back is not shown any more."""
         active = sum(association is Association.ACTIVE for association in self.sessions.values())
         return BranchView(
-            self.xid,
-            self.state,
-            self.lsn <= durable_lsn,
-            (now_ns - self.started_ns) / 1e9,
-            self.timeout_s,
-            active,
-            len(self.sessions) - active,
-            self.enrolment.enqueue_count,
-            self.enrolment.dequeue_count,
-            self.enrolment.queue_counts(),
+            xid=self.xid,
+            state=self.state,
+            durable=self.lsn <= durable_lsn,
+            age_s=(now_ns - self.started_ns) / 1e9,
+            timeout_s=self.timeout_s,
+            sessions_active=active,
+            sessions_suspended=len(self.sessions) - active,
+            enqueues=self.enrolment.enqueue_count,
+            dequeues=self.enrolment.dequeue_count,
+            queues=self.enrolment.queue_counts(),
         )
 
 

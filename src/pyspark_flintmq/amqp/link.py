@@ -291,21 +291,21 @@ class AmqpLink:
 
     def _on_message(self, _channel: Any, method: Any, p: Any, body: bytes) -> None:
         properties = Properties(
-            p.content_type,
-            p.content_encoding,
-            p.headers,
-            getattr(p, "headers_raw", None),
-            p.delivery_mode,
-            p.priority,
-            p.correlation_id,
-            p.reply_to,
-            p.expiration,
-            p.message_id,
-            p.timestamp,
-            p.type,
-            p.user_id,
-            p.app_id,
-            p.cluster_id,
+            content_type=p.content_type,
+            content_encoding=p.content_encoding,
+            headers=p.headers,
+            headers_raw=getattr(p, "headers_raw", None),
+            delivery_mode=p.delivery_mode,
+            priority=p.priority,
+            correlation_id=p.correlation_id,
+            reply_to=p.reply_to,
+            expiration=p.expiration,
+            message_id=p.message_id,
+            timestamp=p.timestamp,
+            type=p.type,
+            user_id=p.user_id,
+            app_id=p.app_id,
+            cluster_id=p.cluster_id,
         )
         delivery = Delivery(method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties, body)
         with self._wake:

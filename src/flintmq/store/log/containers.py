@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flintmq.core.checksum import crc32c_of
+from flintmq.store.log.space import NO_FLOORS, Floors
+
+if TYPE_CHECKING:
+    from flintmq.clock import Clock
 
 MAGIC = b"FLNTLOG1"
 FORMAT_VERSION = 2
@@ -65,6 +70,28 @@ class ContainerHeader:
         )
         body = fields.ljust(HEADER_SIZE - 4, b"\0")
         return body + struct.pack("<I", crc32c_of(body))
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What one log of a store is, and how it is kept.
+
+    name: for texts, and of its directory in an archive; log_id, store_uuid: what headers carry; sizes in bytes; clock:
+    flintmq.clock.Clock; syncs: False for the page log; floors: what stays free of the disk when a container is made; retain_bytes,
+    retain_s: dead containers are kept readable that long; archive: directory to which each dead container is copied before its file is
+    used again or removed, None: none is.
+    """
+
+    name: str
+    log_id: int
+    store_uuid: bytes
+    container_size: int
+    clock: Clock
+    syncs: bool = True
+    floors: Floors = NO_FLOORS
+    retain_bytes: int = 0
+    retain_s: int = 0
+    archive: str | None = None
 
 
 def read_header(data: bytes) -> ContainerHeader | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from dataclasses import replace
 
 from cython import NULL, address, bint, cast, cclass, p_char, pointer
 from cython import int as c_int
@@ -68,8 +69,15 @@ from cython.cimports.libc.string import memcpy
 from flintmq.core import failpoints
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import HEADER_SIZE, TEMPORARY, ContainerHeader, container_name, in_present_format, sequence_of
-from flintmq.store.log.space import NO_FLOORS
+from flintmq.store.log.containers import (
+    HEADER_SIZE,
+    TEMPORARY,
+    ContainerHeader,
+    LogSettings,
+    container_name,
+    in_present_format,
+    sequence_of,
+)
 
 log = logging.getLogger("flintmq.store")
 
@@ -84,45 +92,26 @@ UNBOUNDED = 1 << 30
 
 @cclass
 class ManagedLog:
-    """One log of a store.
+    """One log of a store. Args: files: the file port; directory: of the containers; settings: LogSettings."""
 
-    Args: files: the file port; directory: of the containers; name: for texts; log_id, store_uuid: what headers carry; sizes in bytes;
-    syncs: False for the page log; clock: flintmq.clock.Clock; retain_bytes, retain_s: dead containers are kept readable that long;
-    archive: directory to which each dead container is copied before its file is used again or removed; None: none is.
-    """
-
-    def __cinit__(
-        self,
-        files,
-        directory,
-        name,
-        log_id,
-        store_uuid,
-        container_size,
-        buffer_size,
-        syncs,
-        clock,
-        retain_bytes=0,
-        retain_s=0,
-        archive=None,
-    ):
+    def __cinit__(self, files, directory, settings):
         self.files = files
         self.directory = directory
-        self.name = name
-        self.store_uuid = store_uuid
-        self.clock = clock
-        self.log = log_new(log_id, container_size, buffer_size, syncs)
+        self.name = settings.name
+        self.store_uuid = settings.store_uuid
+        self.clock = settings.clock
+        self.log = log_new(settings.log_id, settings.container_size, settings.container_size, settings.syncs)
         if self.log == NULL:
             raise MemoryError
         self._dead = []
         self._sealed_ms = {}
         self.ahead = 2
-        self.retain_bytes = retain_bytes
-        self.retain_ms = retain_s * 1000
+        self.retain_bytes = settings.retain_bytes
+        self.retain_ms = settings.retain_s * 1000
         self.pins = None
-        self.archive = archive
+        self.archive = settings.archive
         self._archived = set()
-        self.floors = NO_FLOORS
+        self.floors = settings.floors
         self.needed = 2
         self.tight = False
         self.most = UNBOUNDED
@@ -751,31 +740,16 @@ def clear_temporaries(files: object, directory: str) -> None:
 # --- opening: what a scan found becomes a log that is ready to append. docs/RELIABILITY.md has the rules ----------------------------
 
 
-def open_log(
-    files: object,
-    directory: str,
-    log_id: int,
-    scan: object,
-    uuid: bytes,
-    container_size: int,
-    initial: int,
-    *,
-    epoch: int,
-    clock: object,
-    floors: object,
-    keeping: tuple,
-) -> ManagedLog:
+def open_log(files: object, directory: str, scan: object, settings: LogSettings, initial: int, epoch: int) -> ManagedLog:
     """The log in `directory` as `scan` found it, or a new one: its ManagedLog, ready to append.
 
-    Args: initial: containers of a new log; floors: what stays free of the disk; keeping: retention in bytes and seconds, archive.
-    Raises: OSError, StoreError.
+    Args: settings: of which an existing log keeps its own container size; initial: containers of a new log. Raises: OSError, StoreError.
     """
-    name = directory.rpartition("/")[2]
-    if scan.container_size and scan.container_size != container_size:
-        log.warning("%s keeps its container size of %d bytes: --container-size is ignored", name, scan.container_size)
-        container_size = scan.container_size
-    managed = ManagedLog(files, directory, name, log_id, uuid, container_size, container_size, True, clock, *keeping)
-    managed.set_floors(floors)
+    if scan.container_size and scan.container_size != settings.container_size:
+        log.warning("%s keeps its container size of %d bytes: --container-size is ignored", settings.name, scan.container_size)
+        settings = replace(settings, container_size=scan.container_size)
+    container_size = settings.container_size
+    managed = ManagedLog(files, directory, settings)
     managed.set_ahead(max(2, initial))
     if not scan.container_size:
         clear_temporaries(files, directory)

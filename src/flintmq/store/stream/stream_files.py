@@ -16,6 +16,7 @@ anew at the next start, and goes on in the mark's place, with a mark.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
@@ -97,7 +98,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import STREAMS, container_name, sequence_of
+from flintmq.store.log.containers import STREAMS, LogSettings, container_name, sequence_of
 from flintmq.store.log.managed import UNBOUNDED, clear_temporaries, quarantine, repair_tail
 
 
@@ -284,12 +285,9 @@ class Stream(StreamSource):
         files: object,
         store_dir: str,
         queue_id: int,
-        store_uuid: bytes,
-        container_size: int,
-        clock: object,
+        settings: LogSettings,
         writer: LogWriter,
         shared: StreamSpace,
-        floors: object = None,
     ) -> Stream:
         """Opens the stream's log, or begins an empty one: that has no file before something is appended.
 
@@ -300,15 +298,15 @@ class Stream(StreamSource):
         made: Stream = Stream()
         memset(address(found), 0, sizeof(recovered_t))
         made.files = files
-        made.clock = clock
+        made.clock = settings.clock
         made.writer = writer
         made.shared = shared
         made.queue_id = queue_id
         made.store_dir = store_dir
         made.directory = f"{store_dir}/streams/{queue_id}"
-        scan: LogScan = LogScan(files, made.directory, STREAMS, store_uuid)
+        scan: LogScan = LogScan(files, made.directory, STREAMS, settings.store_uuid)
         names = [number for number in map(sequence_of, files.list_dir(made.directory)) if number is not None]
-        found.container_size = made._size_of(names) if names else container_size
+        found.container_size = made._size_of(names) if names else settings.container_size
         try:
             if names:
                 scan.run(_on_record, cast(p_void, address(found)))
@@ -317,12 +315,10 @@ class Stream(StreamSource):
             made.broken = True
             made.damage.append(str(error))
         made.opened_bytes = scan.bytes_read
-        size = scan.container_size or container_size
+        size = scan.container_size or settings.container_size
         if size != found.container_size and not made.broken:
             made.broken = scan.container_size != 0  # the first header lied: every LSN above is wrong
-        made.managed = ManagedLog(files, made.directory, f"streams/{queue_id}", STREAMS, store_uuid, size, size, True, clock)
-        if floors is not None:
-            made.managed.set_floors(floors)
+        made.managed = ManagedLog(files, made.directory, replace(settings, container_size=size))
         made.managed.set_ahead(0)
         made.stream = stream_new(
             queue_id,
@@ -338,7 +334,7 @@ class Stream(StreamSource):
         made.stream.refs = 1
         Py_INCREF(made)
         made.held = True
-        made.seen_ms = clock.monotonic_ns() // 1_000_000
+        made.seen_ms = settings.clock.monotonic_ns() // 1_000_000
         if made.broken:
             at_store32(address(made.stream.closed), 1)
         elif names:

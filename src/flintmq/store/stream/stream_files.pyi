@@ -1,6 +1,7 @@
 import builtins
 from typing import Any
 
+from flintmq.store.log.containers import LogSettings
 from flintmq.store.stream.stream_log import StreamSpace
 
 ESHUTDOWN: int
@@ -22,17 +23,7 @@ class Stream(StreamSource):
 
     def forget_hot(self) -> None: ...
     @staticmethod
-    def open(
-        files: Any,
-        store_dir: str,
-        queue_id: int,
-        store_uuid: builtins.bytes,
-        container_size: int,
-        clock: Any,
-        writer: Any,
-        shared: StreamSpace,
-        floors: Any = None,
-    ) -> Stream: ...
+    def open(files: Any, store_dir: str, queue_id: int, settings: LogSettings, writer: Any, shared: StreamSpace) -> Stream: ...
     def append(
         self, exchange: builtins.bytes, routing_key: builtins.bytes, header: builtins.bytes, body: builtins.bytes, flags: int = 0
     ) -> tuple[int, int]: ...

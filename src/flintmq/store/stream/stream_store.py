@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from flintmq.config import Limits
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import round_container_size, sequence_of
+from flintmq.store.log.containers import STREAMS, LogSettings, round_container_size, sequence_of
 from flintmq.store.log.space import page_floors
 from flintmq.store.stream.stream_files import ESHUTDOWN, Stream, remove_files
 from flintmq.store.stream.stream_log import StreamSpace
@@ -37,19 +36,16 @@ _QUEUE = struct.Struct("<Q")
 class StreamStore:
     """The streams of a store. Made by the store when it opens.
 
-    Args: store: the LogStore (files, directory, clock, writer, notes); known: ids of durable queues; high_water: no queue id above it was
-    ever given out; container_size: of new streams that ask for none, bytes; overlap: the file port may be called by several threads at a
-    time. Raises: StoreError for files of a queue id above high_water.
+    Args: store: the LogStore (files, directory, clock, writer, notes); options: its StoreOptions; with threads, its file port may be
+    called by several of them at a time. Raises: StoreError for files of a queue id above queue_high_water.
     """
 
-    def __init__(
-        self, store: Any, known: set[int], high_water: int, container_size: int, limits: Limits | None = None, *, overlap: bool = False
-    ) -> None:
+    def __init__(self, store: Any, options: Any) -> None:
         self._store = store
         self._files = store.files
-        self._limits = limits or Limits()
+        self._limits = options.limits
         self._directory = f"{store.directory}/streams"
-        self._container_size = container_size
+        self._container_size = options.container_size
         self._floors = page_floors(store.messages.floors)  # a stream must not take the room of records that end messages
         self._lock = threading.RLock()
         self._streams: dict[int, Stream] = {}
@@ -57,10 +53,11 @@ class StreamStore:
         self._deleted: list[Stream] = []
         self._found: dict[int, Stream] = {}  # opened at the start; nobody has asked for them yet
         self._groups: dict[int, dict[bytes, bytes]] = {}  # places that are noted
-        self._overlap = overlap
+        self._overlap = options.threads
         self.space = StreamSpace(self._limits.stream_hot_bytes, self._limits.streams_hot_bytes_max, self._limits.stream_hot_bytes_least)
-        self._clear_orphans(known, high_water)
-        if overlap:
+        known = set(options.known_queues)
+        self._clear_orphans(known, options.queue_high_water)
+        if self._overlap:
             self._open_found(known)
 
     def _clear_orphans(self, known: set[int], high_water: int) -> None:
@@ -129,17 +126,15 @@ class StreamStore:
             return found
 
     def _open(self, queue_id: int, segment_bytes: int) -> Stream:
-        return Stream.open(
-            self._files,
-            self._store.directory,
-            queue_id,
-            self._store.messages.store_uuid,
-            self._size_of(segment_bytes),
-            self._store.clock,
-            self._store.writer,
-            self.space,
-            self._floors,
+        settings = LogSettings(
+            name=f"streams/{queue_id}",
+            log_id=STREAMS,
+            store_uuid=self._store.messages.store_uuid,
+            container_size=self._size_of(segment_bytes),
+            clock=self._store.clock,
+            floors=self._floors,
         )
+        return Stream.open(self._files, self._store.directory, queue_id, settings, self._store.writer, self.space)
 
     def _size_of(self, segment_bytes: int) -> int:
         wanted = min(segment_bytes or self._container_size, self._limits.stream_container_bytes_max)
