@@ -107,13 +107,13 @@ def render(about: Record, records: list[Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Replaces what stands between the markers. Raises: ValueError when they are missing."""
-    head, found, rest = path.read_text().partition(BEGIN)
-    _, found_end, tail = rest.partition(END)
+    head, found, rest = path.read_text().partition(begin)
+    _, found_end, tail = rest.partition(end)
     if not found or not found_end:
-        raise ValueError(f"{path.name} has no {BEGIN} ... {END}")
-    path.write_text(f"{head}{BEGIN}\n{text}{END}{tail}")
+        raise ValueError(f"{path.name} has no {begin} ... {end}")
+    path.write_text(f"{head}{begin}\n{text}{end}{tail}")
 
 
 def parse() -> argparse.Namespace:
@@ -132,6 +132,10 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
+    if "--kafka" in sys.argv[1:]:
+        from bench import pipeline_kafka
+
+        return pipeline_kafka.main([one for one in sys.argv[1:] if one != "--kafka"], write)
     options = parse()
     RESULTS.mkdir(parents=True, exist_ok=True)
     if options.table:

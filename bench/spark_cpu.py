@@ -148,7 +148,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     if options.columns:
         source["columns"] = options.columns
     with bench.broker():
-        warm = bench.fill(4 * options.batch, "w", options.size)
+        warm = bench.fill(min(4 * options.batch, options.messages), "w", options.size)
         queue = bench.fill(options.messages, "f", options.size)
         run_now(bench.stream(warm, **source), bench.folder("warm"), bench.folder("cp"))
         target = bench.folder("out")
@@ -172,7 +172,7 @@ def told(name: str, options: argparse.Namespace, parts: Parts, batches: list[dic
         "cpu_s_per_m": {part: round(value / millions, 2) for part, value in seconds.items()},
         "all": round(sum(seconds.values()) / millions, 2),
         "steady": round(steady_rate(batches)),
-        "ms": {phase: statistics.median(each["durationMs"].get(phase, 0) for each in batches[1:]) for phase in sorted(phases)},
+        "ms": {phase: statistics.median(each["durationMs"].get(phase, 0) for each in batches[1:] or batches) for phase in sorted(phases)},
         "memory_mib": memory(jvm),
     }
 
@@ -181,7 +181,7 @@ def measure_kafka(bench: Bench, options: argparse.Namespace, where: Path) -> dic
     """The same round with Kafka: its topic of two partitions into Parquet, through Spark's own connector."""
     scratch = bench.folder("kafka")
     with kafka.kafka(where, scratch) as server:
-        server.fill("warm", 4 * options.batch, options.size)
+        server.fill("warm", min(4 * options.batch, options.messages), options.size)
         server.fill("full", options.messages, options.size)
         run_now(server.stream(bench.spark, "warm", options.batch), bench.folder("warm"), bench.folder("cp"))
         target = bench.folder("out")
