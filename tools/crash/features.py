@@ -45,6 +45,8 @@ KEY = b"k"
 KEYS = ("a", "b", "c")
 RING_MOST, RING_LEVELS = 4, 3
 NOTE_LETTERS = 17
+# of flushes and maintenance until a batch is durable: messages may be larger than the smallest container
+ROUNDS_MAX = 200
 NESTED_STEPS, NESTED_IMAGES = 6, 2
 FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring", "group", "count")
 STEPS = (
@@ -253,7 +255,7 @@ class Recording:
             self.begins(fact.moved)
         done: list[bool] = []
         firing.decide(lambda: done.append(True))
-        for _ in range(24):
+        for _ in range(ROUNDS_MAX):
             if firing.is_durable():
                 break
             self.life.store.flush()
