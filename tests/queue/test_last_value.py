@@ -18,6 +18,7 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.last_value import last_value_count, new_last_value
 from flintmq.testing.broker import Broker
 from tests.support.broker import Broker as Process
+from tests.support.broker import wait_until
 from tests.support.effort import tries
 from tests.support.inprocess import connect, heap_of_others, start
 from tests.support.rawamqp import RawChannel
@@ -202,6 +203,26 @@ def test_with_transactions_confirms_and_selectors(start: Callable[..., Any], con
     ch.wait_ready("q", 2)
     ch.consume("q", "c", arguments={"x-filter-jms-selector": "k = 'b'"})
     assert ch.deliveries(1)[0].body == b"4"
+
+
+@pytest.mark.parametrize("arguments", [{"x-delayed-retry-min": 3_600_000}, {"x-delivery-limit": 0}])
+def test_what_was_replaced_ends_when_it_comes_back_whatever_waits_for_others(
+    start: Callable[..., Any], connect: Callable[..., Any], arguments: dict[str, int]
+) -> None:
+    """Neither a back-off nor the dead-letter exchange of a delivery limit gets a message that has a newer one. Found by `make model`."""
+    broker = start()
+    ch = connect(broker).channel()
+    ch.queue("dead")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    ch.queue("q", arguments={"x-last-value-key": "k"} | letters | arguments)
+    put(ch, ("a", b"1"), ("a2", b"2"))
+    held = ch.call("basic.get", queue="q")
+    put(ch, ("a", b"3"))
+    ch.send("basic.nack", delivery_tag=held.delivery_tag, requeue=True)
+    core = broker.node.broker.vhosts["/"].queues["q"].core
+    wait_until(lambda: core.unacked_count() == 0)
+    assert drain(ch) == [b"2", b"3"]
+    assert ch.call("basic.get", queue="dead").name == "basic.get-empty"
 
 
 def test_a_restart_knows_the_values_and_ends_what_a_crash_left(

@@ -323,6 +323,9 @@ class Run:
     def counts(self) -> tuple[int, ...]:
         vhost = self.site.broker.node.broker.vhosts["/"]
         core, dead = vhost.queues[self.name].core, vhost.queues[self.dead].core
+        waiting = self.site.broker.node.broker.retries.waiting(core.queue_id)
+        if core.returned_count or waiting != len(self.model.waits):
+            return ()  # the clock must not move before the broker has taken note of what came back
         return core.ready_count(), core.unacked_count(), dead.ready_count(), vhost.schedule.core.ready_count() if vhost.schedule else 0
 
     def settle(self) -> None:

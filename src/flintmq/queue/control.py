@@ -8,7 +8,6 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uchar
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
     content_body,
@@ -44,6 +43,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_hold_at,
     queue_housekeeping,
     queue_is_deleted,
+    queue_keep,
     queue_mark_deleted,
     queue_new,
     queue_next_available,
@@ -189,15 +189,15 @@ class QueueHandle:
     def attach_log(self, log: LogPort) -> None:
         """Logs persistent messages from now on, while the queue is durable."""
         self.log = log
-        # queue_t keeps a plain pointer; routes, consumers and unacked deliveries may keep queue_t longer than this handle lives, and the
-        # cycle collector frees log and handle in any order: a log that has queues is never freed.
-        Py_INCREF(log)
         queue_set_ports(self.queue, address(log.port))
+        # Routes, consumers and unacked deliveries may keep queue_t longer than this handle lives, and the cycle collector frees log and
+        # handle in any order. It does not see this reference: a log that still leads to its queues is never freed (LogStore.close).
+        queue_keep(address(self.queue.port_owner), log)
 
     def watch(self, due: DueIndex) -> None:
         """Tells `due` from now on when it has something to do. Once, before the queue is used."""
-        Py_INCREF(due)  # as with a log: queue_t keeps a plain pointer, and may live longer than all handles
         self.queue.due = address(due.index)
+        queue_keep(address(self.queue.due_owner), due)  # as with a log
 
     @property
     def consumer_timeout_ms(self) -> int:

@@ -47,7 +47,7 @@ class DueIndex:
         self.index.soon = NULL
         self.index.context = NULL
         spin_unlock(address(self.index.lock))
-        # Queues keep the index for ever (QueueHandle.watch); it must not keep them, nor through its clock the whole broker.
+        # Queues keep the index, unseen by the cycle collector (QueueHandle.watch): it must not keep them, nor through its clock the broker.
         self.clock = None
         self.take_due()
         self.take_worked()

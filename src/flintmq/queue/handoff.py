@@ -271,7 +271,7 @@ class SharedPort(LogPort):
         self.port.sweep = _swept
 
     def __dealloc__(self):
-        # Only a port that no queue was attached to: LogPort's are never freed otherwise.
+        # No queue is left that it was attached to.
         block: pointer[item_block_t]
         memory_add(MEMORY_ENTRIES, -cast(int64_t, self.handoff.block_count * sizeof(item_block_t)))
         while self.handoff.first != NULL:

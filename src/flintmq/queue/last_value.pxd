@@ -5,7 +5,7 @@ from flintmq.queue.types cimport values_t
 
 cdef struct last_value_t:       # list_t.kind of such a queue
     uint32_t lock               # of the maps
-    void *log                   # the LogPort, which lives as long as the process; NULL: in memory only
+    void *log                   # the LogPort, which the queue keeps (port_owner); NULL: in memory only
     values_t values
     uint64_t most               # values
     map64_t replaced            # positions of entries that are to end when they come back

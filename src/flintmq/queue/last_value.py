@@ -21,10 +21,9 @@ import logging
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
-from cython.cimports.flintmq.core.hash64 import map64_count, map64_remove
+from cython.cimports.flintmq.core.hash64 import map64_count, map64_get, map64_remove
 from cython.cimports.flintmq.queue.control import QueueHandle, queue_message
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.list_kinds import LIST_STANDARD
@@ -233,7 +232,6 @@ def new_last_value(queue_id: int, header: bytes, log: object, durable: bool, mos
     handle.set_durable(durable)
     if log is not None:
         handle.attach_log(log)
-        Py_INCREF(log)  # as attach_log does
         kind.log = cast(p_void, log)
     _ops.compare = handle.queue.entries.ops.compare
     _ops.priorities = handle.queue.entries.ops.priorities
@@ -258,6 +256,20 @@ def restore_last_values(handle: QueueHandle) -> int:
             ended += 1
         position = queue_next_available(handle.queue, position + 1)
     return ended
+
+
+def last_value_replaced(handle: QueueHandle, position: int) -> bool:
+    kind: pointer[last_value_t]
+    place: uint64_t = position
+    value: uint64_t = 0
+    replaced: bint
+    if handle.queue.entries.ops != address(_ops):
+        return False
+    kind = cast(pointer[last_value_t], handle.queue.entries.kind)
+    spin_lock(address(kind.lock))
+    replaced = map64_get(address(kind.replaced), place, address(value))
+    spin_unlock(address(kind.lock))
+    return replaced
 
 
 def last_value_count(handle: QueueHandle) -> int:

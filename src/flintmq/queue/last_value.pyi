@@ -11,5 +11,8 @@ def restore_last_values(handle: QueueHandle) -> int:
     """Takes note of the entries that are there after a restart, before anybody consumes or publishes, and ends those that a crash kept
     from being replaced. Reads what is not in memory. Returns how many ended. O(entries)."""
 
+def last_value_replaced(handle: QueueHandle, position: int) -> bool:
+    """Whether an entry that is held was replaced, so that it ends when it comes back. False for a queue of another kind."""
+
 def last_value_count(handle: QueueHandle) -> int:
     """Values that the queue knows, those of entries that are gone included until they are passed over."""

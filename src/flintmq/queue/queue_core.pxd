@@ -38,8 +38,10 @@ cdef bint queue_is_deleted(queue_t *queue) noexcept nogil
 cdef uint64_t queue_get_id(queue_t *queue) noexcept nogil
 cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil
 cdef bint queue_is_durable(queue_t *queue) noexcept nogil
-# NULL: in memory only. The port must outlive the queue; set it before anyone uses the queue.
+# NULL: in memory only. The port must outlive the queue (port_owner); set it before anyone uses the queue.
 cdef void queue_set_ports(queue_t *queue, log_port_t *port) noexcept nogil
+# `place`, port_owner or due_owner of a queue, refers to `owner` from now on and no more to what it referred to; None: to nothing. With the GIL.
+cdef void queue_keep(void **place, object owner)
 # Makes it another kind of queue (queue_ops_t), its entry list closed. Before anyone uses it; `ops` lives as long as the process.
 cdef void queue_set_ops(queue_t *queue, queue_ops_t *ops, void *context) noexcept nogil
 

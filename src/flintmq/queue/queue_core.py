@@ -8,7 +8,8 @@ I2  For every acquiring consumer, each available entry it wants is at or after m
 I3  Lost wake-up guard: a thread makes an entry available under list_t.lock and reads list_t.wanted there; a consumer that goes idle counts
     itself in `wanted`, passes through list_t.lock, and looks again.
 I4  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
-I5  A queue or a consumer that gives up a reference had one.
+I5  A queue or a consumer that gives up a reference had one. The last one takes the GIL when the queue has a log or an index: nobody
+    gives up a queue under a lock.
 
 Lock order: log_lock; send_lock or puller.lock; manager lock; list lock. An offer only tries send_lock, so it may hold the manager
 lock then. Ports run without list, manager and consumer locks, except notify_work (manager lock) and the content port (send_lock).
@@ -16,8 +17,9 @@ lock then. Ports run without list, manager and consumer locks, except notify_wor
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
+from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_cas64,
@@ -131,7 +133,28 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         groups_free(queue.message_groups)
         once_free(queue.once)
         queue_free_returns(queue)
+        if queue.port_owner != NULL or queue.due_owner != NULL:
+            _let_owners_go(queue)
         free(queue)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _let_owners_go(queue: pointer[queue_t]) -> void:
+    with gil:
+        queue_keep(address(queue.port_owner), None)
+        queue_keep(address(queue.due_owner), None)
+
+
+def queue_keep(place: pointer[p_void], owner: object) -> void:
+    before: p_void = place[0]
+    place[0] = NULL
+    if owner is not None:
+        Py_INCREF(owner)
+        place[0] = cast(p_void, owner)
+    if before != NULL:
+        Py_DECREF(cast(object, before))
 
 
 def queue_mark_deleted(queue: pointer[queue_t]) -> void:

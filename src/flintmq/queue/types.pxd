@@ -581,12 +581,12 @@ cdef struct queue_t:
     uint32_t durable
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
-    log_port_t *port            # NULL: in memory only. Lives as long as the process
+    log_port_t *port            # NULL: in memory only. port_owner's
     queue_ops_t *ops            # NULL: an ordinary queue. Set before anyone uses the queue
     void *ops_context
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock
-    due_index_t *due            # NULL: nobody looks after it but who calls its housekeeping
+    due_index_t *due            # NULL: nobody looks after it but who calls its housekeeping. due_owner's
     queue_t *due_next           # links of the index's lists
     queue_t *worked_next
     queue_t *over_next
@@ -610,3 +610,5 @@ cdef struct queue_t:
     uint64_t over_taken         # entries that had been taken from it then
     message_groups_t *message_groups  # NULL: it has none. Set before anyone uses the queue
     once_t *once                # x-message-deduplication (deduplication.pxd); NULL: not asked for. Set before anyone uses the queue
+    void *port_owner            # the LogPort and the DueIndex: references that end with the queue, whoever has it last; NULL: none
+    void *due_owner

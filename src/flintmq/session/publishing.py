@@ -21,6 +21,7 @@ from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
+from flintmq.queue.last_value import last_value_replaced
 from flintmq.routing.exchange import erlang_term
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import scheduled_publish, shared_queues
@@ -500,11 +501,13 @@ def _enforce(broker: Broker, queue: Any) -> bool:
 
 def count_returns(broker: Broker, queue: Any) -> None:
     """What came back to a queue that counts deliveries: the counts of logged entries are noted; who came back once too often is
-    dead-lettered, or dropped; who has to wait before its next delivery does so. Any thread."""
+    dead-lettered, or dropped; who has to wait before its next delivery does so. What was replaced meanwhile ends. Any thread."""
     core = queue.core
     while core.returned_count:
         for position, count, over, logged, delayed in core.take_returns(RETURNS_AT_ONCE):
-            if not over:
+            if (over or delayed) and last_value_replaced(core, position):
+                core.settle_held(position, DequeueReason.DROP, False)
+            elif not over:
                 if queue.policy.is_shared:
                     if broker.shared is not None:
                         broker.shared.note_count(queue.queue_id, position, count)

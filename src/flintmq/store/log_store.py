@@ -507,6 +507,11 @@ class LogStore(LogPort):
             if managed is not None:
                 managed.close()
         self.files.close(self.lock_file)
+        # Queues keep their log, unseen by the cycle collector (QueueHandle.attach_log): it must not lead to them, nor to the broker.
+        self.queues.clear()
+        nobody: object = None
+        self.on_failure = nobody
+        self.logs.waiting.clear()
 
     def _write_rest(self):
         """Writes all that is buffered; containers are made as far as the disk has room. False: it is full or has failed. What is left

@@ -449,8 +449,9 @@ class ManagedLog:
         self.pins = pins
 
     def close(self) -> None:
-        """Closes every descriptor."""
+        """Closes every descriptor, and forgets who reads: a closed log leads to nobody (LogStore.close)."""
         i: uint32_t
+        self.pins = None
         for i in range(self.log.container_count):
             if self.log.containers[i].fd >= 0:
                 self.files.close(self.log.containers[i].fd)
