@@ -39,6 +39,7 @@ MIXES = {
     "poison_suspend": "fail suspend again",
     "retire": "retire park",
     "retire_times": "retire park times fail suspend",
+    "retire_late": "retire again long small",
     "close": "close park times again",
     "close_retire": "close retire fail hand",
     "hand": "hand park small",

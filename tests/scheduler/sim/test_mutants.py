@@ -22,6 +22,7 @@ NAMED = {
     "wake of the oldest left out": ("actor.actor_wake_next", "store", "skipped", ("wake_next", "next_times")),
     "expired without the lock": ("deadlines._fire", "lock", "skipped", ("wake_times", "all")),
     "retired over a schedule": ("actor_table._close_idle", "cas", "forced", ("retire", "retire_times", "memory_retire")),
+    "retired over a late schedule": ("actor_table._close_idle", "cas", "torn", ("retire_late",)),
     "references not counted": ("actor.actor_incref", "add", "skipped", ("retire", "all")),
     "a figure not atomic": ("worker._park", "add", "torn", ("wake", "wake_times", "all")),
 }
