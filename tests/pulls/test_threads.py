@@ -93,12 +93,13 @@ def test_every_message_is_pulled_once_and_no_wake_is_lost() -> None:
 def test_a_pull_that_is_cancelled_while_it_is_looked_at_does_not_wait_on() -> None:
     """No message ever comes: each cancelled pull is answered all the same, long before its hold is over.
 
-    How many of them a worker looks at just then is up to the machine: with one free processor it may be none.
+    With one processor for all threads a worker hardly ever looks at one just then.
     """
     rig = _threaded()
     queue = rig.queue()
     looked_at = 0
-    end_s = time.monotonic() + 5
+    alone = len(os.sched_getaffinity(0)) == 1
+    end_s = time.monotonic() + 60
     for n in itertools.count():
         pull = rig.pull(queue, "g", hold_s=60)
         if n % 2:
@@ -109,8 +110,9 @@ def test_a_pull_that_is_cancelled_while_it_is_looked_at_does_not_wait_on() -> No
         assert rig.answers.wait(WAIT_MS)
         assert rig.answers.take() == [pull]
         assert pull.outcome == INVALID
-        if looked_at == 20 or (looked_at and n > 10_000) or time.monotonic() > end_s:
+        if looked_at == 20 or (n > 10_000 and (looked_at or alone)) or time.monotonic() > end_s:
             break
+    assert looked_at or alone, "nothing was tried"
     rig.close()
 
 

@@ -1,4 +1,4 @@
-# A hash with a secret key for caches whose keys come from peers: a multiplication of 128 bits for each 16 bytes, much less than SipHash takes.
+# A hash with a secret key for caches whose keys come from peers: a multiplication of 128 bits for each 16 bytes.
 # Nobody who does not know the key can compute what collides, but no proof says so for a peer who measures times: a table that uses it drops what
 # it has and takes another key when a chain becomes longer than chance allows. Tables that can't do that take siphash.pxd.
 # Source: Wang Yi, "wyhash" (2019), with all its constants secret; Go hashes the keys of maps in this way where it has no AES instructions.

@@ -362,10 +362,10 @@ class Broker:
     def _elsewhere_deleted(self, queue: Queue) -> None:
         """The messages of a stream, or of a shared queue, end where they are."""
         queue_id = queue.queue_id
-        queue.core.owner = None
         if queue.policy.is_shared:
             if self.shared is not None:
                 self.shared.delete(queue_id)
+            queue.core.owner = None
             sweeps.run(self, queue.core, True, _swept)
             return
         if self.streams is not None:
@@ -373,6 +373,7 @@ class Broker:
         if self.branch_queues is not None and self.branch_queues.take_logged(queue_id):
             assert self.transactions is not None and self.log is not None
             self.transactions.queue_deleted(queue_id, partial(self.log.drop_queue, queue_id))
+        queue.core.owner = None
 
     def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
         """Cancels the consumers of a deleted queue, in slices."""
