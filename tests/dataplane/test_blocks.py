@@ -197,6 +197,32 @@ def test_options_that_there_are_not_are_refused(rig: Rig, name: str, value: obje
 # --- refusals ---------------------------------------------------------------------------------------------------------------
 
 
+def test_topic_permissions_hold_for_stages_too(rig: Rig) -> None:
+    """The routing key of each message is asked for, of a topic exchange, as over AMQP: also where the unroutable go."""
+    exchange(rig, "t", "topic")
+    exchange(rig, "free", "topic")
+    exchange(rig, "d")
+    for name in ("t", "free"):
+        bind(rig, "q", name, "#")
+    rig.user_with("eve", write=".*")
+    rig.node.permissions.set_topic("eve", "/", "t", "^mine[.]", ".*")
+    rig.node.permissions.set_topic("eve", "/", "d", "^mine[.]", ".*")
+    rig.broker.vhosts["/"].set_keyed(["t", "d"])
+    rig.user = "eve"
+    staged = Staged(rig, unroutable="exchange:t")
+    staged.block(block("a", "b"), ["t", "mine.x"])
+    staged.block(block("c"), ["free", "other"])
+    staged.block(block("d"), ["d", "mine.y"])
+    assert staged.refused(block("e"), ["t", "mine.x"], ["t", "other"]) == "FORBIDDEN"
+    staged.fails()
+    elsewhere = Staged(rig, unroutable="exchange:t")
+    assert elsewhere.refused(block("f"), ["d", "other"]) == "FORBIDDEN", "it would reach `t` with a key that is not hers"
+    assert Staged(rig, unroutable="drop").block(block("g"), ["d", "other"])["count"] == 1, "a direct exchange has no topics"
+    rig.user = "guest"
+    assert Staged(rig).block(block("h"), ["t", "other"])["count"] == 1
+    assert rig.bodies("q") == []
+
+
 def test_a_refused_block_fails_its_stage(rig: Rig) -> None:
     exchange(rig, "inner", internal=True)
     for routes, code in (([["none", "q"]], "NOT_FOUND"), ([["inner", "q"]], "FORBIDDEN")):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.dataplane.shared import NOTE_SUBSCRIPTION
+from flintmq.dataplane.shared import NOTE_SUBSCRIPTION, Caller
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid
@@ -385,6 +385,32 @@ def test_queues_of_a_pattern_come_and_go_between_sets_by_the_rights_of_the_reade
         again.call("sub.acquire", **reader, seq=4)
         again.user_with("eve", read="^none$")
         assert again.code("sub.plan", **reader, seq=4) == "FORBIDDEN", "what a set holds is hers only while she may read it"
+
+
+def test_a_look_of_another_user_does_not_choose_what_the_reader_takes(rig: Rig) -> None:
+    """guest, who may read all, looks at the subscription while eve waits for messages: what eve gets is still what she may read."""
+    rig.declare("o.a", "secret")
+    rig.user_with("eve", read="^o[.]")
+    rig.user = "eve"
+    opened = rig.call("sub.open", name="p", pattern="*")
+    reader = {key: opened[key] for key in ("sub_id", "epoch")}
+    subscriptions = rig.service.subscriptions
+    took: list[list[str]] = []
+    acquire = subscriptions._acquire
+
+    def acquired(found: Any, *others: Any) -> Any:
+        took.append(list(found.queues))
+        if len(took) == 1:  # guest's look comes between two looks of eve's wait
+            guest = Caller("guest", "/")
+            subscriptions._look(guest, found)
+            assert found.queues == ["o.a", "q", "secret"]
+            rig.put("secret", "not hers")
+        return acquire(found, *others) if len(took) > 1 else None
+
+    subscriptions._acquire = acquired  # type: ignore[method-assign]
+    assert rig.call("sub.acquire", **reader, seq=1, max_wait_ms=200)["count"] == 0
+    assert len(took) > 1 and set(map(tuple, took)) == {("o.a",)}
+    assert rig.bodies("secret") == ["not hers"]
 
 
 def test_a_pattern_reads_a_bounded_number_of_queues_and_says_so(tmp_path: Path) -> None:

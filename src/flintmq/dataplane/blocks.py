@@ -131,7 +131,7 @@ class Router:
 
     def _way(self, exchange: bytes, key: bytes) -> _Way:
         name = exchange.decode("utf-8", "surrogateescape")
-        self._may_publish(name)
+        self._may_publish(name, key)
         if not self._vhost.route_is_cacheable(name):
             return _Way(name, key, False, False, [])
         queues = self._queues(name, [key], {})
@@ -141,8 +141,10 @@ class Router:
         limited = any(queue.core.destination_flags & REFUSING for queue in queues)
         return _Way(name, key, True, not limited, queues, redirected and bool(queues))
 
-    def _may_publish(self, exchange: str) -> None:
+    def _may_publish(self, exchange: str, key: bytes) -> None:
+        """Of topic permissions the message's own routing key is asked for, not those of CC and BCC: as over AMQP."""
         self._plane.authorize(self._caller, Verb.WRITE, "exchange", [exchange])
+        self._plane.authorize_topic(self._caller, exchange, key)
         try:
             self._vhost.check_publish(exchange)
         except PeerError as error:
@@ -167,7 +169,7 @@ class Router:
     def _other(self, elsewhere: Elsewhere, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
         if not elsewhere.exchange:
             return []
-        self._may_publish(elsewhere.exchange)
+        self._may_publish(elsewhere.exchange, keys[0])
         return self._queues(elsewhere.exchange, keys, headers)
 
     def _look(self, way: _Way, header: bytes, flags: int, counts: Counts) -> tuple[list[Any], list[bytes], bytes | None]:

@@ -146,6 +146,7 @@ class Subscriptions:
         if mode == "create" and pattern is None and queues is None:
             raise Refused("BAD_ARGUMENT", "sub.open: queues is missing")
         wanted = (pattern, queues)
+        self._plane.check_grants(caller, Verb.READ)
         while True:
             with self._lock:
                 found = self._by_name.get((caller.vhost, name)) if identity is None else self._by_id.get(identity)
@@ -161,6 +162,7 @@ class Subscriptions:
             with found.lock:
                 if found.deleted:
                     continue
+                self._check_control(caller, found)
                 if mode == "create" and fresh != "continue":
                     self._check_same(found, wanted)
                 changes = self._changed(caller, found, wanted)
@@ -216,7 +218,7 @@ class Subscriptions:
             pattern, queues = found.pattern, found.queues
         if pattern is not None:
             names, found.left_out = chosen(self._plane, caller, pattern, found.queues)
-            found.looked = (self._plane.clock.monotonic_ns(), caller.user)
+            found.looked = (self._plane.clock.monotonic_ns(), self._plane.identity(caller))
             return {"pattern": pattern, "queues": names}
         names = queues or []
         checked(self._plane, caller, names, found.queues)
@@ -307,6 +309,7 @@ class Subscriptions:
                         raise lost(found, seq)
                     log.warning("subscription %s: set %d (%d messages) goes back to its queues", found.name, seq, held.count)
                     self._roll_back(found, held)
+                self._look(caller, found)  # under this lock: another caller's look may have chosen names that this one may not read
                 self._keep_queues(found)
                 held = self._acquire(found, seq, messages, size)
                 if held is not None:
@@ -426,8 +429,8 @@ class Subscriptions:
         arguments.done()
         with self._lock:
             found = [one for one in self._by_name.values() if one.vhost == caller.vhost]
-        readable = (one for one in sorted(found, key=lambda one: one.name) if self._plane.may_read(caller, one.queues))
-        return {"subscriptions": [self._status(one) for one in readable]}
+        shown = (one for one in sorted(found, key=lambda one: one.name) if self._may_see(caller, one))
+        return {"subscriptions": [self._status(one) for one in shown]}
 
     def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.status."""
@@ -573,34 +576,70 @@ class Subscriptions:
 
     def _authorize(self, caller: Caller, found: Subscription) -> None:
         """Every queue that is read, and those of which a set holds messages. Raises: Refused FORBIDDEN."""
-        plane, held = self._plane, found.prepared
+        plane = self._plane
         if found.pattern is None:
             plane.authorize(caller, Verb.READ, "queue", found.queues)
         else:
-            self._look(caller, found)
             plane.check_grants(caller, Verb.READ)
+            self._check_control(caller, found)
+            self._look(caller, found)
+        self._authorize_held(caller, found)
+
+    def _authorize_held(self, caller: Caller, found: Subscription) -> None:
+        held = found.prepared
         if held is not None:
-            there = plane.broker.queues
-            plane.authorize(caller, Verb.READ, "queue", [held.names[run.queue_id] for run in held.runs if run.queue_id in there])
+            there = self._plane.broker.queues
+            names = [held.names[run.queue_id] for run in held.runs if run.queue_id in there]
+            self._plane.authorize(caller, Verb.READ, "queue", names)
+
+    def _check_control(self, caller: Caller, found: Subscription) -> None:
+        """Before anything is asked of a subscription, or its queues are chosen anew: its owner may, and whoever may read all that it reads
+        and holds. Who may read one queue, or none that matches, could else take a pattern, or a name, from its reader.
+
+        Raises: Refused FORBIDDEN.
+        """
+        if found.user in ("", caller.user):
+            return
+        names = self._read_by_owner(found)
+        if not names and not self._plane.is_administrator(caller):
+            raise Refused("FORBIDDEN", f"subscription '{found.name}' belongs to user '{found.user}', and reads no queue now")
+        self._plane.authorize(caller, Verb.READ, "queue", names)
+        self._authorize_held(caller, found)
+
+    def _read_by_owner(self, found: Subscription) -> list[str]:
+        """The queues that it reads; of a pattern at which nobody looked since the start, those that its owner would read."""
+        if found.pattern is None or found.queues:
+            return found.queues
+        try:
+            return chosen(self._plane, Caller(found.user, found.vhost), found.pattern, ())[0]
+        except Refused:  # the owner is gone, or may not open the virtual host any more
+            return []
+
+    def _may_see(self, caller: Caller, found: Subscription) -> bool:
+        if found.pattern is not None and found.user in ("", caller.user):
+            return True
+        names = self._read_by_owner(found)
+        return bool(names) and self._plane.may_read(caller, names)
 
     def _look(self, caller: Caller, found: Subscription) -> None:
-        """The queues of a pattern come and go between sets."""
-        now, looked = self._plane.clock.monotonic_ns(), found.looked
-        if looked is not None and looked[1] == caller.user and now - looked[0] < self._plane.limits.subscription_look_ms * 1_000_000:
+        """The queues of a pattern come and go between sets; those of names are what they are."""
+        if found.pattern is None:
+            return
+        now, looked, who = self._plane.clock.monotonic_ns(), found.looked, self._plane.identity(caller)
+        if looked is not None and looked[1] == who and now - looked[0] < self._plane.limits.subscription_look_ms * 1_000_000:
             return
         with found.lock:
-            assert found.pattern is not None
             names, left_out = chosen(self._plane, caller, found.pattern, found.queues)
             if left_out > found.left_out:
                 log.warning("subscription %s: %d queues more match '%s' than are read", found.name, left_out, found.pattern)
-            found.queues, found.left_out, found.looked = names, left_out, (now, caller.user)
+            found.queues, found.left_out, found.looked = names, left_out, (now, who)
 
     def _named(self, caller: Caller, name: str) -> Subscription:
         with self._lock:
             found = self._by_name.get((caller.vhost, name))
         if found is None:
             raise unknown(caller, name)
-        self._plane.authorize(caller, Verb.READ, "queue", found.queues)
+        self._authorize(caller, found)
         return found
 
     def _subject(self, caller: Caller, arguments: Arguments) -> tuple[Subscription, int, int]:

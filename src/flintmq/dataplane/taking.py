@@ -35,7 +35,7 @@ class Subscription:
     prepared: MessageSet | None = None
     pattern: str | None = None
     # the last look at a pattern's queues: monotonic ns, for whom, and how many match beyond the limit
-    looked: tuple[int, str] | None = None
+    looked: tuple[int, tuple[str, int]] | None = None
     left_out: int = 0
     user: str = ""  # who made it; "": it was made before that was noted
     deleted: bool = False
