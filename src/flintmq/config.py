@@ -459,6 +459,8 @@ class Limits:
     acquire_wait_ms_max: int = 5_000
     # slices of a set or of a browse; more are refused with BAD_ARGUMENT
     slices_max: int = 4_096
+    # parts of a range of a stream by key; more are refused with BAD_ARGUMENT. Each part's reader goes through the whole range
+    key_slices_max: int = 256
     # scopes of queries: of the node, of one virtual host, of one user; for one more the longest unused one (of the node, vhost, user) is
     # forgotten if that is long ago, else it is refused with LIMIT
     scopes_max: int = 10_000

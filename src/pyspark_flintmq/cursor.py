@@ -38,6 +38,8 @@ def are_streams(options: QueueOptions, connect: Callable[[], Any]) -> bool:
     Raises: SourceError OPTION_VALUE: options of the other kind, queues of both kinds; UNREACHABLE.
     """
     if options.pattern:
+        if options.key:
+            raise keys_of_queues(options)
         return False  # the subscription refuses streams by name
     with options.connection.errors():
         plane = connect()
@@ -55,9 +57,21 @@ def are_streams(options: QueueOptions, connect: Callable[[], Any]) -> bool:
             raise SourceError("OPTION_VALUE", f"option '{which}Offsets': {options.what} is a stream: give an offset or a time, not an LSN")
         if kind == "offset" and not streams:
             raise SourceError("OPTION_VALUE", f"option '{which}Offsets': {options.what} is no stream: it has no offsets")
+    if options.key and not streams:
+        raise keys_of_queues(options)
     for name in sorted(options.given & _QUEUES_ONLY.keys()) if streams else ():
         raise SourceError("OPTION_VALUE", f"option '{name}': {options.what} is a stream; {_QUEUES_ONLY[name]}")
     return bool(streams)
+
+
+def keys_of_queues(options: QueueOptions) -> SourceError:
+    """The error for partitions by key of what is no stream."""
+    names = " and ".join(f"'{name}'" for name in ("partitions", "keyColumn") if name.lower() in options.given)
+    return SourceError(
+        "OPTION_VALUE",
+        f"option {names}: {options.what} is no stream, whose messages alone are read by key. Use 'minPartitions', and "
+        "repartition(n, 'routing_key').sortWithinPartitions('queue', 'position') where a key's messages belong together",
+    )
 
 
 def _is_stream(plane: Any, queue: str) -> bool:
@@ -81,9 +95,9 @@ def lost(what: str, text: str) -> SourceError:
 
 
 def note_missing(ticket: str, rows: int) -> None:
-    """Logs how many messages of a tolerant ticket could not be read: offsets have no gaps."""
+    """Logs how many messages of a tolerant ticket could not be read: offsets have no gaps. Of parts by key the service logs it."""
     asked = json.loads(ticket)
-    if asked.get("kind") == "stream" and asked.get("tolerant"):
+    if asked.get("kind") == "stream" and asked.get("tolerant") and "key" not in asked:
         missing = asked["end_offset"] - asked["first_offset"] - rows
         if missing:
             log.warning(
@@ -185,7 +199,8 @@ class Cursor:
                 stream=ends[name]["stream"],
                 offset=begins[name]["offset"],
                 end=ends[name]["offset"],
-                slices=max(1, round(self._options.partitions * count / total)),
+                slices=self._options.partitions if self._options.key else max(1, round(self._options.partitions * count / total)),
+                key=self._options.key or None,
                 tolerant=not self._options.fail_on_loss,
                 release=self._pins.get(name),
             )

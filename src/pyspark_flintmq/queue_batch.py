@@ -99,8 +99,8 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
             if self._options.limit:
                 last = min(last, first + left)
             if first < last:
-                slices = self._options.partitions
-                tickets += plane.action("stream.plan", queue=name, stream=stream, offset=first, end=last, slices=slices)["tickets"]
+                cut = {"slices": self._options.partitions} | ({"key": self._options.key} if self._options.key else {})
+                tickets += plane.action("stream.plan", queue=name, stream=stream, offset=first, end=last, **cut)["tickets"]
                 left -= last - first
         return tickets
 

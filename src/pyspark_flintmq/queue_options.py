@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from flintmq.arrow.schema import key_column
 from pyspark_flintmq.connection import CONNECTION_OPTIONS, Connection, in_range, true_or_false, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import TABLE_OPTIONS, Table
@@ -25,10 +26,12 @@ MAX_MESSAGES_LIMIT = 10_000_000
 QUEUES_MAX = 256
 # As many slices as the broker cuts a set into.
 PARTITIONS_MAX = 4_096
+# As many parts by key as the broker makes of a stream's range (key_slices_max).
+KEY_PARTITIONS_MAX = 256
 # Microseconds of 9999-12-31, the last day Spark can show.
 _LAST_MICROSECOND = 253_402_300_799_999_999
 
-_COMMON = ("transport", "queue", "queues", "queuePattern", "minPartitions")
+_COMMON = ("transport", "queue", "queues", "queuePattern", "minPartitions", "partitions", "keyColumn")
 STREAM_OPTIONS = (
     "subscription",
     "startingOffsets",
@@ -81,6 +84,8 @@ class QueueOptions:
     max_delay_s: float = 900.0
     # Spark partitions per micro-batch or per batch read, 1..4,096; never more than messages
     partitions: int = 2
+    # column of the key: each key's messages are in one partition, of exactly so many; streams only. Empty: partitions are ranges of offsets
+    key: str = ""
     # fail | redeliver: what to do when a new checkpoint finds a batch that an older checkpoint may have processed
     on_lost: str = "fail"
     # refuse | continue: what a new checkpoint does on a subscription that has committed batches for another one
@@ -108,6 +113,7 @@ class QueueOptions:
         """Options of `spark.readStream`. Raises: SourceError OPTION_UNKNOWN, OPTION_MISSING or OPTION_VALUE."""
         values, connection, table = _take(raw, STREAM_OPTIONS)
         queues, pattern = _queues(values)
+        partitions, key = _partitions(values)
         options = cls(
             connection=connection,
             table=table,
@@ -119,7 +125,8 @@ class QueueOptions:
             max_bytes=_number(values, "maxBytesPerTrigger", 128 * MIB, 1, 2**62),
             min_messages=_number(values, "minMessagesPerTrigger", 0, 0, MAX_MESSAGES_LIMIT),
             max_delay_s=_duration("maxTriggerDelay", values.get("maxTriggerDelay", "15m")),
-            partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
+            partitions=partitions,
+            key=key,
             on_lost=_choice(values, "onLostCheckpoint", "fail", "redeliver"),
             on_new=_choice(values, "onNewCheckpoint", "refuse", "continue"),
             discard=true_or_false("discardBacklog", values.get("discardBacklog", "false")),
@@ -140,6 +147,7 @@ class QueueOptions:
         """Options of `spark.read`. Raises: SourceError OPTION_UNKNOWN, OPTION_MISSING or OPTION_VALUE."""
         values, connection, table = _take(raw, BATCH_OPTIONS)
         queues, pattern = _queues(values)
+        partitions, key = _partitions(values)
         start = _position(values, "starting", "earliest", streaming=False)
         end = _position(values, "ending", "latest", streaming=False)
         if start == "latest" or end == "earliest":
@@ -151,7 +159,8 @@ class QueueOptions:
             pattern=pattern,
             start=start,
             end=end,
-            partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
+            partitions=partitions,
+            key=key,
             limit=_number(values, "maxMessages", 0, 0, 2**62),
             given=frozenset(name.lower() for name in values),
         )
@@ -211,6 +220,20 @@ def _queues(values: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
         if len(name.encode()) > 255:
             raise SourceError("OPTION_VALUE", f"option '{given[0]}' has a name longer than 255 bytes, which no queue name can be")
     return tuple(names), ""
+
+
+def _partitions(values: Mapping[str, str]) -> tuple[int, str]:
+    """How many partitions, and the column of their key; empty: they are ranges."""
+    if "partitions" not in values and "keyColumn" not in values:
+        return _number(values, "minPartitions", 2, 1, PARTITIONS_MAX), ""
+    if "minPartitions" in values:
+        raise SourceError("OPTION_VALUE", "option 'minPartitions' cuts a batch into ranges: with 'partitions' or 'keyColumn' leave it out")
+    key = values.get("keyColumn", "routing_key")
+    try:
+        key_column(key)
+    except ValueError as e:
+        raise SourceError("OPTION_VALUE", f"option 'keyColumn': {e}") from None
+    return _number(values, "partitions", 2, 1, KEY_PARTITIONS_MAX), key
 
 
 def _position(values: Mapping[str, str], which: str, default: str, *, streaming: bool) -> Position:

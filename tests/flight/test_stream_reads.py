@@ -93,6 +93,73 @@ def test_slices_are_equal_repeatable_and_go_on_behind_the_rows_a_reader_has(plan
     assert batch.to_pylist() == [{"position": 3, "headers": None}]
 
 
+def of_users(channel: Any, first: int, upto: int, name: str = "") -> str:
+    """Messages of seven users in turn, in a header."""
+    name = name or unique("stream")
+    channel.queue_declare(name, durable=True, arguments=STREAM)
+    for number in range(first, upto):
+        channel.basic_publish("", name, body(number), pika.BasicProperties(headers={"user": f"u{number % 7}"}))
+    return name
+
+
+def test_parts_by_key_are_the_range_and_each_key_has_one(plane: DataPlane, channel: Any) -> None:
+    name = of_users(channel, 0, 140)
+    tickets = planned(plane, name, 10, 130, slices=4, key="headers.user")["tickets"]
+    assert [(one["slice"], one["slices"], one["first_offset"], one["end_offset"]) for one in tickets] == [(n, 4, 10, 130) for n in range(4)]
+    read = [rows(plane, ticket) for ticket in tickets]
+    assert sorted(row for part in read for row in part) == [(number, body(number)) for number in range(10, 130)]
+    users = [{offset % 7 for offset, _ in part} for part in read]
+    assert sum(map(len, users)) == 7, "no user is in two parts"
+    for part, ticket in zip(read, tickets, strict=True):
+        assert part == sorted(part)
+        assert rows(plane, ticket) == part
+        for had in {0, 1, len(part) // 2, len(part)}:
+            assert rows(plane, {**ticket, "first": had}) == part[had:], "a reader that comes again goes on behind the rows it has"
+    wider = planned(plane, name, 10, 12, slices=4, key="headers.user")["tickets"]
+    assert [row for ticket in wider for row in rows(plane, ticket)] == sorted(
+        [(10, body(10)), (11, body(11))], key=lambda row: next(n for n, part in enumerate(users) if row[0] % 7 in part)
+    ), "of a few messages, too, a key has the part that it always has"
+    assert planned(plane, name, 130, 130, slices=4, key="headers.user")["tickets"] == []
+    (all_of_one,) = (len(part) for ticket in planned(plane, name, 0, 140, slices=3, key="routing_key")["tickets"] if (part := rows(plane, ticket)))
+    assert all_of_one == 140, "the default exchange gives all messages of a stream one routing key"
+
+
+def test_parts_by_key_of_a_stream_that_retention_shortened(plane: DataPlane, channel: Any) -> None:
+    name = of_users(channel, 0, 7)
+    fill(channel, 7, 900, name, size=4_000)
+    wait_until(lambda: opened(plane, name)["first"] > 0, timeout=40, what="retention")
+    first = opened(plane, name)["first"]
+    assert code(lambda: planned(plane, name, 0, 900, slices=2, key="headers.user")) == "TRUNCATED"
+    plan = planned(plane, name, 0, 900, slices=2, key="headers.user", tolerant=True)
+    assert plan["lost"] == first
+    read = [[offset for offset, _ in rows(plane, ticket)] for ticket in plan["tickets"]]
+    assert read == [[offset for offset in range(first, 900) if offset % 2 == part] for part in range(2)], "they have no key"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "body"},
+        {"key": "headers."},
+        {"key": 5},
+        {"key": "type", "slices": 257},
+        {"key": "headers." + "x" * 300},
+    ],
+)
+def test_a_key_that_is_none_is_refused_in_plans_and_tickets(plane: DataPlane, channel: Any, wrong: dict[str, Any]) -> None:
+    name = fill(channel, 0, 3)
+    assert code(lambda: planned(plane, name, 0, 3, **wrong)) == "BAD_ARGUMENT"
+    (ticket,) = planned(plane, name, 0, 3)["tickets"]
+    assert code(lambda: rows(plane, {**ticket, **wrong})) == "BAD_ARGUMENT"
+
+
+@pytest.mark.parametrize("wrong", [{"slice": 1}, {"slice": -1}, {"slices": 0}, {"slices": None}, {"slice": "0"}])
+def test_a_part_that_is_none_is_refused(plane: DataPlane, channel: Any, wrong: dict[str, Any]) -> None:
+    name = fill(channel, 0, 3)
+    (ticket,) = planned(plane, name, 0, 3, key="type")["tickets"]
+    assert code(lambda: rows(plane, {**ticket, **wrong})) == "BAD_ARGUMENT"
+
+
 def test_the_end_of_a_batch_is_bounded_by_messages_bytes_and_upto(plane: DataPlane, channel: Any) -> None:
     name = fill(channel, 0, 20, size=10_000)
     stream = opened(plane, name)["stream"]

@@ -73,6 +73,12 @@ class FakeStreams:
         self.made += 1
         self.pins.add(f"pin{self.made}")
         begin, slices = offset + lost, min(arguments["slices"], end - offset - lost)
+        if "key" in arguments:
+            tickets = [
+                {"kind": "stream", "queue": queue, "first_offset": begin, "end_offset": end, "slice": part, "slices": arguments["slices"]}
+                for part in range(arguments["slices"] if end > begin else 0)
+            ]
+            return {**answer, "pin": f"pin{self.made}", "count": end - begin, "lost": lost, "tickets": tickets}
         cuts = [begin + (end - begin) * number // slices for number in range(slices + 1)] if slices else []
         tickets = [{"kind": "stream", "queue": queue, "first_offset": a, "end_offset": b} for a, b in itertools.pairwise(cuts)]
         return {**answer, "pin": f"pin{self.made}", "count": end - begin, "lost": lost, "tickets": tickets}
@@ -270,3 +276,35 @@ def test_rows_that_are_missing_from_a_tolerant_ticket_are_told(caplog: pytest.Lo
     caplog.clear()
     note_missing(json.dumps({"kind": "set", "slice": 1}), 7)
     assert not caplog.text
+
+
+def test_a_restart_with_another_number_of_parts_reads_the_batch_that_was_begun_by_key_whole() -> None:
+    """Offsets say which messages a batch has; the parts are of the plan alone."""
+    plane = FakeStreams(a=10, b=3)
+    cursor = Cursor(options("a", "b", keyColumn="type", partitions=4), lambda: plane)
+    start = cursor.initial()
+    end = cursor.latest(start, 100, 10**9)
+    tickets = [json.loads(one) for one in cursor.tickets(start, end)]
+    assert [(one["queue"], one["slice"], one["first_offset"], one["end_offset"]) for one in tickets] == [
+        *(("a", part, 0, 10) for part in range(4)),
+        *(("b", part, 0, 3) for part in range(4)),
+    ], "each stream has all the parts"
+    again = Cursor(options("a", "b", keyColumn="type", partitions=3), lambda: plane)
+    ranges = {(one["queue"], one["slices"], one["first_offset"], one["end_offset"]) for one in map(json.loads, again.tickets(start, end))}
+    assert ranges == {("a", 3, 0, 10), ("b", 3, 0, 3)}
+
+
+def test_keys_of_what_is_no_stream_are_refused() -> None:
+    plane = FakeStreams(s=1)
+    plane.plain.add("q")
+    for asked in (options("q", keyColumn="type"), options("q", partitions=2), QueueOptions.stream({"queuePattern": "q*", "partitions": "2"})):
+        with pytest.raises(SourceError, match=r"repartition") as error:
+            are_streams(asked, lambda: plane)
+        assert error.value.code == "OPTION_VALUE"
+    assert are_streams(options("s", keyColumn="type"), lambda: plane)
+
+
+def test_what_is_missing_of_a_part_is_not_counted_by_its_rows(caplog: pytest.LogCaptureFixture) -> None:
+    ticket = {"kind": "stream", "queue": "s", "tolerant": True, "first_offset": 0, "end_offset": 9, "key": "type", "slice": 0, "slices": 2}
+    note_missing(json.dumps(ticket), 4)
+    assert not caplog.records

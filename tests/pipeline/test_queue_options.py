@@ -201,3 +201,19 @@ def test_the_line_stands_above_the_trace_that_spark_sends(monkeypatch: pytest.Mo
     text = sent.getvalue()[8:].decode()
     assert text.splitlines()[0] == "flintmq: FLINTMQ_UNREACHABLE: nobody answers"
     assert "Traceback" in text and one_line(text) == "FLINTMQ_UNREACHABLE: nobody answers"
+
+
+@pytest.mark.parametrize("kind", ["stream", "batch"])
+def test_partitions_by_key(kind: str) -> None:
+    def made(**raw: str) -> tuple[int, str]:
+        options = getattr(QueueOptions, kind)({"queue": "q", **raw})
+        return options.partitions, options.key
+
+    assert made() == (2, "")
+    assert made(minPartitions="3") == (3, "")
+    assert made(partitions="3") == (3, "routing_key"), "the nearest to the key of a message in Kafka"
+    assert made(keyColumn="headers.user") == (2, "headers.user")
+    assert made(partitions="256", keyColumn="message_id") == (256, "message_id")
+    for name, wrong in (("partitions", "257"), ("partitions", "0"), ("keyColumn", "body"), ("keyColumn", "headers."), ("keyColumn", "")):
+        assert f"option '{name}'" in refused(kind, queue="q", **{name: wrong}).text
+    assert refused(kind, queue="q", partitions="2", minPartitions="2").code == "OPTION_VALUE"

@@ -233,3 +233,67 @@ def test_wrong_use_is_one_clear_line(spark: SparkSession, plane_broker: Broker, 
     assert line.startswith("FLINTMQ_CHECKPOINT_FOREIGN: "), "declared again is another stream"
     offsets = json.loads((tmp_path / "kept" / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])
     assert set(offsets["streams"][name]) == {"stream", "from", "offset"}
+
+
+def users(first: int, upto: int) -> list[tuple[str, int]]:
+    return [(f"u{number * number % 11}", number) for number in range(first, upto)]
+
+
+def append_users(broker: Broker, name: str, first: int, upto: int) -> None:
+    with channel_of(broker) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        for user, number in users(first, upto):
+            channel.basic_publish("", name, b"m%04d" % number, pika.BasicProperties(headers={"user": user}))
+
+
+def test_each_key_has_one_partition_and_its_order_whatever_restarts(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    """What a topic's partitions are for: order by key beside each other. The number may change; the checkpoint knows offsets alone."""
+    name, told = unique("stream"), tmp_path / "told"
+    told.mkdir()
+    append_users(plane_broker, name, 0, 200)
+    fails = {"after": 1}
+
+    def note(frame: DataFrame, number: int) -> None:
+        rows = frame.selectExpr("spark_partition_id() part", "headers['user'] user", "position").collect()
+        if fails["after"] == number:
+            fails["after"] = -1
+            raise RuntimeError("on purpose: a batch that was read and not committed")
+        (told / f"{number}.json").write_text(json.dumps([(row["part"], row["user"], row["position"]) for row in rows]))
+
+    def query(partitions: int) -> None:
+        frame = stream(spark, plane_broker, name, keyColumn="headers.user", partitions=partitions, maxMessagesPerTrigger=80)
+        writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="on purpose"):
+        patient(lambda: query(4))()
+    patient(lambda: query(3))()  # batch 1 again, in other parts
+    append_users(plane_broker, name, 200, 260)
+    patient(lambda: query(3))()
+    batches = [json.loads(path.read_text()) for path in sorted(told.iterdir(), key=lambda path: int(path.stem))]
+    assert sorted(position for rows in batches for _, _, position in rows) == list(range(260))
+    expected = {number: user for user, number in users(0, 260)}
+    for rows, partitions in zip(batches, [4, 3, 3, 3], strict=True):
+        places = {}
+        for part, user, position in rows:
+            assert part < partitions
+            assert expected[position] == user
+            places.setdefault(user, []).append((part, position))
+        for seen in places.values():
+            assert len({part for part, _ in seen}) == 1
+            assert seen == sorted(seen)
+        assert len({part for part, _, _ in rows}) > 1
+    rows = batch(spark, plane_broker, queue=name, keyColumn="headers.user", partitions=5).selectExpr(
+        "spark_partition_id() part", "headers['user'] user"
+    )
+    assert rows.distinct().groupBy("user").count().where("count > 1").count() == 0
+    assert rows.count() == 260
+
+
+def test_keys_are_for_streams(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("plain")
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(name, durable=True)
+    line = failure(lambda: run(stream(spark, plane_broker, name, partitions=2), tmp_path))
+    assert line.startswith("FLINTMQ_OPTION_VALUE: option 'partitions'")
+    assert "repartition" in line

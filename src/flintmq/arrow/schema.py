@@ -93,11 +93,35 @@ TRANSACTIONS: tuple[Column, ...] = (
 
 TABLES: dict[str, tuple[Column, ...]] = {"messages": MESSAGES, "records": RECORDS, "log_messages": LOG_MESSAGES, "tx": TRANSACTIONS}
 
+# What may be the key of a message, besides `headers.` and the name of a header: docs/DATAPLANE.md, "Streams".
+KEY_COLUMNS = (
+    "routing_key",
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+
 # A record batch of messages holds at most this many rows, or this many bytes of bodies: what one Spark task takes in one piece.
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 8 * 1024 * 1024
 # Rows in a record batch of the log source.
 LOG_ROWS_PER_BATCH = 32_768
+
+
+def key_column(text: str) -> tuple[str, str]:
+    """The column of a key, and the header's name when the column is `headers`. Raises: ValueError for what is no key."""
+    if text in KEY_COLUMNS:
+        return text, ""
+    column, dot, name = text.partition(".")
+    if column == "headers" and dot and 0 < len(name.encode("utf-8", "replace")) <= 255:
+        return column, name
+    raise ValueError(f"a key must be {', '.join(KEY_COLUMNS)} or headers.NAME, not '{text[:80]}'")
 
 
 def arrow_types() -> dict[str, pa.DataType]:

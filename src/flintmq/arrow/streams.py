@@ -22,6 +22,7 @@ from cython import NULL, address, bint, cast, cclass, cfunc, char, declare, exce
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.flintmq.arrow.containers import Containers, content_t, view_t
+from cython.cimports.flintmq.arrow.keys import KeyPart
 from cython.cimports.flintmq.arrow.messages import put_content
 from cython.cimports.flintmq.arrow.table import Table, col_bool, col_bytes, col_int32, col_int64, column_t
 from cython.cimports.flintmq.arrow.text import (
@@ -68,6 +69,10 @@ from flintmq.arrow import schema
 from flintmq.store.log.containers import STREAMS, sequence_of
 
 MEMORY = 64 * 1024 * 1024
+# bytes of contents of other parts that are passed over in one piece, in record batches of the size that the caller wants; and bytes that a
+# message counts as at least
+PASSED_BATCHES = declare(c_int, 2)
+PASSED_BYTES_MIN = declare(c_int, 100)
 
 # what _content came to
 GOOD = declare(c_int, 0)
@@ -269,11 +274,13 @@ class StreamFiles:
         queue: pointer[cython.const[char]],
         queue_size: uint32_t,
         body_max: int64_t,
+        part: KeyPart | None,
     ) -> uint32_t:
-        """Rows from `following` on; returns how many. `_refused` says when something other than a limit ended it."""
+        """Rows from `following` on; returns how many. `_refused` says when something other than a limit ended it. part: None: all."""
         columns: pointer[column_t] = table.columns
         row: uint32_t = 0
         used: uint64_t = 0
+        passed: uint64_t = 0
         found: uint64_t
         size: uint64_t
         lsn: uint64_t
@@ -306,6 +313,12 @@ class StreamFiles:
                 reader_keep(self.reader, address(before))
                 lsn = record.lsn
                 what = self._content(address(record), address(content))
+                if what == GOOD and part is not None and not part.here(address(content), found):
+                    self.following = found + 1
+                    passed += size + PASSED_BYTES_MIN
+                    if passed > PASSED_BATCHES * bytes_max:
+                        break
+                    continue
                 if what == GOOD:
                     if put_content(table, row, address(content), body_max):
                         col_bytes(columns + M_QUEUE, row, queue, queue_size)
@@ -364,13 +377,14 @@ class StreamFiles:
         columns: Iterable[str] | None = None,
         body: str | None = None,
         tolerant: bool = False,
+        part: KeyPart | None = None,
         rows_max: int = schema.ROWS_PER_BATCH,
         bytes_max: int = schema.BYTES_PER_BATCH,
     ) -> Iterator[Any]:
         """Record batches of the messages with offsets [first, upto), in order; all of them were visible.
 
         Args: queue: name for the column; columns, body, rows_max, bytes_max: as for rows_to_batches; tolerant: leave out what can't be
-        read and count it in `lost`. Raises: StreamDamaged, after all that stands before it; OSError; ValueError for an unknown column.
+        read and count it in `lost`; part: only messages that belong to it, and an empty batch where many others stand. Raises: StreamDamaged, after all that stands before it; OSError; ValueError for an unknown column.
         """
         wanted = frozenset(name for name, _, _ in schema.select("messages", columns))
         arrow = schema.messages_schema(columns)
@@ -395,11 +409,11 @@ class StreamFiles:
                     if self.reader.at == 0 or self.following != offset:
                         self._seek(offset, 0)
                         self.following = offset
-                    rows = self._fill(table, end, most, skip, text, text_size, body_max)
+                    rows = self._fill(table, end, most, skip, text, text_size, body_max, part)
                     refused = self._refused
             offset = self.following
             self.containers.raise_error()
-            if rows:
+            if rows or (part is not None and not refused):
                 yield table.finish(rows)
             if refused:
                 self.reader.at = 0

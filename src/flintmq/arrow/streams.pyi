@@ -1,6 +1,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from flintmq.arrow.keys import KeyPart
+
 class StreamDamaged(Exception):
     offset: int
     upto: int
@@ -22,6 +24,7 @@ class StreamFiles:
         columns: Iterable[str] | None = None,
         body: str | None = None,
         tolerant: bool = False,
+        part: KeyPart | None = None,
         rows_max: int = ...,
         bytes_max: int = ...,
     ) -> Iterator[Any]: ...

@@ -38,7 +38,7 @@ ACTIONS: dict[str, str] = {
     "stream.open": "a stream's identity and bounds, and an offset: queue, start, stream",
     "stream.next": "where a batch ends: queue, stream, offset, upto, max_messages, max_bytes",
     "stream.tail": "what waits behind an offset: queue, stream, offset",
-    "stream.plan": "tickets of a range of offsets, its containers kept: queue, stream, offset, end, slices, tolerant, release",
+    "stream.plan": "tickets of a range of offsets, its containers kept: queue, stream, offset, end, slices, key, tolerant, release",
     "stream.release": "let the containers go: queue, pin",
     "status": "version, store and figures",
 }

@@ -55,9 +55,10 @@ class Codec:
 
     def __init__(self, store_dir: str, memory: int) -> None:
         """Args: store_dir: of the broker; memory: bytes of containers that one reader keeps."""
-        blocks, containers, messages, streams = (
-            importlib.import_module(f"flintmq.arrow.{name}") for name in ("blocks", "containers", "messages", "streams")
+        blocks, containers, keys, messages, streams = (
+            importlib.import_module(f"flintmq.arrow.{name}") for name in ("blocks", "containers", "keys", "messages", "streams")
         )
+        self._keys: Any = keys
         self._streams: Any = streams
         self.stream_damaged: type[Exception] = streams.StreamDamaged
         self._containers: Any = containers
@@ -82,6 +83,10 @@ class Codec:
     def open_stream(self, directory: str, store_uuid: bytes, container_size: int) -> Any:
         """A reader of a stream's containers for one thread at a time. Args: directory: below the store's."""
         return self._streams.StreamFiles(f"{self._store_dir}/{directory}", store_uuid, container_size, self._memory)
+
+    def key_part(self, column: str, part: int, parts: int) -> Any:
+        """Part of a range of a stream by key. Raises: ValueError: no such key."""
+        return self._keys.KeyPart(column, part, parts)
 
     def decode(
         self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None, left_out: Collection[int]

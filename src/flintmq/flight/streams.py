@@ -5,6 +5,7 @@ in: calls and tickets of clients; facts of the broker (its call `stream`); conta
 R1  Every call asks the broker first: for the permission, for what is durable, for what is kept. Nothing else is believed for longer.
 R2  Rows of a ticket are those of its offsets, in order: a reader that comes again with `first` goes on where it stopped.
 R3  What retention took, or what does not check, is an error that says which offsets; a `tolerant` ticket leaves it out.
+R4  A ticket with a `key` is one part of its range: the messages whose key belongs to it. Its reader goes through the whole range.
 
 Sizes are bytes of the log: bodies, headers, routes and what records add. They follow from LSNs, so no message is read to know them.
 """
@@ -12,6 +13,7 @@ Sizes are bytes of the log: bodies, headers, routes and what records add. They f
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -25,6 +27,8 @@ from flintmq.flight.link import Caller, Link
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 
+log = logging.getLogger("flintmq.flight")
+
 TRUNCATED = "TRUNCATED"
 ACTIONS = ("stream.open", "stream.next", "stream.tail", "stream.plan", "stream.release")
 # record batches that wait for gRPC to take them
@@ -36,7 +40,7 @@ _ARGUMENTS = {
     "stream.open": {"queue", "stream", "start"},
     "stream.next": {"queue", "stream", "offset", "upto", "max_messages", "max_bytes", "release"},
     "stream.tail": {"queue", "stream", "offset"},
-    "stream.plan": {"queue", "stream", "offset", "end", "slices", "tolerant", "release"},
+    "stream.plan": {"queue", "stream", "offset", "end", "slices", "key", "tolerant", "release"},
     "stream.release": {"queue", "pin"},
 }
 
@@ -142,7 +146,8 @@ class Streams:
         name, stream = arguments.get("queue"), arguments.get("stream")
         facts = self._facts(caller, name, stream=stream)
         offset, end = whole(arguments, "offset"), whole(arguments, "end")
-        slices = whole(arguments, "slices", 1, least=1, most=self._limits.slices_max)
+        key = self._key(arguments)
+        slices = whole(arguments, "slices", 1, least=1, most=self._limits.slices_max if key is None else self._limits.key_slices_max)
         tolerant = bool(arguments.get("tolerant", False))
         if end > facts["next"]:
             raise PlaneError("CHECKPOINT_AHEAD", f"stream '{name}' ends before offset {facts['next']}, {end} was asked for")
@@ -160,21 +165,16 @@ class Streams:
         release = _text(arguments, "release", None)
         pinned = self._facts(caller, name, stream=stream, sequence=sequence, release=release)
         total = end - begin
-        slices = min(slices, total)
+        if key is None:
+            slices = min(slices, total)
+            ranges = [(begin + total * number // slices, begin + total * (number + 1) // slices) for number in range(slices)]
+        else:
+            # As many as were asked for, also of a few messages: a key keeps its number from batch to batch.
+            ranges = [(begin, end)] * (slices if total > 0 else 0)
+        common = {"kind": "stream", "queue": name, "stream": facts["stream"], "pin": pinned["pin"], "container": sequence}
+        common |= {"tolerant": tolerant, "slices": slices} | ({} if key is None else {"key": key})
         tickets = [
-            {
-                "kind": "stream",
-                "queue": name,
-                "stream": facts["stream"],
-                "pin": pinned["pin"],
-                "container": sequence,
-                "first_offset": begin + total * number // slices,
-                "end_offset": begin + total * (number + 1) // slices,
-                "tolerant": tolerant,
-                "slice": number,
-                "slices": slices,
-            }
-            for number in range(slices)
+            {**common, "first_offset": first, "end_offset": last, "slice": number} for number, (first, last) in enumerate(ranges)
         ]
         return {**_shown(pinned), "pin": pinned["pin"], "count": max(0, total), "lost": lost, "tickets": tickets}
 
@@ -185,9 +185,11 @@ class Streams:
         source = ticket.source
         offset, end = whole(source, "first_offset"), whole(source, "end_offset")
         tolerant = bool(source.get("tolerant", False))
+        part = self._part(source)
+        # Whose rows are not all of the range can't say by their number where it goes on: what its reader has is passed over.
+        skip = ticket.first if tolerant or part is not None else 0
         facts = self._facts(caller, source.get("queue"), stream=source.get("stream"))
-        if not tolerant:
-            offset += ticket.first
+        offset += ticket.first - skip
         if end > facts["next"]:
             raise PlaneError(BAD_ARGUMENT, f"the ticket ends at offset {end}, the stream at {facts['next']}")
         if offset < min(end, facts["first"]):
@@ -196,19 +198,19 @@ class Streams:
             offset = min(end, facts["first"])
         self._keep(caller, source)
         ended = threading.Event()
-        batches = self._batches(caller, ticket, facts, offset, end, tolerant, ended)
-        if tolerant and ticket.first:
-            # What is left out is not counted by the reader: it goes on by passing over the rows that it has.
-            batches = behind(batches, ticket.first)
+        batches = self._batches(caller, ticket, facts, range(offset, end), part, ended)
+        if skip:
+            batches = behind(batches, skip)
         return ahead(batches, AHEAD, ended) if end - offset > self._limits.flight_piece_rows // 4 else batches
 
     def _batches(
-        self, caller: Caller, ticket: Any, facts: dict[str, Any], offset: int, end: int, tolerant: bool, ended: threading.Event
+        self, caller: Caller, ticket: Any, facts: dict[str, Any], offsets: range, part: Any, ended: threading.Event
     ) -> Generator[Any, None, None]:
-        kept = time.monotonic()
+        kept, tolerant = time.monotonic(), bool(ticket.source.get("tolerant", False))
+        asked = {"queue": facts["queue"], "columns": ticket.columns, "body": ticket.body, "tolerant": tolerant, "part": part}
         with self._reader(facts) as files:
             try:
-                batches = files.batches(offset, end, queue=facts["queue"], columns=ticket.columns, body=ticket.body, tolerant=tolerant)
+                batches = files.batches(offsets.start, offsets.stop, **asked)
                 while (batch := self._turn(ticket.source, lambda: next(batches, None))) is not None:
                     if ended.is_set():
                         return
@@ -216,6 +218,10 @@ class Streams:
                         self._keep(caller, ticket.source)
                         kept = time.monotonic()
                     yield batch
+                if part is not None and part.part == 0 and files.lost:
+                    # The readers of parts can't tell a message that is left out from one of another part.
+                    text = "stream '%s': %d of the messages from offset %d to %d are gone or damaged, and were left out"
+                    log.warning(text, facts["queue"], files.lost, offsets.start, offsets.stop - 1)
             except self._codec.stream_damaged as error:
                 now = self._facts(caller, facts["queue"], stream=facts["stream"])
                 if error.offset < now["first"]:
@@ -234,6 +240,24 @@ class Streams:
             if error.outcome is Outcome.BUSY:
                 raise PlaneError(BUSY, "too many reads at once") from None
             raise PlaneError(UNAVAILABLE, "the service stops") from None
+
+    def _key(self, arguments: dict[str, Any]) -> str | None:
+        """The column of a key among the arguments. Raises: PlaneError BAD_ARGUMENT."""
+        key = arguments.get("key")
+        if key is not None and not isinstance(key, str):
+            raise PlaneError(BAD_ARGUMENT, "'key' must be a string")
+        if key is not None:
+            with _refusing():
+                self._codec.key_part(key, 0, 1)
+        return key
+
+    def _part(self, source: dict[str, Any]) -> Any:
+        """What a ticket's `key`, `slice` and `slices` leave of its range; None: all. Raises: PlaneError BAD_ARGUMENT."""
+        key = self._key(source)
+        if key is None:
+            return None
+        slices = whole(source, "slices", least=1, most=self._limits.key_slices_max)
+        return self._codec.key_part(key, whole(source, "slice", most=slices - 1), slices)
 
     def _keep(self, caller: Caller, source: dict[str, Any]) -> None:
         """The pin's time begins anew; or, when it was over, it is there again."""
@@ -274,6 +298,14 @@ class Streams:
                 with self._lock:
                     self._idle.append((identity, files))
                     del self._idle[: -self._link.size]
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise PlaneError(BAD_ARGUMENT, str(error)) from None
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:

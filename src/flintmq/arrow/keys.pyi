@@ -1,0 +1,6 @@
+class KeyPart:
+    part: int
+    parts: int
+    def __init__(self, column: str, part: int, parts: int) -> None: ...
+
+def hash_of(key: bytes) -> int: ...
