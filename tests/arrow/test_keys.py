@@ -143,7 +143,9 @@ def test_damage_is_told_to_every_part_and_left_out_where_that_is_wanted(tmp_path
     rig.close()
 
 
-@pytest.mark.parametrize("wrong", [("position", 0, 2), ("headers.", 0, 2), ("headers", 0, 2), ("headers." + "x" * 256, 0, 2), ("body", 0, 1)])
+@pytest.mark.parametrize(
+    "wrong", [("position", 0, 2), ("headers.", 0, 2), ("headers", 0, 2), ("headers." + "x" * 256, 0, 2), ("body", 0, 1)]
+)
 def test_what_is_no_key_is_refused(wrong: tuple[str, int, int]) -> None:
     with pytest.raises(ValueError, match="a key must be"):
         KeyPart(*wrong)

@@ -120,7 +120,9 @@ def test_parts_by_key_are_the_range_and_each_key_has_one(plane: DataPlane, chann
         [(10, body(10)), (11, body(11))], key=lambda row: next(n for n, part in enumerate(users) if row[0] % 7 in part)
     ), "of a few messages, too, a key has the part that it always has"
     assert planned(plane, name, 130, 130, slices=4, key="headers.user")["tickets"] == []
-    (all_of_one,) = (len(part) for ticket in planned(plane, name, 0, 140, slices=3, key="routing_key")["tickets"] if (part := rows(plane, ticket)))
+    (all_of_one,) = (
+        len(part) for ticket in planned(plane, name, 0, 140, slices=3, key="routing_key")["tickets"] if (part := rows(plane, ticket))
+    )
     assert all_of_one == 140, "the default exchange gives all messages of a stream one routing key"
 
 

@@ -297,7 +297,11 @@ def test_a_restart_with_another_number_of_parts_reads_the_batch_that_was_begun_b
 def test_keys_of_what_is_no_stream_are_refused() -> None:
     plane = FakeStreams(s=1)
     plane.plain.add("q")
-    for asked in (options("q", keyColumn="type"), options("q", partitions=2), QueueOptions.stream({"queuePattern": "q*", "partitions": "2"})):
+    for asked in (
+        options("q", keyColumn="type"),
+        options("q", partitions=2),
+        QueueOptions.stream({"queuePattern": "q*", "partitions": "2"}),
+    ):
         with pytest.raises(SourceError, match=r"repartition") as error:
             are_streams(asked, lambda: plane)
         assert error.value.code == "OPTION_VALUE"

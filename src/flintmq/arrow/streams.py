@@ -384,7 +384,8 @@ class StreamFiles:
         """Record batches of the messages with offsets [first, upto), in order; all of them were visible.
 
         Args: queue: name for the column; columns, body, rows_max, bytes_max: as for rows_to_batches; tolerant: leave out what can't be
-        read and count it in `lost`; part: only messages that belong to it, and an empty batch where many others stand. Raises: StreamDamaged, after all that stands before it; OSError; ValueError for an unknown column.
+        read and count it in `lost`; part: only messages that belong to it, and an empty batch where many others stand.
+        Raises: StreamDamaged, after all that stands before it; OSError; ValueError for an unknown column.
         """
         wanted = frozenset(name for name, _, _ in schema.select("messages", columns))
         arrow = schema.messages_schema(columns)

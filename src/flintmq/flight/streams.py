@@ -173,9 +173,7 @@ class Streams:
             ranges = [(begin, end)] * (slices if total > 0 else 0)
         common = {"kind": "stream", "queue": name, "stream": facts["stream"], "pin": pinned["pin"], "container": sequence}
         common |= {"tolerant": tolerant, "slices": slices} | ({} if key is None else {"key": key})
-        tickets = [
-            {**common, "first_offset": first, "end_offset": last, "slice": number} for number, (first, last) in enumerate(ranges)
-        ]
+        tickets = [{**common, "first_offset": first, "end_offset": last, "slice": number} for number, (first, last) in enumerate(ranges)]
         return {**_shown(pinned), "pin": pinned["pin"], "count": max(0, total), "lost": lost, "tickets": tickets}
 
     # --- data -----------------------------------------------------------------------------------------------------------
