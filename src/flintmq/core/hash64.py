@@ -130,10 +130,10 @@ def map64_remove(map: pointer[map64_t], key: uint64_t) -> bint:
 
 def map64_reserve(map: pointer[map64_t], count: uint64_t) -> bint:
     size: uint64_t = FIRST_SIZE
+    if map.cells != NULL and count * 4 <= (map.mask + 1) * 3:
+        return True
     while size * 3 < count * 4:
         size *= 2
-    if map.cells != NULL and size <= map.mask + 1:
-        return True
     return _resize(map, size)
 
 

@@ -15,8 +15,10 @@ cdef void group_drop(message_groups_t *groups, message_group_t *group, uint32_t 
 
 # --- groups
 cdef bint group_before(message_group_t *left, message_group_t *right) noexcept nogil
-# Brings a group of the heap to its place.
-cdef void group_order(group_heap_t *heap, message_group_t *group) noexcept nogil
+# The group that is served next; NULL: none.
+cdef message_group_t *heap_top(group_heap_t *heap) noexcept nogil
+# Brings a group that has positions to its place in the heap; it comes from any other one. heap NULL: it is in none then.
+cdef void group_list(group_heap_t *heap, message_group_t *group) noexcept nogil
 # Takes it out of the heap in which it is, if any.
 cdef void group_delist(message_group_t *group) noexcept nogil
 # Room for `most` groups. False: no memory.

@@ -10,7 +10,8 @@ I3  A group is known as long as it has an entry, in its heap or held, or an owne
     which has a limit: beyond it the one that is idle for longest is forgotten.
 I4  A value has one group at a time: its own, or when there was no room for that, one that it shares with others until that is empty.
 I5  Nothing is taken that stands behind an entry whose group is not known; of a sorted queue nothing before all are known.
-I6  The heaps have at most a small multiple of the places of entries that are there: each arrival passes over SWEPT of them.
+I6  The heaps have at most a small multiple of the places of entries that are there: an arrival that meets more than GONE_MAX that cannot
+    be there passes over SWEPT of them.
 
 A heap may have positions of entries that are gone, and one position twice: who takes one looks at its entry, and at `held`.
 """
@@ -30,10 +31,11 @@ from cython.cimports.flintmq.queue.group_heaps import (
     group_before,
     group_delist,
     group_drop,
-    group_order,
+    group_list,
     group_push,
     heap_empty,
     heap_room,
+    heap_top,
     places_rise,
     places_sink,
 )
@@ -70,6 +72,8 @@ from cython.cimports.libc.string import memcpy
 
 # places of heaps that an arrival passes over
 SWEPT = declare(uint32_t, 2)
+# places of entries that are gone, before an arrival looks for them: looks at random places cost more than the rest of it
+GONE_MAX = declare(uint64_t, 64)
 # groups that values share when there is no room for one each
 SHARED_GROUPS = declare(uint64_t, 1024)
 # of `held`, in the lowest bits of the group's address
@@ -179,16 +183,7 @@ def _arrange(groups: pointer[message_groups_t], group: pointer[message_group_t])
             heap = address(groups.free)
         elif group.owner != NULL:
             heap = address(group.owner.ready)
-    if group.listed != heap:
-        group_delist(group)
-        if heap != NULL:
-            check(heap.count < heap.room, b"message_groups I2 there is room for each group", heap.count, heap.room)
-            group.place = heap.count
-            heap.groups[group.place] = group
-            at_store32(address(heap.count), heap.count + 1)
-            group.listed = heap
-    if heap != NULL:
-        group_order(heap, group)
+    group_list(heap, group)
     return heap != NULL
 
 
@@ -387,6 +382,7 @@ def groups_add(queue: pointer[queue_t], position: uint64_t, key: pointer[group_k
     groups: pointer[message_groups_t] = queue.message_groups
     group: pointer[message_group_t] = NULL
     told: bint = True
+    dequeued: uint64_t  # read first, as every entry is counted as enqueued before it is as dequeued
     spin_lock(address(groups.lock))
     if key != NULL:
         group = _find(groups, key)
@@ -398,7 +394,9 @@ def groups_add(queue: pointer[queue_t], position: uint64_t, key: pointer[group_k
         told = _arrange(groups, group)
         if told and group.owner != NULL and not group.loose:
             _tell(groups, group.owner)
-    _pass_over(queue, SWEPT)
+    dequeued = at_load64(address(queue.entries.dequeued))
+    if groups.positions + groups.held.count > at_load64(address(queue.entries.enqueued)) - dequeued + GONE_MAX:
+        _pass_over(queue, SWEPT)
     spin_unlock(address(groups.lock))
     return told
 
@@ -407,12 +405,8 @@ def groups_add(queue: pointer[queue_t], position: uint64_t, key: pointer[group_k
 @nogil
 @exceptval(check=False)
 def _best(groups: pointer[message_groups_t], member: pointer[member_t], free: c_int) -> pointer[message_group_t]:
-    own: pointer[message_group_t] = NULL
-    other: pointer[message_group_t] = NULL
-    if member != NULL and member.ready.count:
-        own = member.ready.groups[0]
-    if free != FREE_NOT and groups.free.count:
-        other = groups.free.groups[0]
+    own: pointer[message_group_t] = NULL if member == NULL else heap_top(address(member.ready))
+    other: pointer[message_group_t] = heap_top(address(groups.free)) if free != FREE_NOT else NULL
     if own == NULL or other == NULL:
         return own if other == NULL else other
     return other if group_before(other, own) else own

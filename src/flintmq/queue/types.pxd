@@ -345,10 +345,25 @@ cdef enum:                      # message_groups_t.mode
     GROUPS_STICKY = 1           # ... until the consumer leaves
     GROUPS_SORTED = 2           # no groups: messages in the order of a header's value, those of one value in that of their arrival
 
-cdef struct group_heap_t:       # groups in the order in which they are served
-    message_group_t **groups
-    uint32_t count              # atomic, written under message_groups_t.lock
-    uint32_t room
+cdef enum:
+    GROUP_LINES = 8             # of a group_heap_t
+    NO_LINE = 255               # message_group_t.line: it is in the heap
+
+cdef struct group_place_t:
+    uint64_t order              # of its group: no comparison needs the group itself, but of sorted values that begin alike
+    message_group_t *group
+
+# Groups in the order in which they are served. See queue/group_heaps.pxd.
+cdef struct group_heap_t:
+    uint32_t count              # atomic, written under message_groups_t.lock: groups in the lines and in the heap
+    uint32_t lines              # ... lines that were not empty, and those before them
+    uint32_t heaped             # ... groups in the heap
+    uint32_t room               # ... for which the heap has room
+    group_place_t *heap
+    uint64_t firsts[GROUP_LINES]  # order of each line's first group; GROUP_NEVER: it is empty
+    uint64_t lasts[GROUP_LINES]
+    message_group_t *heads[GROUP_LINES]
+    message_group_t *tails[GROUP_LINES]
 
 # The messages of one queue that have the same value. See queue/message_groups.pxd. Everything is under message_groups_t.lock.
 cdef struct message_group_t:
@@ -360,8 +375,12 @@ cdef struct message_group_t:
     uint32_t held               # entries of it that a consumer has
     uint32_t blocked            # ... that the broker has, and that nothing of the group may overtake
     uint32_t aside              # ... that the broker has, and that the others don't wait for
-    uint32_t place              # in `listed`
+    uint32_t place              # in the heap of `listed`
     group_heap_t *listed        # NULL: nobody can take anything of it
+    uint64_t order              # where it stands in `listed`
+    message_group_t *line_next
+    message_group_t *line_previous
+    uint8_t line                # of `listed`; NO_LINE: it is in its heap
     member_t *owner             # whose it is; NULL: nobody's
     message_group_t *owned_next
     message_group_t *owned_previous
