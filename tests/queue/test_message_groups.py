@@ -3,6 +3,7 @@ and what a group costs does not grow with the number of groups."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -334,6 +335,25 @@ def test_a_hundred_thousand_groups_cost_what_ten_cost() -> None:
         for _ in range(20):  # in slices: each asks for the next one
             queue.housekeeping()
         assert queue.group_figures[1] == 0
+
+
+@pytest.mark.parametrize("mode", ["shared", "sticky"])
+@pytest.mark.parametrize("order", ["up", "down", "shuffled"])
+def test_groups_that_come_back_in_any_order_are_served_in_that_of_the_queue(mode: str, order: str) -> None:
+    """Far more runs than a heap of groups has lines: of free groups when they are shared, else of those of one consumer."""
+    queue, count = grouped(mode), 300
+    positions = [queue.enqueue(b"x", key=b"%d" % (i % count)) for i in range(2 * count)]
+    firsts, seconds = positions[:count], positions[count:]
+    taker, other = Consumer(queue), Consumer(queue)
+    turns = {"up": range(count), "down": range(count - 1, -1, -1), "shuffled": random.Random(18).sample(range(count), count)}[order]
+    assert [taker.pull()[0] for _ in firsts] == firsts
+    assert all(taker.ack(firsts[turn]) for turn in turns)
+    if mode == "shared":
+        taker, other = other, taker
+    for _ in range(2):
+        assert [taker.pull()[0] for _ in seconds] == seconds
+        assert all(taker.release(seconds[turn]) for turn in turns)
+    assert (other.pull() is None) == (mode == "sticky")
 
 
 def test_a_consumer_that_leaves_gives_its_groups_back_in_slices() -> None:

@@ -36,7 +36,7 @@ cdef int groups_take(queue_t *queue, member_t *member, uint32_t owner, int free,
 # Looks at one entry whose group is not known: GROUPS_READ (then there may be members to tell), GROUPS_COLD, GROUPS_AGAIN (no memory),
 # GROUPS_NOTHING (all are known). Called as groups_take; place: the caller's.
 cdef int groups_read(queue_t *queue, member_t *member, place_t *place, found_t *found) noexcept nogil
-# Whether the member could find something.
+# Whether the member could find something. False is exact; True may be late.
 cdef bint groups_pending(message_groups_t *groups, member_t *member) noexcept nogil
 
 # An entry came back / ended / is the broker's until it does either, and `waits`: its group waits, too. True: there is work for consumers

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store_ptr, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store_ptr, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.hash64 import map64_get, map64_remove
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
+from cython.cimports.flintmq.core.prefetch import prefetch_write
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.group_heaps import (
     FEW,
@@ -458,6 +459,10 @@ def _take_first(
             return GROUPS_ASK
         if not slot_acquire(found.slot, owner, False):
             return GROUPS_AGAIN
+        if group.line_next != NULL:
+            # Who is next in the line is next to be taken from, and not in the caches when there are many groups.
+            prefetch_write(group.line_next)
+            prefetch_write(cast(pointer[uint8_t], group.line_next) + 64)
         _hold(groups, group, found.position, HELD_OWN)
         if not group.loose and member != NULL:
             _give(group, member)
@@ -496,6 +501,8 @@ def groups_take(queue: pointer[queue_t], member: pointer[member_t], owner: uint3
 
 def groups_pending(groups: pointer[message_groups_t], member: pointer[member_t]) -> bint:
     pending: bint
+    if at_load32(address(groups.free.count)) or (member != NULL and at_load32(address(member.ready.count))):
+        return True  # perhaps not any more: who takes will see
     spin_lock(address(groups.lock))
     pending = groups.free.count != 0 or groups.unread != 0 or (member != NULL and member.ready.count != 0)
     spin_unlock(address(groups.lock))
