@@ -6,6 +6,7 @@ signals.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -209,7 +210,6 @@ class Node:
         # where connections begin with a header of the PROXY protocol
         self._proxies = proxy.networks(config.proxy_from)
         self._threads: list[threading.Thread] = []
-        self._next_loop = 0
         # loop -> when its timer ran last (monotonic)
         self._seen_ms: dict[int, int] = {}
         self._accept_told_ms = 0
@@ -264,6 +264,7 @@ class Node:
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.http_tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
+        self._turns = itertools.cycle(self.loops)  # which loop serves the next connection
         self.broker.home_call = self.loops[0].call
         if store_log is not None:
             for loop in self.loops:
@@ -477,8 +478,7 @@ class Node:
             self.refused += 1
             os.close(peer[0])
             return
-        loop = self.loops[self._next_loop % len(self.loops)]
-        self._next_loop += 1
+        loop = next(self._turns)
         secure = listener is self._tls_listener
         layered = None
         if self._proxies or listener is self._websocket_listener:
@@ -544,8 +544,7 @@ class Node:
             raise OSError(0, "the node has as many connections as it takes")
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        loop = self.loops[self._next_loop % len(self.loops)]
-        self._next_loop += 1
+        loop = next(self._turns)
         loop.call(partial(self._serve, loop, ours.detach(), name, 0, False, user))
         return theirs
 

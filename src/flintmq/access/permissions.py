@@ -231,13 +231,13 @@ class Permissions:
     def authorize_method(self, user: str, vhost: str, method: str, names: Mapping[str, str | None]) -> None:
         """Everything that `method` (a key of NEEDS) needs, in order.
 
-        Args: names: parameter -> name; None or missing: not given. Raises: PeerError 403; KeyError for a method without entry.
+        Args: names: parameter -> name; None or missing: not given. Raises: PeerError 403; KeyError for a method without entry, if
+        the user may not do everything.
         """
-        needs = NEEDS[method]
         patterns = self._patterns.get((user, vhost)) if type(user) is str else self._of(user, vhost)
         if patterns is not None and patterns.everything:
             return
-        for need in needs:
+        for need in NEEDS[method]:
             if need.only_if and names.get(need.only_if) is None:
                 continue
             resource = Resource(need.kind, names.get(need.name) or "")

@@ -348,8 +348,9 @@ class Broker:
         if queue.policy is not DEFAULT_POLICY and queue.policy.is_elsewhere:
             self._elsewhere_deleted(queue)
             return
-        logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))
-        drop = partial(self.log.drop_queue, queue_id) if logged and self.log is not None else None
+        drop = None
+        if self.log is not None and (queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))):
+            drop = partial(self.log.drop_queue, queue_id)
         if self.transactions is not None:
             self.transactions.queue_deleted(queue_id, drop)
         elif drop is not None:

@@ -26,7 +26,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
 from flintmq.session import commits, handshake, long_work, publishing
 from flintmq.session.expiry import STEP_NS
-from flintmq.session.long_work import Works, ending
+from flintmq.session.long_work import Works
 from flintmq.session.methods import VERBS
 from flintmq.session.records import ChannelState, Consumer
 from flintmq.session.slow import (
@@ -478,7 +478,7 @@ class ConnectionHandler:
         """
         state = self.channels.pop(number)
         self.connection.leave_channel(number, wait_for_ok)
-        self.works.add(self, ending(self, [state], None), done)
+        long_work.end(self, [state], None, done)
 
     def agree(self) -> None:
         """connection.close of the client: everything it holds goes back, then it is answered, and nothing more is read."""
@@ -534,7 +534,7 @@ class ConnectionHandler:
         states = list(self.channels.values())
         self.channels.clear()
         self.connection.leave()
-        self.works.add(self, ending(self, states, partial(self._gone, self.socket, reason)), long_work.nothing)
+        long_work.end(self, states, partial(self._gone, self.socket, reason), long_work.nothing)
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels are gone."""

@@ -98,31 +98,28 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         handler.wants_cancel = capabilities.get("consumer_cancel_notify") is True
         handler.wants_login_close = capabilities.get("authentication_failure_close") is True
     handler.is_py_amqp = properties.get("product") == "py-amqp"
-    handler.mechanism = method.mechanism
-    if handler.trusted is not None and method.mechanism == EXTERNAL:
-        handler.state = AUTHENTICATING
-        _authenticated(handler, handler.trusted, handler.broker.users.get(handler.trusted) is not None)
-        return
-    if method.mechanism == EXTERNAL:
+    mechanism = handler.mechanism = method.mechanism
+    if mechanism == EXTERNAL:
         _external(handler)
         return
-    if method.mechanism not in handler.broker.config.auth_mechanisms:
-        raise unknown_mechanism(method.mechanism)
-    if method.mechanism == SCRAM:
+    broker = handler.broker
+    if mechanism not in broker.config.auth_mechanisms:
+        raise unknown_mechanism(mechanism)
+    if mechanism == SCRAM:
         _scram_first(handler, method.response)
         return
     try:
-        user, password = parse_response(method.mechanism, method.response, decode_table)
+        user, password = parse_response(mechanism, method.response, decode_table)
     except PeerError as error:
         if error.code != ReplyCode.ACCESS_REFUSED:
             raise
         _refused(handler, "", "the response could not be read")
         return
-    if handler.broker.tokens is not None and is_token(password):
+    if broker.tokens is not None and is_token(password):
         handler.state = AUTHENTICATING
         _ask_for_token(handler, password, partial(_token_answer, handler, user))
         return
-    users = handler.broker.users
+    users = broker.users
     if users.refused_from(user, handler.peer_host):
         _refused(handler, user, f"user '{user}' can only connect via localhost")
         return
@@ -222,7 +219,12 @@ def _scram_end(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> N
 
 
 def _external(handler: ConnectionHandler) -> None:
-    """The user is whom the certificate names; what the response says is not looked at, as by RabbitMQ."""
+    """The user is whom the broker made the connection for, or whom the certificate names; what the response says is not looked at, as by
+    RabbitMQ."""
+    if handler.trusted is not None:
+        handler.state = AUTHENTICATING
+        _authenticated(handler, handler.trusted, handler.broker.users.get(handler.trusted) is not None)
+        return
     certificate, users = _certificate(handler), handler.broker.users
     login_from = handler.broker.config.tls_login_from
     user = certificate_user(certificate, login_from)
@@ -248,11 +250,12 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
     elif not ok:
         _refused(handler, user, "wrong user or password")
     else:
-        handler.broker.events.login(handler, user, True)
+        broker = handler.broker
+        broker.events.login(handler, user, True)
         handler.user = user
-        handler.user_born = handler.broker.users.born(user)
+        handler.user_born = broker.users.born(user)
         handler.state = TUNE
-        limits = handler.broker.limits
+        limits = broker.limits
         handler.send(0, spec.ConnectionTune(limits.channels_max, limits.frame_size_max, limits.heartbeat_s))
     if handler.socket is not None:
         handler.loop.touch(handler.socket)
@@ -303,7 +306,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     vhost = broker.vhosts.get(name)
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-    _check_there(handler, vhost)
+    _check_user(handler, name)
     broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
@@ -317,12 +320,17 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
 
 def _check_there(handler: ConnectionHandler, vhost: Any) -> None:
     """Raises: PeerError 530: the vhost, the right to open it, or the user who logged in is gone; a new one of the name is another user."""
-    broker, name = handler.broker, vhost.name
-    if broker.vhosts.get(name) is not vhost:
+    name = vhost.name
+    if handler.broker.vhosts.get(name) is not vhost:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-    broker.permissions.authorize_vhost(handler.user, name)
-    if broker.users.born(handler.user) != handler.user_born:
-        raise PeerError(ReplyCode.NOT_ALLOWED, f"user '{handler.user}' is deleted")
+    _check_user(handler, name)
+
+
+def _check_user(handler: ConnectionHandler, vhost: str) -> None:
+    broker, user = handler.broker, handler.user
+    broker.permissions.authorize_vhost(user, vhost)
+    if broker.users.born(user) != handler.user_born:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"user '{user}' is deleted")
 
 
 def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:

@@ -46,12 +46,12 @@ class Works:
 
     def __init__(self) -> None:
         # Its handler is no attribute: handler and works would wait for the cycle collector, and all that the connection holds with them.
-        self._left: collections.deque[tuple[Step, Done]] = collections.deque()
+        self._left: collections.deque[tuple[Step, Done]] | None = None  # most connections never have one
         self._running = False
         self.slices = 0
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._left) if self._left is not None else 0
 
     def add(self, handler: ConnectionHandler, step: Step, done: Done) -> None:
         """A work: `step` is called until it returns True, then `done`, before this returns when it is a small one and no other waits.
@@ -64,6 +64,8 @@ class Works:
                 if step():
                     done()
                     return
+        if self._left is None:
+            self._left = collections.deque()
         self._left.append((step, done))
         if not handler.ended:
             handler.connection.waiting = True
@@ -72,6 +74,7 @@ class Works:
             handler.loop.job(partial(self._step, handler), partial(self._ended, handler))
 
     def _step(self, handler: ConnectionHandler) -> bool:
+        assert self._left  # it runs only while there is something
         step, done = self._left[0]
         self.slices += 1
         over: list[bool] = []
@@ -157,12 +160,36 @@ def nothing() -> None:
     """A work without an answer."""
 
 
-def ending(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> Step:
-    """The end of channels that left (Connection.leave_channel, leave), or with them of their connection, in slices.
+def end(handler: ConnectionHandler, states: list[ChannelState], last: Done | None, done: Done) -> None:
+    """The end of channels that left (Connection.leave_channel, leave), or with them of their connection, in slices; then `done`.
+    A small one is over before this returns, when no other work waits.
 
     Args: states: of the channels; last: what the connection does last (its exclusive queues go), or None.
     """
-    return partial(next, _end(handler, states, last), True)
+    # Most channels have no consumer and little that is unacked: they take no work of their own.
+    if not handler.works and _give_back(handler):
+        for state in states:
+            if state.consumers or state.reply_queue is not None:
+                break
+        else:
+            _left(handler, states, last)
+            done()
+            return
+    handler.works.add(handler, partial(next, _end(handler, states, last), True), done)
+
+
+def _give_back(handler: ConnectionHandler) -> bool:
+    """Some of what the channels that left have unacked goes back to its queues; True: there is no more."""
+    all_back = handler.connection.end_some(handler.broker.limits.work_step)
+    guarded("what came back", handler.name, publishing.after_publish, handler)
+    return all_back
+
+
+def _left(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> None:
+    if states:
+        handler.channels_left(len(states))
+    if last is not None:
+        last()
 
 
 def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> Iterator[None]:
@@ -171,11 +198,7 @@ def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | No
     # Whoever notifies a consumer may be about to use the socket's place on the run queue: the socket stays until all is over.
     _socket = handler.socket
     # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
-    while True:
-        given_back = handler.connection.end_some(broker.limits.work_step)
-        guarded("what came back", handler.name, publishing.after_publish, handler)
-        if given_back:
-            break
+    while not _give_back(handler):
         yield
     told = 0
     for state in states:
@@ -186,10 +209,7 @@ def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | No
                 yield
         if state.reply_queue is not None:
             guarded("consumers that end", handler.name, broker.drop_reply_queue, state.reply_queue)
-    if states:
-        handler.channels_left(len(states))
-    if last is not None:
-        last()
+    _left(handler, states, last)
 
 
 def _leave(handler: ConnectionHandler, consumer: Consumer) -> None:

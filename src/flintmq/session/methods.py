@@ -29,6 +29,7 @@ from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
 from flintmq.vhost.arguments import check_consumer_timeout
 from flintmq.vhost.names import generate_queue_name
+from flintmq.vhost.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -181,18 +182,21 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-    verb = partial(
-        handler.vhost.declare_queue,
-        name,
-        passive=method.passive,
-        durable=method.durable,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=method.arguments,
-        connection_id=handler.connection_id,
-        server_name=server_name,
-        allow=allow,
-    )
+    vhost = handler.vhost
+
+    def verb() -> Any:  # no partial: that makes a dict of its keywords, and another when it is called
+        return vhost.declare_queue(
+            name,
+            passive=method.passive,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            connection_id=handler.connection_id,
+            server_name=server_name,
+            allow=allow,
+        )
+
     answer = partial(_declared, handler, number, method.no_wait)
     if method.arguments and shared_queues.is_new(handler, name, method):
         shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
@@ -420,18 +424,13 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
-    policy = queue.policy
-    if policy.is_stream:
-        text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', name)}"
-        raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
-    if policy.browse_only:
-        text = f"basic.get takes messages, and {handler.vhost.describe('queue', name)} is for browsers"
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-    handler.vhost.touch(queue)
     rests = queue.queue_id in handler.broker.pauses.queues
-    if policy.is_shared and not rests:
-        shared_queues.get(handler, number, method, queue)
-        return
+    if queue.policy is not DEFAULT_POLICY:
+        _check_get(handler, queue)
+        handler.vhost.touch(queue)
+        if queue.policy.is_shared and not rests:
+            shared_queues.get(handler, number, method, queue)
+            return
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
@@ -440,6 +439,16 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     elif not got:
         handler.broker.gets_empty += 1
         handler.send(number, spec.BasicGetEmpty())
+
+
+def _check_get(handler: ConnectionHandler, queue: Any) -> None:
+    """Raises: PeerError 540, 406: a queue of this kind has no basic.get."""
+    if queue.policy.is_stream:
+        text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', queue.name)}"
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
+    if queue.policy.browse_only:
+        text = f"basic.get takes messages, and {handler.vhost.describe('queue', queue.name)} is for browsers"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
 
 def _again(handler: ConnectionHandler, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
