@@ -762,6 +762,8 @@ class Limits:
     # 2,000 queues each is looked at every 10 s
     shared_poll_ms: int = 1_000
     shared_polls: int = 200
+    # milliseconds until a queue or binding of other nodes that this node could not make is tried again
+    shared_definitions_retry_ms: int = 10_000
     # bytes of messages that wait for the engine (with 512 for each), of one queue, and of all queues of one virtual host; the next publish
     # is refused (nack)
     shared_waiting_bytes_max: int = 16 * MIB

@@ -371,6 +371,8 @@ class Node:
                 self.listeners.append(listener)
         self._tls_listener = tls_listener
         self.actors.start()
+        if self.broker.shared is not None:
+            self.broker.shared.follow()
         for number, loop in enumerate(self.loops):
             loop.on_accept = self._accept
             loop.on_timer = partial(self._tick, loop, number == 0)

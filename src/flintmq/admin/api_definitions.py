@@ -18,6 +18,7 @@ from starlette.responses import Response
 from flintmq import __version__
 from flintmq.admin.api_access import VHOST_LIMITS, all_parameters, shown_permission, shown_policy, shown_topic, shown_user, shown_vhost
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member, nothing, of_error
+from flintmq.admin.api_names import make_shared, told_shared
 from flintmq.admin.messages import plain
 from flintmq.definitions.checks import members
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
@@ -231,6 +232,7 @@ async def _exchange(call: Call, value: dict[str, Any]) -> None:
 async def _queue(call: Call, value: dict[str, Any]) -> None:
     vhost, arguments = _place(call, value, "name")
     flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
+    await make_shared(call, vhost, value["name"], arguments, flags)
     await call.perform(vhost, partial(vhost.declare_queue, value["name"], arguments=arguments, **flags))
 
 
@@ -241,6 +243,8 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
     verb = vhost.bind_queue if value["destination_type"] == "queue" else vhost.bind_exchange
     key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
     await call.perform(vhost, partial(verb, value["destination"], value["source"], key, arguments))
+    if value["destination_type"] == "queue":
+        await told_shared(call, vhost, value["destination"])
 
 
 def entries() -> list[Entry]:

@@ -22,9 +22,9 @@ from flintmq.admin.messages import plain
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
-from flintmq.session import sweeps
+from flintmq.session import shared_queues, sweeps
 from flintmq.session.replay import replay
-from flintmq.vhost.arguments import effective
+from flintmq.vhost.arguments import SHARED, effective
 
 # how RabbitMQ writes an empty routing key in a path
 _EMPTY = "~"
@@ -165,16 +165,32 @@ async def put_queue(call: Call) -> Response:
     asked = named if isinstance(named, str) else None
     new = name not in vhost.queues
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
+    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
     verb = partial(
         vhost.declare_queue,
         name,
-        durable=member(value, "durable", bool, False),
-        auto_delete=member(value, "auto_delete", bool, False),
+        **flags,
         arguments=arguments,
         allow=partial(call.authorize, vhost, "queue.declare", queue=name, dead_letter_exchange=asked),
     )
+    await make_shared(call, vhost, name, arguments, flags)
     await call.perform(vhost, verb)
     return nothing(new)
+
+
+async def make_shared(call: Call, vhost: Any, name: str, arguments: dict[str, Any], flags: dict[str, bool]) -> None:
+    """A shared queue is made in the engine before it is declared here."""
+    shared = call.broker.shared
+    if shared is not None and arguments.get("x-queue-type") == SHARED and name not in vhost.queues:
+        properties = {"exclusive": False, **flags}
+        await waited(partial(shared_queues.make, shared, vhost, name, arguments, properties))
+
+
+async def told_shared(call: Call, vhost: Any, name: str) -> None:
+    """The engine has what changed at the bindings of a shared queue."""
+    queue, shared = vhost.queues.get(name), call.broker.shared
+    if queue is not None and queue.policy.is_shared and shared is not None:
+        await waited(partial(shared.definitions.when_told, queue.queue_id))
 
 
 def _vhost_to_change(call: Call) -> Any:
@@ -416,6 +432,7 @@ async def put_binding(call: Call) -> Response:
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
         new = await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
+        await told_shared(call, vhost, name)
     else:
         new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
     if new:
@@ -467,6 +484,8 @@ async def delete_binding(call: Call) -> Response:
     else:
         verb = partial(vhost.unbind_exchange, name, source, found.routing_key, found.arguments)
     await call.perform(vhost, verb)
+    if kind == QUEUE:
+        await told_shared(call, vhost, name)
     return nothing()
 
 

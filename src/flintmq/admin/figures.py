@@ -233,6 +233,7 @@ def _shared(text: Text, parts: Parts) -> None:
         ("refused_total", "counter", "Publishes that the engine did not take in time."),
         ("returned_total", "counter", "Messages that came back from nodes that are gone."),
         ("failures_total", "counter", "Times that the engine did not answer."),
+        ("definitions_refused", "gauge", "Definitions of shared queues on other nodes that this node does not follow; its log says why."),
         ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
     ):
         text.one(f"shared_{name}", kind, what, facts[name.removesuffix("_total")])

@@ -35,6 +35,11 @@ def engine_url(named: str) -> str:
     return url
 
 
+def is_alone(url: str) -> bool:
+    """Whether no other process opens that engine."""
+    return url.startswith("sqlite:")
+
+
 def _members(rest: str) -> tuple[str, ...]:
     hosts = rest[2:].rpartition("@")[2].rstrip("/")
     return tuple(member for member in hosts.split(",") if member) if rest.startswith("//") else ()

@@ -48,6 +48,8 @@ class Events:
         self.hub: Any = None
         # nothing is bound and nobody listens: what every connection passes looks at this alone
         self.quiet = True
+        # told of each binding that comes (True) or goes, under the virtual host's lock; must not wait
+        self.followers: list[Callable[[Binding, bool], object]] = []
         self._looking = threading.Lock()
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
 
@@ -80,6 +82,8 @@ class Events:
 
         def bound(binding: Binding, new: bool) -> None:
             self._bound(vhost.name, binding, new)
+            for follower in self.followers:
+                guarded("followers of bindings", vhost.name, follower, binding, new)
 
         def created(exchange: Exchange) -> None:
             exchange.watch = bound

@@ -228,7 +228,7 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, key)
     verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    answer = _answer(handler, number, method.no_wait, spec.QueueBindOk)
+    answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
     handler.change(number, method, verb, replay.before_answer(handler, number, method.exchange, QUEUE, name, answer))
 
 
@@ -239,7 +239,8 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
         key = name
     authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
     verb = partial(handler.vhost.unbind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    handler.change(number, method, verb, _answer(handler, number, False, spec.QueueUnbindOk))
+    answer = _answer(handler, number, False, spec.QueueUnbindOk)
+    handler.change(number, method, verb, shared_queues.bound(handler, number, method.ID, name, answer))
 
 
 def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:

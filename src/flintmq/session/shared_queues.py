@@ -5,8 +5,7 @@ in: methods. out: answers, when the engine gave its own; in between nothing more
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
     from flintmq.session.records import ChannelState
+    from flintmq.session.shared_service import Done, SharedService
 
 # times that a get asks the engine when somebody else here was faster
 _ATTEMPTS = 3
@@ -32,20 +32,24 @@ def is_new(handler: ConnectionHandler, name: str, method: spec.QueueDeclare) -> 
 
 def declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare, name: str, proceed: Callable[[], None]) -> None:
     """Makes the queue in the engine, then `proceed` declares it here. The caller has authorized it. Raises: PeerError 406."""
-    vhost, shared = handler.vhost, handler.broker.shared
-    where = vhost.describe("queue", name)
-    policy = parse_queue_arguments(method.arguments, where)
-    check_lasting_properties(where, durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete)
-    if shared is None:
-        proceed()  # which says why not
-        return
-    shared.check_limits(vhost.name, name)
-    arguments = json.dumps({key: value for key, value in method.arguments.items() if isinstance(value, str | int)}).encode()
-    handler.connection.waiting = True
 
     def done(result: Any, error: Exception | None) -> None:
         handler.loop.call(partial(_answered, handler, number, method.ID, proceed, error))
 
+    if handler.broker.shared is None:
+        proceed()  # which says why not
+        return
+    properties = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
+    make(handler.broker.shared, handler.vhost, name, method.arguments, properties, done)
+    handler.connection.waiting = True
+
+
+def make(shared: SharedService, vhost: Any, name: str, arguments: Mapping[str, Any], properties: Mapping[str, bool], done: Done) -> None:
+    """Makes a queue in the engine that is declared here afterwards. Raises: PeerError 406; `done` is not called then."""
+    where = vhost.describe("queue", name)
+    policy = parse_queue_arguments(arguments, where)
+    check_lasting_properties(where, **properties)
+    shared.check_limits(vhost.name, name)
     shared.make(vhost.name, name, policy.shared_order, arguments, done)
 
 
@@ -62,6 +66,24 @@ def delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete, qu
     shared = handler.broker.shared
     assert shared is not None
     shared.unmake(handler.vhost.name, queue.name, method.if_empty, done)
+
+
+def bound(handler: ConnectionHandler, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`answer` of a bind or unbind, after the engine has what changed at a shared queue."""
+
+    def changed(result: Any) -> None:
+        queue, shared = handler.vhost.queues.get(name), handler.broker.shared
+        if queue is None or not queue.policy.is_shared or shared is None or not shared.definitions.waits(queue.queue_id):
+            answer(result)
+            return
+        handler.connection.waiting = True
+
+        def done(_: Any, error: Exception | None) -> None:
+            handler.loop.call(partial(_answered, handler, number, method_id, partial(answer, result), error))
+
+        shared.definitions.when_told(queue.queue_id, done)
+
+    return changed
 
 
 def check_channel(handler: ConnectionHandler, number: int, state: ChannelState, queue: Any) -> None:

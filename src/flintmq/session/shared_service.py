@@ -16,10 +16,11 @@ from __future__ import annotations
 import collections
 import heapq
 import itertools
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from flintmq.core.memory_account import MemoryShare
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.kv.engine import Engine, EngineError, Unavailable, UnknownOutcome
-from flintmq.kv.opening import engine_url, open_engine
+from flintmq.kv.opening import engine_url, is_alone, open_engine
 from flintmq.queue.handoff import (
     WAITING_BYTES,
     SharedPort,
@@ -38,14 +39,17 @@ from flintmq.queue.handoff import (
     window_take_back,
     window_wanted,
 )
+from flintmq.session.shared_definitions import SharedDefinitions
 from flintmq.session.shared_letters import SharedLetters
 from flintmq.shared.codec import pack_message, unpack_message
+from flintmq.shared.directory import read_arguments
 from flintmq.shared.keys import SIGNALS, QueueKeys
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Fenced, Message, NotEmpty, QueueGone, Taken, clear_doomed, delete_queue, is_there, open_queue
 from flintmq.shared.station import Station, Waiting
 from flintmq.vhost.arguments import DROPPING
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN
+from flintmq.vhost.equivalence import check_arguments
 from flintmq.vhost.names import describe
 
 if TYPE_CHECKING:
@@ -99,11 +103,12 @@ class SharedQueueEntry:
     __slots__ = (
         "_service",
         "anew",
+        "arguments",
         "core",
-        "declared",
         "delay_ms",
         "ended",
         "failure",
+        "life",
         "max_length",
         "name",
         "order",
@@ -124,8 +129,9 @@ class SharedQueueEntry:
         self.order = spec.policy.shared_order
         self.core = core
         self.follow(spec.policy)
-        self.declared = False  # since this node began, and not opened yet
-        self.anew = False  # what the engine has under this name is nobody's
+        self.arguments = spec.arguments
+        self.anew = False  # declared, and the engine was not asked: it is made there
+        self.life: bytes | None = None  # id of its life in the engine; None: not known yet
         self.scheduled = False
         self.running = False
         self.ended = False  # the engine was told that the queue is deleted
@@ -156,11 +162,25 @@ class SharedQueueEntry:
     def open(self) -> tuple[Engine, Owners, QueueKeys, str]:
         engine, owners = self._service.node()
         patience = self._service.limits.shared_patience_ms
-        if not engine.limits.exclusive and not self.declared and not is_there(engine, self.vhost, self.name):
+        alone = engine.limits.exclusive
+        if not alone and not self.anew and not is_there(engine, self.vhost, self.name):
             raise QueueGone("another node deleted it while this one was away")
-        keys = open_queue(engine, self.vhost, self.name, self.order, anew=self.anew and engine.limits.exclusive, patience_ms=patience)
-        self.anew, self.declared = False, False
+        arguments = pack_arguments(self.arguments)
+        keys = open_queue(engine, self.vhost, self.name, self.order, self.anew and alone, arguments, patience)
+        if not alone and self._is_another(engine, keys):
+            raise QueueGone("another node declared it again")
+        self.anew, self.life = False, keys.life
         return engine, owners, keys, self.order
+
+    def _is_another(self, engine: Engine, keys: QueueKeys) -> bool:
+        """Whether what the engine has under this name is a later queue, or has other arguments: it is learnt of anew then."""
+        if self.life is not None:
+            return keys.life != self.life
+        try:
+            check_same_arguments(engine, keys, self.vhost, self.name, self.arguments)
+        except PeerError:
+            return True
+        return False
 
     def wake(self) -> None:
         self._service.schedule(self)
@@ -188,6 +208,18 @@ class SharedQueueEntry:
     def unreadable(self, error: Exception) -> None:
         self._service.broker.count_drop("unreadable_content")
         log.error("a message of shared queue %r in vhost %r can't be read, and is put aside: %s", self.name, self.vhost, error)
+
+
+def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
+    """A queue's arguments as the engine has them."""
+    return json.dumps({key: value for key, value in arguments.items() if isinstance(value, str | int)}).encode()
+
+
+def check_same_arguments(engine: Engine, keys: QueueKeys, vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises: PeerError 406: the engine has the queue with other arguments; EngineError."""
+    known = read_arguments(engine, keys)
+    if known:
+        check_arguments(describe("queue", name, vhost), json.loads(known), arguments)
 
 
 class _Task:
@@ -231,10 +263,11 @@ class SharedService:
         self._opening = threading.Lock()  # of the next two
         self._engine: Engine | None = None
         self._owners: Owners | None = None
+        self.definitions = SharedDefinitions(self, is_alone(self._url))
         self._lock = threading.Condition()  # of all below
         self._entries: dict[int, SharedQueueEntry] = {}
         self._ending: collections.Counter[tuple[str, str]] = collections.Counter()  # deleted queues that the engine was not told of
-        self._made: set[tuple[str, str]] = set()  # made in the engine for a declaration that follows
+        self.made: dict[tuple[str, str], bytes] = {}  # in the engine, for a declaration that follows: name -> id of the life
         self._due: collections.deque[SharedQueueEntry | _Task] = collections.deque()
         self._later: list[tuple[float, int, SharedQueueEntry | _Task]] = []  # a heap
         self._numbers = itertools.count()
@@ -246,6 +279,7 @@ class SharedService:
         self._turn = 0  # where the polls go on
         self.failures = self.lives = 0
         broker.pauses.followers.append(self._paused)
+        broker.events.followers.append(self.definitions.noted)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -283,6 +317,12 @@ class SharedService:
                 return
             self._start([self._hand_out, self._tick, *(self._work for _ in range(self.limits.shared_workers))])
 
+    def follow(self) -> None:
+        """All is restored: from now on this node learns of queues that others declare. Waits for nothing."""
+        if not is_alone(self._url):
+            self._begin()
+            self._start([self.definitions.run])
+
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what is in windows goes back to the engine, as far as it answers. Idempotent."""
         with self._lock:
@@ -292,6 +332,7 @@ class SharedService:
             self._lock.notify_all()
             threads = list(self._threads)
         self._stopped.set()
+        self.definitions.wake()
         self._port.close()
         self._port.wake()
         until = time.monotonic() + self.limits.shutdown_ms_max / 1000
@@ -322,10 +363,8 @@ class SharedService:
         rests = partial(self._rests, queue_id)
         entry.station = Station(entry, CoreWindow(core, self.limits.shared_batch, rests), self.limits)
         with self._lock:
-            key = (spec.vhost, spec.name)
-            entry.declared = anew
-            entry.anew = anew and key not in self._made
-            self._made.discard(key)
+            entry.life = self.made.pop((spec.vhost, spec.name), None) if anew else None
+            entry.anew = anew and entry.life is None
             self._entries[queue_id] = entry
         self._begin()
         self.schedule(entry)
@@ -356,9 +395,9 @@ class SharedService:
         if entry is not None:
             entry.station.note_count(position, count)
 
-    def make(self, vhost: str, name: str, order: str, arguments: bytes, done: Done) -> None:
+    def make(self, vhost: str, name: str, order: str, arguments: Mapping[str, Any], done: Done) -> None:
         """Makes a queue in the engine that is declared here afterwards, unless another node did. `done` on any thread; errors: PeerError
-        406 it is there with another order, 541."""
+        406 it is there with another order or other arguments, 541."""
         key = (vhost, name)
 
         def run() -> None:
@@ -369,13 +408,15 @@ class SharedService:
                 known = any((entry.vhost, entry.name) == key for entry in self._entries.values())
             anew = engine.limits.exclusive and not known
             try:
-                open_queue(engine, vhost, name, order, anew, arguments, self.limits.shared_patience_ms)
+                keys = open_queue(engine, vhost, name, order, anew, pack_arguments(arguments), self.limits.shared_patience_ms)
             except ValueError as error:
                 text = f"inequivalent arg 'x-shared-order' for {describe('queue', name, vhost)}: {error}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text) from error
+            if not engine.limits.exclusive:
+                check_same_arguments(engine, keys, vhost, name, arguments)
             with self._lock:
                 if not known:
-                    self._made.add(key)
+                    self.made[key] = keys.life
 
         self._begin()
         self._give(_Task(run, lambda result, error: done(result, _refusal(error))))
@@ -490,7 +531,33 @@ class SharedService:
             "refused": sum(entry.station.refused for entry in entries),
             "returned": 0 if owners is None else owners.swept,
             "failures": self.failures,
+            "definitions_refused": self.definitions.refused,
         }
+
+    def entries(self) -> dict[int, SharedQueueEntry]:
+        """By queue id, as they are now. O(queues)."""
+        with self._lock:
+            return dict(self._entries)
+
+    def entry(self, queue_id: int) -> SharedQueueEntry | None:
+        return self._entries.get(queue_id)
+
+    def is_ending(self, vhost: str, name: str) -> bool:
+        """Whether the engine is still to be told that a queue was deleted here."""
+        return (vhost, name) in self._ending
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until the broker stops."""
+        self._stopped.wait(seconds)
+
+    def look(self, entry: SharedQueueEntry) -> None:
+        """Its station asks the engine what became of it."""
+        entry.station.look_again()
+        self.schedule(entry)
 
     # --- what waits for a worker ------------------------------------------------------------------------------------
 
@@ -719,6 +786,7 @@ class SharedService:
             for entry in entries:
                 guarded("shared queues", f"queue {entry.name!r}", entry.station.refuse_late)
             guarded("shared queues", "dead letters", self.letters.look)
+            guarded("shared queues", "bindings", self.definitions.refuse_late)
             count = min(self.limits.shared_polls, len(entries))
             for number in range(count):
                 entry = entries[(self._turn + number) % len(entries)]

@@ -33,12 +33,35 @@ def after(prefix: bytes) -> bytes:
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
+DEFINITIONS = ROOT + b"n"
+
+
 def definition(vhost: str, name: str) -> bytes:
     """-> id of the queue's present life."""
-    return ROOT + b"n" + text(vhost) + text(name)
+    return DEFINITIONS + text(vhost) + text(name)
+
+
+def defined(key: bytes) -> tuple[str, str]:
+    """(virtual host, name) of a `definition` key. Raises: ValueError: it is none."""
+    if not key.startswith(DEFINITIONS) or not key.endswith(b"\0\0"):
+        raise ValueError(f"no definition of a shared queue: {key!r}")
+    parts: list[bytes] = []
+    begin = at = len(DEFINITIONS)
+    while at < len(key):
+        at = key.index(b"\0", at)
+        if key[at + 1 : at + 2] == b"\0":
+            parts.append(key[begin:at].replace(b"\0\xff", b"\0"))
+            begin = at + 2
+        at += 2
+    vhost, name = parts
+    return vhost.decode("utf-8", "surrogateescape"), name.decode("utf-8", "surrogateescape")
 
 
 SIGNALS = ROOT + b"s"
+# another value with each change of definitions; it stands with the signals, as an engine follows those
+CHANGED = SIGNALS + b"definitions"
+# + id of a life + hash: a binding that leads to the queue; without a hash: bindings of this queue are here
+BINDINGS = ROOT + b"f"
 # + id of a life: the queue was deleted, and rows of it are there still
 DOOMED = ROOT + b"g"
 OWNERS = ROOT + b"o"
@@ -96,6 +119,11 @@ class QueueKeys:
     def uploads(self, owner: bytes) -> bytes:
         """+ blob id: chunks of a message that is not there yet."""
         return self.prefix + b"u" + owner
+
+    @property
+    def bindings(self) -> bytes:
+        """+ hash -> a binding that leads here. These rows stand together: a node reads those of all queues at once."""
+        return BINDINGS + self.life
 
     @property
     def waiters(self) -> bytes:

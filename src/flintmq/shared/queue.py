@@ -22,6 +22,7 @@ from typing import TypeVar
 from flintmq.config import Limits
 from flintmq.kv.engine import Conflict, Engine, EngineError, Transaction, Unavailable, UnknownOutcome, Watch
 from flintmq.shared.keys import (
+    CHANGED,
     DOOMED,
     FLAG_CHUNKED,
     ID_BYTES,
@@ -102,9 +103,16 @@ def open_queue(
         keys = QueueKeys(secrets.token_bytes(ID_BYTES))
         transaction.set(key, keys.life)
         transaction.set(keys.alive, order.encode() + b"\0" + arguments)
+        transaction.set(keys.bindings, b"")
+        note_change(transaction)
         return keys
 
     return attempt(engine, body, patience_ms)
+
+
+def note_change(transaction: Transaction) -> None:
+    """Definitions change with this transaction: nodes read them anew. Two who change them do not conflict."""
+    transaction.set(CHANGED, secrets.token_bytes(ID_BYTES))
 
 
 def _end_life(transaction: Transaction, key: bytes, life: bytes) -> None:
@@ -113,6 +121,8 @@ def _end_life(transaction: Transaction, key: bytes, life: bytes) -> None:
     transaction.clear(key)
     transaction.clear(keys.alive)
     transaction.clear(keys.signal)
+    transaction.clear_range(keys.bindings, after(keys.bindings))
+    note_change(transaction)
     transaction.set(DOOMED + life, b"")
 
 

@@ -24,9 +24,14 @@ def check_queue(queue: Queue, description: str, durable: bool, auto_delete: bool
     """Raises: PeerError 406 `inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'`."""
     _check_flag(description, "durable", queue.durable, durable)
     _check_flag(description, "auto_delete", queue.auto_delete, auto_delete)
-    if arguments or queue.arguments:
+    check_arguments(description, queue.arguments, arguments)
+
+
+def check_arguments(description: str, current: Mapping[str, Any], received: Mapping[str, Any]) -> None:
+    """Arguments of a queue. Raises: PeerError 406."""
+    if current or received:
         for key, row in QUEUE_ARGUMENTS.items():
-            _check_argument(description, key, queue.arguments, arguments, row)
+            _check_argument(description, key, current, received, row)
 
 
 def check_exchange(
