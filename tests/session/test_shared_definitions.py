@@ -1,7 +1,7 @@
 """Definitions of shared queues on two nodes with one engine in memory.
 
-Properties: a queue that one node declares, binds, unbinds and deletes is the same on the other, which was told nothing; a node that was away
-has the engine's state when it is back; what a node can't follow is said, holds up nothing else, and comes when it can; a bind is answered
+Properties: a queue that one node declares, binds, unbinds and deletes is the same on the other, which was told nothing; a node that was
+away has the engine's state when it is back; what a node can't follow is said, holds up nothing else, and comes when it can; a bind is answered
 when the engine has it.
 """
 
@@ -255,7 +255,9 @@ def test_a_bind_that_waited_for_too_long_is_told_so_and_comes_later(begin: Calla
     wait_until(lambda: bound(other, "q") == {("amq.topic", b"a")}, WAIT_S)
 
 
-def test_bindings_that_come_and_go_while_the_engine_is_away_wait_for_nothing(pair: tuple[Broker, Broker], connect: Any, engine: Engine) -> None:
+def test_bindings_that_come_and_go_while_the_engine_is_away_wait_for_nothing(
+    pair: tuple[Broker, Broker], connect: Any, engine: Engine
+) -> None:
     """No more waits for the engine than there are bindings."""
     one, other = pair
     declare(connect(one).channel(), "q")
@@ -285,4 +287,3 @@ def test_a_connection_that_was_lost_finds_its_queue_on_the_other_node(pair: tupl
     publish(there, "amq.direct", "k", b"second")
     there.consume("q", no_ack=True)
     assert [message.body for message in there.deliveries(2)] == [b"first", b"second"]
-

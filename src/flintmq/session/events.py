@@ -12,7 +12,7 @@ N3  Who may read the exchange of `/` sees the names of all virtual hosts, as on 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flintmq.access.hashes import hash_of
