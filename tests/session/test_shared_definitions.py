@@ -1,8 +1,8 @@
 """Definitions of shared queues on two nodes with one engine in memory.
 
 Properties: a queue that one node declares, binds, unbinds and deletes is the same on the other, which was told nothing; a node that was
-away has the engine's state when it is back; what a node can't follow is said, holds up nothing else, and comes when it can; a bind is answered
-when the engine has it.
+away has the engine's state when it is back; what a node can't follow is said, holds up nothing else, and comes when it can; a bind is
+answered when the engine has it.
 """
 
 from __future__ import annotations
