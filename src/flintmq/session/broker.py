@@ -463,9 +463,12 @@ class Broker:
 
     def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None = None) -> list[QueueHandle]:
         """Queues a message goes to, as the routing table says now."""
-        if exchange_name == "" and key.startswith(b"amq.rabbitmq.reply-to."):
-            reply_queue = self.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
-            return [] if reply_queue is None else [reply_queue.core]
+        if exchange_name == "":  # nothing else is bound to it, and it has no alternate
+            name = key.decode("utf-8", "surrogateescape")
+            found = vhost.queues.get(name)
+            if key.startswith(b"amq.rabbitmq.reply-to."):
+                found = self.reply_queues.get((vhost.name, name))
+            return [] if found is None else [found.core]
         return [queue.core for queue in vhost.route(exchange_name, key, headers)]
 
     def handles_for_keys(

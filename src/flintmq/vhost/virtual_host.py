@@ -212,9 +212,6 @@ class VirtualHost(Scheduling):
 
         An exchange whose bindings match nothing hands over to its alternate exchange, if that exists. Raises: PeerError 404.
         """
-        if exchange_name == DEFAULT_EXCHANGE:  # nothing else is bound to it, and it has no alternate
-            queue = self.queues.get(routing_key.decode("utf-8", "surrogateescape"))
-            return [] if queue is None else [queue]
         with self._lock:
             return walk.queues_of(self.exchanges, self.exchange(exchange_name), (routing_key,), headers)
 
