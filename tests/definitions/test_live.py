@@ -110,15 +110,15 @@ def test_a_connection_that_opens_while_its_user_or_virtual_host_goes_is_refused(
     operator.do("put_vhost", "new", {})
     operator.user("new", "new")
     broker = operator.node.broker
-    check, answer, looks = handshake._check_there, Answer(), []
+    check, answer, looks = handshake._check_user, Answer(), []
 
-    def delete_after(handler: Any, vhost: Any) -> None:
-        looks.append(vhost.name)
+    def delete_after(handler: Any, vhost: str) -> None:
+        looks.append(vhost)
         check(handler, vhost)
         if looks == ["new"]:
             getattr(operator.node.definitions, verb)(BROKER, what, answer.done)
 
-    monkeypatch.setattr(handshake, "_check_there", delete_after)
+    monkeypatch.setattr(handshake, "_check_user", delete_after)
     with RawConnection("127.0.0.1", operator.broker.port) as late:
         with pytest.raises(AssertionError, match=f"530.*{text}"):
             late.open("new", "new", vhost="new")
