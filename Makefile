@@ -6,25 +6,29 @@
 #   make bench-pipeline  queues and Spark (docs/pipeline/benchmarks.md)
 #   make bench-fairness  scheduling, streams, held polls, cold drains beside hot queues (docs/FAIRNESS.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
+#   make replication-sim   the state machine of ADR 13: 20,000 random walks, and planted mistakes (ARGS="--walks N")
+#   make crash-shared      three brokers and three members of etcd in network namespaces, and what breaks them (root; ARGS="--seconds 180 --runs 28")
 #   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make asan    the compiled half under AddressSanitizer and UBSan: tests, fuzzers of sessions and Arrow batches (ARGS="seconds [tests]")
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
 #   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
+#   make spark-sites  source and sink with PySpark 4.0 and 4.1, on a cluster with TLS, by Spark Connect, of an archive (ten minutes)
 #   make spark-wheel   source and sink for Spark's machines, without the broker, in build/wheel
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
 #   make dist    source distribution and wheel in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
 #   make console-test  the web console in headless Chromium (ARGS=--screenshots writes those of docs/img); make api-test: schemathesis on /api/v1
 #   make model   5,000 histories of queue features together against their model (minutes; ARGS go to pytest)
+#   make rolling  three brokers of a cluster restarted ten times under load of pika and Celery (FLINTMQ_ROLLING_ROUNDS; some minutes)
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
 # what is to be installed is fetched while the compilers run
 MAKEFLAGS += --jobs=2
-SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
+SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.c') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash model soak actors interop console-test api-test docs dist clean test-spark crash-spark spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
 
 build: .venv/.compiled
 
@@ -61,6 +65,10 @@ bench-beside: .venv/.compiled .venv/.test
 bench-others: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.others $(ARGS)
 
+# one shared queue: each way to dequeue on each engine, and three brokers beside RabbitMQ's quorum queue (ARGS="--svg FILE")
+bench-shared: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m bench.shared $(ARGS)
+
 bench-pipeline: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m bench.pipeline $(ARGS)
 
@@ -80,6 +88,12 @@ asan: .venv/.compiled .venv/.test
 actors: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m tools.actor_sim.campaign $(ARGS)
 
+replication-sim: .venv/.base
+	@exec $(BIN)/python -m tools.replication_sim.campaign $(ARGS)
+
+crash-shared: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.faults.shared_campaign $(ARGS)
+
 crash: .venv/.compiled .venv/.test
 	@exec sh tools/crash/all.sh $(ARGS)
 
@@ -95,6 +109,9 @@ crash-spark: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && \
 	    $(SPARK_CAMPAIGN) --kills 500 --scenes $(ARGS) && exec $(SPARK_CAMPAIGN) --kills 30 --master 'local-cluster[2,1,1024]' $(ARGS)
 
+spark-sites: .venv/.compiled .venv/.spark .venv/.test
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m tests.pipeline.sites $(ARGS)
+
 spark-wheel:
 	@$(PYTHON) tools/spark_wheel.py $(ARGS)
 
@@ -104,7 +121,8 @@ dist: .venv/.compiled
 interop: .venv/.compiled .venv/.test
 	@PYTHON="$(PYTHON)" sh tools/setup.sh celery4
 	@FLINTMQ_CELERY_PREVIOUS="$$([ -e build/celery4/.done ] && echo $(CURDIR)/build/celery4/bin/python)" $(BIN)/python -m pytest -q tests/interop/test_celery_gate.py
-	@FLINTMQ_TEST_PEER=1 $(BIN)/python -m pytest -q tests/interop/test_rabbitmqadmin.py
+	@sh tools/setup.sh flower
+	@FLINTMQ_TEST_PEER=1 FLINTMQ_FLOWER="$(CURDIR)/build/flower/bin/python" $(BIN)/python -m pytest -q tests/interop/test_rabbitmqadmin.py tests/interop/test_management_clients.py tests/interop/test_flower.py
 	@exec $(BIN)/python -m tools.differential.probe $(ARGS)
 
 # Chromium and npm stand apart from .venv
@@ -117,6 +135,9 @@ api-test: .venv/.compiled .venv/.test
 # one process: its brokers share one clock that stands
 model: .venv/.compiled .venv/.test
 	@FLINTMQ_MODEL_EXAMPLES=$${FLINTMQ_MODEL_EXAMPLES:-5000} $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 0 tests/session/test_features_together.py $(ARGS)
+
+rolling: .venv/.compiled .venv/.test
+	@FLINTMQ_ROLLING_ROUNDS=$${FLINTMQ_ROLLING_ROUNDS:-10} $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 3600 tests/shared_wire/test_cluster.py $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)

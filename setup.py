@@ -1,4 +1,4 @@
-"""Builds the compiled modules: every `.py` in src/flintmq that has a `.pxd` of its own beside it.
+"""Builds the compiled modules: every `.py` in src/flintmq that has a `.pxd` of its own beside it, and those of WRITTEN_IN_C.
 
 `build_ext --inplace`, which only a checkout is built with, also makes those that tests and tools use (tests/twins, tests/drivers): no wheel
 has them. One extension per module (docs/adr/0001). `FLINTMQ_ONLY=flintmq.queue.queue_core,...` builds just those, for a quick
@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent
 IN_PLACE = bool({"--inplace", "-i"} & set(sys.argv))
 # folder of packages -> the compiled modules in it, by their `.pxd`
 PLACES = {ROOT / "src": "flintmq/**/*.pxd"} | ({ROOT: "tests/**/*.pxd"} if IN_PLACE else {})
+# modules that can't be Cython's: what another process preloads
+WRITTEN_IN_C = {"flintmq.flight._adopt": "src/flintmq/flight/_adopt.c"}
 # compilers at a time
 JOBS = int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1))
 
@@ -91,6 +93,9 @@ def extensions() -> list[Extension]:
         },
         show_all_warnings=False,
     )
+    if not os.environ.get("FLINTMQ_ONLY"):
+        plain = {name: path for name, path in WRITTEN_IN_C.items() if (ROOT / path).exists()}  # a copy for a sanitizer has none
+        made += [Extension(name, [path], extra_compile_args=flags, extra_link_args=links) for name, path in plain.items()]
     # The largest first: the one that a compiler begins last keeps the other cores waiting, so it should be a small one.
     return sorted(made, key=lambda one: os.path.getsize(one.sources[0]), reverse=True)
 

@@ -22,6 +22,9 @@ from unittest import mock
 from bench import disk
 from tests.support import servers
 
+# A broker that pip installed is compiled. Where the environment forbids to keep what is compiled, each start would compile 160 modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 ROOT = Path(__file__).resolve().parents[1]
 FLINTMQ, RABBITMQ = "flintmq", "rabbitmq"
 # seconds between two runs: what a broker does after a run (deleting, collecting garbage) is not charged to the next one

@@ -49,6 +49,11 @@ WORKLOADS = {
     "topic-new-keys": (("--exchange", "topic", "--queues", "10", "--bindings", "1000", "--size", "100", "--random-keys"), False),
     "acked": (("--size", "16", "--ack", "1", "--prefetch", "1000"), False),
     "confirmed": (("--size", "1024", "--persistent", "--durable", "--confirm", "1000", "--ack", "100", "--prefetch", "2000"), True),
+    # all published before the first is consumed (W5b's shape)
+    "backlog": (
+        ("--mode", "backlog", "--durable", "--persistent", "--size", "1024", "--confirm", "1000", "--ack", "100", "--prefetch", "2000"),
+        True,
+    ),
     CHURN: (("--mode", "churn", "--clients", "4"), False),
     DECLARE: (("--mode", "declare"), False),
 }

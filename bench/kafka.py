@@ -31,6 +31,7 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
+log.message.timestamp.type=LogAppendTime
 num.partitions=2
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -72,18 +73,38 @@ class Kafka:
             "acks=all",
         )
 
-    def stream(self, spark: SparkSession, topic: str, batch: int) -> DataFrame:
-        """The topic from its beginning, in micro-batches."""
+    def producer(self, topic: str, count: int, size: int, rate: int) -> list[str]:
+        """The command line of a producer with acks=all that sends `rate` messages a second."""
+        options = ["--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", str(rate)]
+        options += ["--producer-props", f"bootstrap.servers={self.address}", "acks=all"]
+        return ["java", "-cp", f"{self._where}/libs/*", "org.apache.kafka.tools.ProducerPerformance", *options]
+
+    def consume(self, topic: str, count: int) -> None:
+        """Kafka's own consumer reads `count` messages from the beginning. Raises: RuntimeError: it read fewer."""
+        options = ["--bootstrap-server", self.address, "--topic", topic, "--messages", str(count), "--timeout", "60000"]
+        told = _java(self._where, "org.apache.kafka.tools.ConsumerPerformance", *options)
+        found = int(told.strip().splitlines()[-1].split(",")[4])
+        if found < count:
+            raise RuntimeError(f"Kafka's consumer read {found} messages of {count}")
+
+    def count(self, topic: str) -> int:
+        """Messages of a topic."""
+        told = _java(self._where, "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", self.address, "--topic", topic)
+        return sum(int(line.rpartition(":")[2]) for line in told.split() if line.startswith(f"{topic}:"))
+
+    def stream(self, spark: SparkSession, topic: str, batch: int | None) -> DataFrame:
+        """The topic from its beginning, in micro-batches. batch: messages of one at most; None: all that are there."""
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.address).option("subscribe", topic)
-        return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", batch).load()
+        reader = reader if batch is None else reader.option("maxOffsetsPerTrigger", batch)
+        return reader.option("startingOffsets", "earliest").load()
 
 
 @contextlib.contextmanager
-def kafka(where: Path, scratch: Path) -> Iterator[Kafka]:
-    """Args: where: of `home()`; scratch: a directory on a disk. Raises: RuntimeError when it does not come up."""
+def kafka(where: Path, scratch: Path, more: str = "") -> Iterator[Kafka]:
+    """Args: where: of `home()`; scratch: a directory on a disk; more: lines of its configuration. Raises: RuntimeError: not up."""
     port, controller = servers.free_ports(2)
     config = scratch / "kafka.properties"
-    config.write_text(_PROPERTIES.format(port=port, controller=controller, data=scratch / "kafka"))
+    config.write_text(_PROPERTIES.format(port=port, controller=controller, data=scratch / "kafka") + more)
     _java(where, "kafka.tools.StorageTool", "format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qk", "--config", str(config))
     with (scratch / "kafka.log").open("w") as log:
         command = ["java", "-Xmx1g", "-cp", f"{where}/libs/*", "kafka.Kafka", str(config)]

@@ -1,20 +1,23 @@
 """What running a broker costs beside its messages: the management API, metrics, consoles, idling, the start, backups.
 
-    python -m bench.operate                                  all rows; some five minutes
+    python -m bench.operate                                  all rows; some six minutes, and a backup of 10 GB
     python -m bench.operate --only queues,metrics --queues 10000
     python -m bench.operate --only backup --messages 200000 --body 10000
 
 | row | what | goal |
 |---|---|---|
-| start | from the command to the ready line, an empty store, AMQP and HTTP; the median of 5 | 350 ms |
-| idle | RSS and processor of a broker with AMQP, HTTP and Flight, nobody connected | 48 MiB, 0.5 % of a core |
+| start | from the command to the ready line, an empty store, AMQP, HTTP and Flight listen; the median of 5 | 350 ms |
+| idle | RSS and processor of all processes of a broker where AMQP, HTTP and Flight listen, nobody connected | 48 MiB, 0.5 % of a core |
+| | then what the first call over Flight takes, which starts its service | |
 | queues | GET /api/queues?page=1&page_size=100 of `--queues` queues; what five polls a second take of a core | 50 ms |
 | metrics | GET /metrics/per-object of as many queues | 300 ms |
+| beside | W6b (10,000 messages/s, 256 B) while that page is polled five times a second: its p99 against the quiet one | 1.3 |
+| tls | W1b (1 KiB, transient) over TLS against plain; `flintmq perf` speaks TLS by a relay, so both go through one | 50 % |
 | consoles | `--consoles` readers of the events (SSE): what they take of a core, and of memory | 10 %, 32 MiB |
 | backup | `flintmq backup` of a store with `--messages` messages, while `flintmq perf` goes on: its rate against the rate before | 80 % |
 
 Times are the client's, on the same machine; processor time is the broker's process tree, which other work does not change. Exit code 1: a
-goal is missed; 69: the broker can't be had. W6b beside polls and the rate over TLS are no rows: `flintmq perf` knows no TLS.
+goal is missed; 69: the broker can't be had.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import argparse
 import base64
 import contextlib
 import http.client
+import importlib
 import json
 import os
 import shutil
@@ -31,14 +35,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.brokers import disk_directory
+from flintmq.flight.client import DataPlane
 from flintmq.perf.process import tree, usage
 from tests.support import servers
+from tests.support.broker import self_signed_certificate
 
 AUTHORIZATION = "Basic " + base64.b64encode(b"guest:guest").decode()
 MIB = 1 << 20
@@ -105,7 +112,7 @@ def start(options: argparse.Namespace) -> Iterator[Row]:
     for _ in range(5):
         with tempfile.TemporaryDirectory(dir=disk_directory()) as directory:
             begin_s = time.monotonic()
-            with broker("--flight-port", "off", directory=Path(directory)):
+            with broker("--flight-port", "0", directory=Path(directory)):
                 times.append(time.monotonic() - begin_s)
     yield "ready after", statistics.median(times) * 1000, "ms", 350, False
 
@@ -113,13 +120,15 @@ def start(options: argparse.Namespace) -> Iterator[Row]:
 def idle(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=disk_directory()) as directory, broker("--flight-port", "0", directory=Path(directory)) as server:
         time.sleep(5)
-        yield "RSS of the broker's process", _own_rss(server.pid) / MIB, "MiB", 48, False
-        yield "RSS with the Flight service", rss_bytes(server.pid) / MIB, "MiB", 0, False
+        processes = len(tree(server.pid))
+        yield f"RSS of the tree, {processes} process, Flight listens", rss_bytes(server.pid) / MIB, "MiB", 48, False
         yield "processor", rate_of(server, SECONDS) * 100, "% of a core", 0.5, False
-
-
-def _own_rss(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        importlib.import_module("pyarrow.flight")  # the client's own: not the broker's time
+        begin_s = time.monotonic()
+        with DataPlane("127.0.0.1", int(str(server.ready["flight_port"]))) as plane:
+            plane.status()
+        yield "the first call over Flight", (time.monotonic() - begin_s) * 1000, "ms", 0, False
+        yield f"RSS of the tree after it, {len(tree(server.pid))} processes", rss_bytes(server.pid) / MIB, "MiB", 0, False
 
 
 def _asked(options: argparse.Namespace, path: str, what: str, goal_ms: float) -> Iterator[Row]:
@@ -149,13 +158,83 @@ def metrics(options: argparse.Namespace) -> Iterator[Row]:
     yield from _asked(options, "/metrics/per-object", f"metrics of {options.queues} queues", 300)
 
 
+def _polled(server: servers.Server, over: threading.Event) -> None:
+    with contextlib.closing(_http(server)) as connection:
+        while not over.wait(0.2):
+            ask(connection, "/api/queues?page=1&page_size=100")
+
+
+def beside(options: argparse.Namespace) -> Iterator[Row]:
+    load = ("--size", "256", "--rate", "10000", "--time", str(SECONDS / 2))
+    p99s: dict[bool, list[float]] = {False: [], True: []}
+    with broker("--flight-port", "off") as server:
+        declare(server, options.queues)
+        with contextlib.closing(_http(server)) as connection:  # the libraries are there, and the order of names
+            ask(connection, "/api/queues?page=1&page_size=100")
+        for polls in (False, True) * 3:
+            over = threading.Event()
+            poller = threading.Thread(target=_polled, args=(server, over), daemon=True)
+            if polls:
+                poller.start()
+            p99s[polls].append(float(_perf(server, *load)["latency_us"]["p99"]))
+            over.set()
+            if polls:
+                poller.join(60)
+    quiet, polled = (statistics.median(p99s[polls]) for polls in (False, True))
+    yield "W6b quiet, p99", quiet / 1000, "ms", 0, False
+    yield f"W6b beside five polls a second of {options.queues} queues, p99", polled / 1000, "ms", 0, False
+    yield "W6b: p99 beside polls against quiet", polled / quiet, "times", 1.3, False
+
+
+@contextlib.contextmanager
+def _relay(port: int, *options: str) -> Iterator[int]:
+    """The port of a relay (bench.tls_relay) to that port."""
+    command = [sys.executable, "-m", "bench.tls_relay", "--port", str(port), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
+        try:
+            assert relay.stdout is not None
+            yield int(relay.stdout.readline())
+        finally:
+            relay.terminate()
+
+
+def tls(options: argparse.Namespace) -> Iterator[Row]:
+    load = ("--size", "1024", "--time", str(SECONDS / 3), "--drain-timeout", "20")
+    with self_signed_certificate() as (certificate, key):
+        secure = ("--tls-port", "0", "--tls-cert", certificate, "--tls-key", key)
+        with broker("--flight-port", "off", *secure) as server:
+            pid = ("--pid", str(server.pid))
+            rates: dict[str, list[float]] = {}
+            cpus: dict[str, list[float]] = {}
+            with _relay(server.port, "--plain") as plain, _relay(int(str(server.ready["amqps_port"]))) as over_tls:
+                for _ in range(3):
+                    for name, port in (("direct", server.port), ("plain", plain), ("tls", over_tls)):
+                        result = _perf(server, *load, *pid, port=port)
+                        rates.setdefault(name, []).append(float(result["end_to_end_rate"]))
+                        cpus.setdefault(name, []).append(float(result["broker"]["cpu_s_per_million"]))
+    direct, plain_rate, rate = (statistics.median(rates[name]) for name in ("direct", "plain", "tls"))
+    yield "W1b without TLS and relay", direct, "messages/s", 0, True
+    yield "W1b without TLS, through a relay", plain_rate, "messages/s", 0, True
+    yield "W1b over TLS, through a relay", rate, "messages/s", 0, True
+    yield "W1b over TLS against plain", 100 * rate / plain_rate, "%", 50, True
+    yield (
+        "broker's processor for a message, over TLS against plain",
+        statistics.median(cpus["tls"]) / statistics.median(cpus["direct"]),
+        "times",
+        0,
+        False,
+    )
+
+
 def consoles(options: argparse.Namespace) -> Iterator[Row]:
     with broker("--flight-port", "off") as server, contextlib.ExitStack() as stack:
         with contextlib.closing(_http(server)) as connection:
             ask(connection, "/api/overview")
         time.sleep(2)
         memory, quiet = rss_bytes(server.pid), rate_of(server, 5)
-        head = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
+        head = (
+            f"GET /api/v1/events?topics=overview,events,logs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
+        )
         readers = []
         for _ in range(options.consoles):
             one = stack.enter_context(socket.create_connection(("127.0.0.1", http_port(server))))
@@ -175,8 +254,8 @@ def consoles(options: argparse.Namespace) -> Iterator[Row]:
         yield "memory of them", (rss_bytes(server.pid) - memory) / MIB, "MiB", 32, False
 
 
-def _perf(server: servers.Server, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "flintmq.cli.main", "perf", "--json", "--port", str(server.port), *arguments]
+def _perf(server: servers.Server, *arguments: str, port: int = 0) -> dict[str, Any]:
+    command = [sys.executable, "-m", "flintmq.cli.main", "perf", "--json", "--port", str(port or server.port), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found: dict[str, Any] = json.loads(done.stdout)
@@ -217,6 +296,8 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "idle": idle,
     "queues": queues,
     "metrics": metrics,
+    "beside": beside,
+    "tls": tls,
     "consoles": consoles,
     "backup": backup,
 }

@@ -118,8 +118,19 @@ class Bench:
             raise RuntimeError(f"the queue was not filled: {filled.get('error') or filled}")
         return f"{prefix}.q00000"
 
-    def declare(self, queue: str) -> None:
-        self._channel(lambda channel: channel.queue_declare(queue, durable=True))
+    @property
+    def pid(self) -> int:
+        """The broker's. Raises: AssertionError: none runs."""
+        assert self._pids[0] is not None
+        return self._pids[0]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of the broker and its Flight service, while they run."""
+        return {name: pid for name, pid in zip(("broker", "service"), self._pids, strict=True) if pid}
+
+    def declare(self, queue: str, arguments: dict[str, Any] | None = None) -> None:
+        self._channel(lambda channel: channel.queue_declare(queue, durable=True, arguments=arguments))
 
     def ready(self, queue: str) -> int:
         """Messages that are ready in a queue."""

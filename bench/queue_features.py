@@ -7,7 +7,7 @@ in: a broker in memory that is started here. out: one JSON line for each of the 
 Selectors: `--consumers` consumers of one queue, each with `name = 'v<number>'`; each message is wanted by one of them. Groups: a queue with
 shared message groups gets messages of `--groups` groups in turn, four consumers with a prefetch of 1,000 acknowledge them; the plain queue
 gets the same messages. Publisher and consumers are this process: bytes that were made before, deliveries that are only counted.
-Goals (issue 18): 50,000 messages a second through the selectors; with groups at least half of what the plain queue does (by the broker's
+Goals: 50,000 messages a second through the selectors; with groups at least half of what the plain queue does (by the broker's
 processor time, as this process has a share of the wall clock's). Exit code 1 when one is missed.
 """
 

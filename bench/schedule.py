@@ -3,7 +3,7 @@
 python -m bench.schedule [--messages 1000000] [--rate 10000] [--seconds 5]: a durable node in this process. Inserts go to the schedule's
 core, as the message path puts them there; the memory is that of entries (bodies leave memory). Then `--rate` messages a second become due,
 and looks at the count of the target queue say how late the latest of them was.
-Goals (issue 18): 200 k/s, 10 ms at 10 k/s, 10 million in 400 MiB.
+Goals: 200 k/s, 10 ms at 10 k/s, 10 million in 400 MiB.
 """
 
 from __future__ import annotations

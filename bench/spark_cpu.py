@@ -152,9 +152,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         queue = bench.fill(options.messages, "f", options.size)
         run_now(bench.stream(warm, **source), bench.folder("warm"), bench.folder("cp"))
         target = bench.folder("out")
-        broker, service = bench._pids
-        pids = {name: pid for name, pid in (("broker", broker), ("service", service)) if pid}
-        parts = Parts(pids, bench.jvm)
+        parts = Parts(bench.pids, bench.jvm)
         with parts:
             _, batches = run_now(bench.stream(queue, **source), target, bench.folder("cp"))
         if not options.columns or "position" in options.columns.split(","):
@@ -205,10 +203,9 @@ def starts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """One round: `starts` queries of 50 messages one after the other (AvailableNow): what each costs, and its time beyond its triggers."""
     beyond = []
     with bench.broker():
-        broker, service = bench._pids
         run_now(bench.stream(bench.fill(50, "w", options.size)), bench.folder("warm"), bench.folder("cp"))
         queues = [bench.fill(50, f"f{number}", options.size) for number in range(options.starts)]
-        parts = Parts({name: pid for name, pid in (("broker", broker), ("service", service)) if pid}, bench.jvm)
+        parts = Parts(bench.pids, bench.jvm)
         with parts:
             for queue in queues:
                 frame, target, checkpoint = bench.stream(queue), bench.folder("out"), bench.folder("cp")

@@ -1,13 +1,14 @@
-"""`make dist`: the source distribution and a wheel for this Python, each installed in a clean environment where it passes a message.
+"""`make dist`: the source distribution and wheels for CPython, each installed in a clean environment where it passes a message.
 
 in: this checkout, a C compiler, pip. out: build/dist/*.tar.gz, *.whl; a line for each package that says what was done with it. Exit 0, or 1
 when a package does not work.
 
     python tools/dist.py [--python PYTHON]... [--no-sdist-install]
 
-A wheel is built for each PYTHON that is there (default: this one). Where `auditwheel` and `patchelf` are installed it becomes a manylinux
-one; else it keeps the name linux_x86_64 and is good for machines with this C library, and the last line says so. The recipe for all
-versions and machines is cibuildwheel's, with [tool.cibuildwheel] of pyproject.toml: it needs containers.
+A wheel is built for each PYTHON that is named (default: this one and the others from 3.11 to 3.14 that are on the path, or pyenv's); a
+line names the versions that are not. auditwheel, in an environment of its own (build/dist-tool), gives it the manylinux tag of the oldest
+C library that it runs with. Built here that is this machine's library or a little older. The recipe for old ones, and for aarch64, is
+cibuildwheel's, with [tool.cibuildwheel] of pyproject.toml: it needs containers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "dist"
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 # what a user does first; run by the environment's own Python, outside of this checkout
 TRY = """
 import json, os, subprocess, sys
@@ -46,22 +48,25 @@ print("passed a message with flintmq", flintmq.__version__, "on Python", sys.ver
 """
 
 
-def run(*command: object, cwd: Path = ROOT) -> str:
-    """The output of a command. Raises: SystemExit with the end of it when it failed."""
+def run(*command: object, cwd: Path = ROOT, path: Path | None = None) -> str:
+    """The output of a command. Args: path: where programs are looked for first. Raises: SystemExit with the end of it when it failed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if path is not None:
+        environment["PATH"] = f"{path}{os.pathsep}{environment.get('PATH', '')}"
     done = subprocess.run([str(one) for one in command], cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(str(one) for one in command)} failed:\n{(done.stdout + done.stderr)[-3000:]}")
     return done.stdout
 
 
-def built(python: str, kind: str) -> Path:
-    """A package of this checkout. Args: kind: sdist or wheel."""
+def built(python: str, source: Path | None = None) -> Path:
+    """The source distribution of this checkout; with `source`, its wheel: the build directory of a checkout that is in use has modules of
+    other states, which would be in a wheel made there."""
     with tempfile.TemporaryDirectory() as folder:
-        if kind == "sdist":
+        if source is None:
             run(python, "-c", f"from setuptools.build_meta import build_sdist; build_sdist({folder!r})")
         else:
-            run(_builder(python, Path(folder)), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ".")
+            run(_builder(python, Path(folder)), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source)
         (made,) = [one for one in Path(folder).iterdir() if one.suffix in (".gz", ".whl")]
         return Path(shutil.move(made, OUT / made.name))
 
@@ -78,12 +83,35 @@ def _builder(python: str, folder: Path) -> Path:
     return inside
 
 
+def pythons() -> tuple[list[str], list[str]]:
+    """The interpreters of VERSIONS that are here, this one first, and the versions of which there is none."""
+    chosen, missing = [], []
+    for version in VERSIONS:
+        if sys.version_info[:2] == tuple(map(int, version.split("."))):
+            chosen.insert(0, sys.executable)
+            continue
+        candidates = [shutil.which(f"python{version}"), *map(str, sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")))]
+        ask = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+        for candidate in filter(None, candidates):
+            done = subprocess.run([candidate, "-c", ask], capture_output=True, text=True, check=False)
+            if done.stdout.strip() == version:
+                chosen.append(candidate)
+                break
+        else:
+            missing.append(version)
+    return chosen, missing
+
+
 def repaired(wheel: Path) -> Path:
-    """The manylinux wheel of a linux one; the same one where the tools for that are not there."""
-    if not (shutil.which("auditwheel") and shutil.which("patchelf")):
-        return wheel
-    run("auditwheel", "repair", "-w", OUT / "manylinux", wheel)
-    (made,) = (OUT / "manylinux").glob("*.whl")
+    """The manylinux wheel of a linux one."""
+    tool = ROOT / "build" / "dist-tool"
+    if not (tool / "bin" / "auditwheel").exists():
+        run(sys.executable, "-m", "venv", tool)
+        lock = ROOT / "tools/dist_tool/requirements.lock"
+        run(tool / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock)
+    folder = OUT / "manylinux"
+    run(tool / "bin" / "python", "-m", "auditwheel", "repair", "-w", folder, wheel, path=tool / "bin")
+    (made,) = folder.glob("*.whl")
     wheel.unlink()
     return Path(shutil.move(made, OUT / made.name))
 
@@ -100,20 +128,21 @@ def tried(python: str, package: Path) -> str:
 def main() -> int:
     """See module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--python", action="append", help="build a wheel for this interpreter, too (repeatable)")
+    parser.add_argument("--python", action="append", help="build a wheel for this interpreter and no others (repeatable)")
     parser.add_argument("--no-sdist-install", action="store_true", help="do not compile the source distribution a second time")
     options = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
-    source = built(sys.executable, "sdist")
+    source = built(sys.executable)
     print(f"{source.name}: {source.stat().st_size >> 10} KiB", flush=True)
     if not options.no_sdist_install:
         print(f"{source.name}: {tried(sys.executable, source)}", flush=True)
-    for python in options.python or [sys.executable]:
-        wheel = repaired(built(python, "wheel"))
+    chosen, missing = (options.python, []) if options.python else pythons()
+    for python in chosen:
+        wheel = repaired(built(python, source))
         print(f"{wheel.name}: {wheel.stat().st_size >> 10} KiB; {tried(python, wheel)}", flush=True)
-        if "manylinux" not in wheel.name:
-            print(f"{wheel.name} is for machines with this C library: auditwheel and patchelf, which make it a manylinux one, are not here")
+    for version in missing:
+        print(f"no wheel for CPython {version}: there is no such interpreter here")
     return 0
 
 

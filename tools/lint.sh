@@ -9,6 +9,7 @@ $bin/python tools/layers.py
 $bin/mypy
 $bin/python tools/gen_amqp091.py --check
 $bin/python -m tools.gen_arguments --check
+$bin/python -m tools.gen_states --check
 $bin/python tools/waits.py
 $bin/python tools/compiled.py
 $bin/python tools/tidy.py

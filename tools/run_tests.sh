@@ -9,7 +9,7 @@ python=.venv/bin/python
 # Hundreds of processes are started below: each would compile what it imports, a fifth of a second for a broker.
 unset PYTHONDONTWRITEBYTECODE
 spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/faults"
-brokers="tests/admin tests/cli tests/conformance tests/interop tests/net tests/perf tests/store_sql"
+brokers="tests/admin tests/cli tests/conformance tests/interop tests/net tests/perf tests/shared_wire tests/store_sql"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then
         exec $python -m pytest "$@"

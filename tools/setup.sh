@@ -5,6 +5,7 @@
 #   test     client libraries that the tests run against the broker
 #   celery4  Celery's previous major line, for make interop, in build/celery4
 #   docs     what builds the documentation site, in build/docs-tool
+#   flower   Flower, for make interop, in build/flower
 #   compile  the extension modules, in place, and the `flintmq` command
 set -eu
 cd "$(dirname "$0")/.."
@@ -58,6 +59,14 @@ celery4)
     "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r "$tool/pip.lock"
     "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r tools/celery4/requirements.lock
     cp tools/celery4/sitecustomize.py "$("$tool/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+    touch "$tool/.done"
+    exit 0
+    ;;
+flower)
+    tool=build/flower
+    [ -e "$tool/.done" ] && [ "$tool/.done" -nt tools/flower/requirements.lock ] && exit 0
+    "$python" -m venv "$tool"
+    "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --require-hashes -r tools/flower/requirements.lock
     touch "$tool/.done"
     exit 0
     ;;

@@ -1,4 +1,4 @@
-"""Rules that no other linter checks: module size, parameters, marks of unfinished work, tests that documents name, a test
+"""Rules that no other linter checks: size of modules and functions, parameters, marks of unfinished work, tests that documents name, a test
 behind each yes of a matrix.
 
 Exit code 1 with one line per finding.
@@ -18,6 +18,26 @@ PLACES = ("src", "tests/twins", "tests/drivers")
 LINES_MAX = 900
 # generated, or data: size says nothing about them
 LARGE_ALLOWED = {"src/flintmq/protocol/v0_9_1/spec.py"}
+# of a function, its signature included, decorators left aside
+FUNCTION_LINES_MAX = 70
+# longer functions, module -> names: this list only shrinks
+LONG = {
+    "src/flintmq/arrow/blocks.py": {"_row"},
+    "src/flintmq/arrow/records.py": {"_put_record"},
+    "src/flintmq/arrow/streams.py": {"_fill"},
+    "src/flintmq/net/loop.py": {"run_pass"},
+    "src/flintmq/queue/entry_list.py": {"_scan_from"},
+    "src/flintmq/queue/held_runs.py": {"run_hold"},
+    "src/flintmq/queue/pull.py": {"_attempt", "queue_deliver_single"},
+    "src/flintmq/selectors/program.py": {"_field"},
+    "src/flintmq/session/broker.py": {"__init__"},
+    "src/flintmq/store/log/writer.py": {"one_pass"},
+    "src/flintmq/store/message_copy.py": {"ml_copy"},
+    "src/flintmq/store/recovery.py": {"result_fill", "work_decide"},
+    "src/flintmq/store/sql/migrations/versions/v0001_definitions.py": {"upgrade"},
+    "src/flintmq/store/stream/stream_log.py": {"stream_append"},
+    "src/flintmq/store/stream/stream_reader.py": {"stream_read"},
+}
 # arguments by position, `self` left aside
 POSITIONAL_MAX = 8
 # functions that take as many as they get
@@ -78,6 +98,21 @@ def wide(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{callee} gets {count} arguments by position, at most {POSITIONAL_MAX}: name them"
 
 
+def long(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, finding) of each function with more than FUNCTION_LINES_MAX lines, and of each exception that is none any more."""
+    known = set(LONG.get(name, ()))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines <= FUNCTION_LINES_MAX:
+                continue
+            if node.name not in known:
+                yield node.lineno, f"{node.name} has {lines} lines, at most {FUNCTION_LINES_MAX}: make functions of its parts"
+            known.discard(node.name)
+    for one in sorted(known):
+        yield 1, f"{one} is not too long any more, or gone: take it out of LONG in tools/tidy.py"
+
+
 def findings() -> list[str]:
     found = [f"docs/FEATURES.md: {feature!r} says yes and names no test" for feature in unproven((ROOT / "docs/FEATURES.md").read_text())]
     for path in sorted(path for place in PLACES for pattern in ("**/*.py", "**/*.pxd") for path in (ROOT / place).glob(pattern)):
@@ -87,7 +122,8 @@ def findings() -> list[str]:
         if lines > LINES_MAX and name not in LARGE_ALLOWED:
             found.append(f"{name}: {lines} lines, at most {LINES_MAX}: split it by subject")
         if name.startswith("src/") and path.suffix == ".py":
-            found += [f"{name}:{line}: {finding}" for line, finding in wide(name, ast.parse(text))]
+            tree = ast.parse(text)
+            found += [f"{name}:{line}: {finding}" for check in (wide, long) for line, finding in check(name, tree)]
         for number, line in enumerate(text.splitlines(), 1):
             if MARKS.search(line):
                 found.append(f"{name}:{number}: {line.strip()}")

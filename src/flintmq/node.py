@@ -52,7 +52,6 @@ from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
-from flintmq.session.shared_service import SharedService
 from flintmq.session.spans import Spans
 from flintmq.session.stream_service import StreamService
 from flintmq.session.token_logins import TokenLogins
@@ -61,6 +60,7 @@ from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
+    from flintmq.session.shared_service import SharedService
     from flintmq.store.log_store import LogStore
     from flintmq.store.sql.definitions import SqlDefinitions
 
@@ -177,6 +177,9 @@ class Node:
         # of AMQP, and of HTTP, which asks nobody for a certificate: a browser would ask its user
         self.tls = self._tls_context(config)
         self.http_tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        # where connections begin with a header of the PROXY protocol
+        self._proxies = proxy.networks(config.proxy_from)
+        self._http_proxies = proxy.networks(config.http_proxy_from, "--http-proxy-from")
         # Work that must not run on I/O loops: cold reads, streams, pulls. Stopped last.
         self.actors = ActorSystem(limits)
         self.store: DurableStore | None = None
@@ -207,8 +210,6 @@ class Node:
         self._unix_listener: socket.socket | None = None
         self._unix_inode = 0
         self._websocket_listener: socket.socket | None = None
-        # where connections begin with a header of the PROXY protocol
-        self._proxies = proxy.networks(config.proxy_from)
         self._threads: list[threading.Thread] = []
         # loop -> when its timer ran last (monotonic)
         self._seen_ms: dict[int, int] = {}
@@ -230,7 +231,7 @@ class Node:
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
         kinds.load_installed()  # before queues are restored
-        name = f"flintmq@{socket.gethostname()}"
+        name = config.node_name or f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.node_name = name
         self.broker.log = store_log
@@ -260,8 +261,9 @@ class Node:
             parts.http_port = lambda: self.http_port
             parts.backups = None if self.dataplane is None else self.dataplane.backups
             parts.directory = None if self.store is None else self.store.directory
-            parts.disk_floor = 0 if logs is None else logs.messages.floors.roomy
-            self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.http_tls)
+            parts.disk_reserve = 0 if logs is None else logs.messages.reserves.roomy
+            served = config.with_limits(http_connections_max=self.descriptors.http)
+            self.http = HttpServer(served, parts, self.http_tls, self._http_reader if self._http_proxies else None)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
         self._turns = itertools.cycle(self.loops)  # which loop serves the next connection
@@ -310,11 +312,13 @@ class Node:
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
             self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
-            url = self.config.shared_engine or f"sqlite:{self.store.directory}/shared.db"
-            try:
-                self.broker.shared = SharedService(self.broker, url, self.store.logs)
-            except ValueError as error:
-                raise OperatorError(f"--shared-engine: {error}") from None
+            url = self.config.cluster or self.config.shared_engine
+            if url is None:
+                self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/shared.db")
+            else:
+                shared = self.broker.shared = self._shared_service(url)
+                if self.config.cluster is not None:
+                    self._join(shared, self.store.definitions.store_uuid.hex())
         try:
             for name in self.definitions.load():
                 vhost = self.broker.add_vhost(name)
@@ -338,6 +342,51 @@ class Node:
             waiting = [str(xid) for xid in self.broker.transactions.recover() if xid.format not in PIPELINE_FORMATS]
             if waiting:
                 log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
+
+    def _shared_service(self, url: str) -> SharedService:
+        """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
+        from flintmq.session.shared_service import SharedService
+
+        assert self.store is not None
+        try:
+            return SharedService(self.broker, url, self.store.logs)
+        except ValueError as error:
+            option = "--shared-engine" if self.config.cluster is None else "--cluster"
+            raise OperatorError(f"{option}: {error}") from None
+
+    def _join(self, shared: SharedService, store: str) -> None:
+        """This node is a member of a cluster from its start on. Raises: OperatorError."""
+        from flintmq.session.cluster import Cluster
+
+        if shared.is_alone:
+            raise OperatorError("--cluster needs an engine that several nodes open: etcd://HOST:PORT,HOST:PORT,...")
+        try:
+            cluster = shared.cluster = Cluster(self.broker, shared, self.broker.node_name, self._advertised_host(), store)
+        except ValueError as error:
+            raise OperatorError(f"--cluster: {error}") from None
+        cluster.where = self.advertised
+        cluster.on_drain = self._close_to_clients
+
+    def _advertised_host(self) -> str:
+        host = self.config.advertise_host or self.config.host
+        return socket.gethostname() if host in ("0.0.0.0", "::") else host
+
+    def advertised(self) -> dict[str, str]:
+        """Where other machines reach this node: service -> host:port. Any thread."""
+        host = self._advertised_host()
+        flight = None if self.dataplane is None else self.dataplane.flight_port
+        ports = {"amqp": self.amqp_port, "amqps": self.amqps_port, "http": self.http_port, "flight": flight}
+        return {service: endpoint(host, port) for service, port in ports.items() if port}
+
+    def _close_to_clients(self) -> None:
+        """This node is drained: its listeners for AMQP close, so that clients find another node at once, and its links rest. Any thread."""
+        self.loops[0].call(self._remove_listeners)
+        self.links.stop()
+
+    def _remove_listeners(self) -> None:
+        for entry in self.loops[0].entries():
+            if entry.connection is None:
+                self.loops[0].remove(entry)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -386,6 +435,8 @@ class Node:
             self.dataplane.start()
         self.broker.expiry.start(first.job)
         self.broker.schedules.start()
+        if self.broker.log_exchange is not None:
+            self.broker.log_exchange.open()
         self.pulls.start()
         self.memory.start()
         if self.http is not None:
@@ -405,6 +456,8 @@ class Node:
             ("http/web-amqp" if self.tls is None else "https/web-amqp", self.websocket_port),
             ("http" if self.tls is None else "https", self.http_port),
         ]
+        if self.broker.draining:
+            del ports[:-1]
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
 
     @staticmethod
@@ -435,7 +488,8 @@ class Node:
         return all(time.monotonic_ns() // 1_000_000 - seen < limit_ms for seen in self._seen_ms.values())
 
     def flight_port(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
-        """The port of the Flight service, for which this waits some seconds; None: there is none, it is not up in time, or `given_up()`."""
+        """The port of the Flight service, on demand at once, else after some seconds; None: there is none, it is not up in time, or
+        `given_up()`."""
         return None if self.dataplane is None else self.dataplane.wait_ready(given_up)
 
     def _listen(self, port: int, name: str) -> socket.socket:
@@ -507,6 +561,12 @@ class Node:
             return made
 
         return layers if proxied or listener is self._websocket_listener else None
+
+    def _http_reader(self, host: str, told: proxy.Told) -> proxy.ProxyLayer | None:
+        """What reads the header of a trusted proxy in front of HTTP; None: this peer is none."""
+        if not proxy.is_trusted(host, self._http_proxies):
+            return None
+        return proxy.ProxyLayer(told, host, self.config.limits.proxy_header_max, is_loopback)
 
     def _proxied(self, handler: ConnectionHandler, source: tuple[str, int] | None) -> None:
         """A trusted proxy has said whom it speaks for (None: itself): that is the peer from now on. On the connection's loop."""
@@ -628,6 +688,8 @@ class Node:
         self.pulls.stop()
         self.broker.expiry.stop()
         self.broker.schedules.stop()
+        if self.broker.log_exchange is not None:
+            self.broker.log_exchange.close()
         if self.dataplane is not None:
             self.dataplane.stop()
         if self.config.unix_socket is not None and self._unix_listener is not None:

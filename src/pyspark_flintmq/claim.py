@@ -54,6 +54,9 @@ class Plane(Protocol):
 class Claim:
     """One streaming query's claim on its queues. Not thread-safe: Spark calls its reader from one thread."""
 
+    # What the offsets of a query on queues have.
+    KEYS = frozenset({"sub_id", "seq"})
+
     def __init__(self, options: QueueOptions, connect: Callable[[], Plane], now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._connect = connect
@@ -111,6 +114,23 @@ class Claim:
             return self._offset(self._committed)
         self._looked_at = str(status["sub_id"]), int(status["committed"])
         return {"sub_id": status["sub_id"], "seq": self._looked_at[1]}
+
+    def owns(self, offset: Offset) -> bool:
+        """Whether an offset is of this subscription: a query may have more sources than this one. Raises: SourceError.
+
+        An offset of no subscription counts as ours: what follows it is refused then, and nothing is made anew.
+        """
+        try:
+            return bool(self._call("sub.status", sub_id=offset["sub_id"])["name"] == self._options.subscription)
+        except SourceError as e:
+            if e.code != "SUBSCRIPTION_MISSING":
+                raise
+            return True
+
+    def before(self, end: Offset) -> Offset | None:
+        """Where the first batch of a checkpoint begins, whose end Spark has planned. Raises: SourceError."""
+        status = self._call("sub.status", sub_id=end["sub_id"])
+        return {"sub_id": end["sub_id"], "seq": min(int(end["seq"]), max(int(end["seq"]) - 1, int(status["committed"])))}
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
         """Commits set `start`, then has the next set prepared and returns its offset; `start` if there is nothing, or not enough yet.

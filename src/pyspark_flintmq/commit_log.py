@@ -7,6 +7,7 @@ Invariants: only read; a batch counts as committed when `commits/N` is there and
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -54,9 +55,18 @@ class CommitLog:
             self._found = (end, batch)
         return self._is_file(f"commits/{self._found[1]}")
 
+    def newest(self, keys: frozenset[str], folder: str = "commits") -> list[dict[str, Any]]:
+        """The offsets with these keys in the newest batch, of all sources of the query; none when there is no batch.
+
+        Args: folder: `commits`: of the batches that Spark has committed; `offsets`: of those that it has planned. Raises: OSError.
+        """
+        batches = self._numbers(folder)
+        lines = self._read(f"offsets/{max(batches)}").splitlines() if batches else []
+        return [value for line in lines for value in _values(line) if keys <= value.keys()]
+
     def _batch(self, end: dict[str, Any]) -> int | None:
         for number in sorted(self._numbers("offsets"), reverse=True)[:_NEWEST]:
-            if any(_names(line, end) for line in self._read(f"offsets/{number}").splitlines()):
+            if any(value == end for line in self._read(f"offsets/{number}").splitlines() for value in _values(line)):
                 return number
         return None
 
@@ -85,20 +95,19 @@ class CommitLog:
         return bool(self._files.get_file_info(f"{self._base}/{name}").is_file)
 
 
-def _names(line: str, end: dict[str, Any]) -> bool:
-    """Whether a line of an offset log is this offset: alone in older versions, in a map of sources in newer ones."""
+def _values(line: str) -> Iterator[dict[str, Any]]:
+    """What a line of an offset log may be as an offset: all of it in older versions, a value of a map of sources in newer ones."""
+    value = _parsed(line)
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            inner = _parsed(one) if isinstance(one, str) and one.startswith("{") else one
+            if isinstance(inner, dict):
+                yield inner
+
+
+def _parsed(text: str) -> Any:
     try:
-        value = json.loads(line)
+        return json.loads(text)
     except ValueError:
-        return False
-    inner = value.values() if isinstance(value, dict) else ()
-    return any(_same(one, end) for one in (value, *inner))
-
-
-def _same(value: Any, end: dict[str, Any]) -> bool:
-    if isinstance(value, str) and value.startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return False
-    return bool(value == end)
+        return None

@@ -56,11 +56,14 @@ class Connection:
     vhost: str = "/"
     # path of a PEM file with the authorities to trust; empty: plain TCP, or the system's authorities with grpc+tls
     tlsCa: str = ""
+    # the addresses of `url` are nodes that have shared queues on one engine: any of them goes on with what another one began. Only for
+    # readers of shared queues: what else there is belongs to one node
+    cluster: bool = False
     # seconds, 1..3,600: for connecting, for a broker that restarts, and for an answer
     timeout: int = 30
     # not an option: what the file `tlsCa` held when the options were parsed
     ca_pem: bytes = field(default=b"", repr=False)
-    # not an option: with several addresses the store that the driver found, so that tasks talk to no other
+    # not an option: with several addresses the store (or engine) that the driver found, so that tasks talk to no other
     store: str = ""
 
     @classmethod
@@ -78,6 +81,8 @@ class Connection:
                 rest[key] = text
             elif name in ("flightPort", "timeout"):
                 values[name] = whole_number(name, text)
+            elif name == "cluster":
+                values[name] = true_or_false(name, text)
             else:
                 values[name] = text
         if values.get("url") and ("host" in values or "flightPort" in values):
@@ -164,6 +169,7 @@ class Connection:
                 tls_ca=self.ca_pem or None,
                 timeout_s=float(self.timeout),
                 store=self.store,
+                cluster=self.cluster,
             )
         except ValueError as e:
             raise SourceError("OPTION_VALUE", f"options of the connection: {e}") from None

@@ -109,6 +109,9 @@ def note_missing(ticket: str, rows: int) -> None:
 class Cursor:
     """One streaming query's place in its streams. Not thread-safe: Spark calls its reader from one thread."""
 
+    # What the offsets of a query on streams have.
+    KEYS = frozenset({"streams"})
+
     def __init__(self, options: QueueOptions, connect: Callable[[], Plane], now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._connect = connect
@@ -140,6 +143,15 @@ class Cursor:
             places[name] = {"stream": opened["stream"], "offset": int(opened["offset"])}
         self._at = places
         return {"streams": places, "initial": True}
+
+    def owns(self, offset: Offset) -> bool:
+        """Whether an offset is of these streams: a query may have more sources than this one."""
+        streams = offset["streams"]
+        return isinstance(streams, dict) and streams.keys() == set(self._options.queues)
+
+    def before(self, end: Offset) -> Offset | None:
+        """Where the first batch of a checkpoint begins; None: where a query without one does, for its end says the rest."""
+        return None
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
         """The end of the batch that begins at `start`; `start` itself when there is nothing, or not enough yet.

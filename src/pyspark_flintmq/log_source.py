@@ -19,21 +19,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.log_options import LSN_MAX, LogOptions, matching
 from pyspark_flintmq.log_view import LogFacts, offline, take_view
+from pyspark_flintmq.spark_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 if TYPE_CHECKING:
     import pyarrow as pa

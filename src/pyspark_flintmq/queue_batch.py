@@ -12,23 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_flintmq.claim import matching_queues
 from pyspark_flintmq.cursor import are_streams, by_offset
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
 from pyspark_flintmq.queue_stream import TicketPartition, read_ticket
+from pyspark_flintmq.spark_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog
@@ -23,6 +22,7 @@ from pyspark_flintmq.cursor import Cursor, are_streams, lost, note_missing
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.presence import Presence
 from pyspark_flintmq.queue_options import MAX_MESSAGES_LIMIT, QueueOptions
+from pyspark_flintmq.spark_api import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,6 +3,7 @@
 In: a directory; the PySpark that this interpreter imports. Out: a script to name as `PYSPARK_PYTHON` (or `spark.pyspark.python`).
 Why: Spark puts `pyspark.zip` and `py4j-VERSION-src.zip` of its installation in front of PYTHONPATH. A zip keeps no compiled modules, so
 each Python process compiles PySpark anew: 0.4 s of processor time and 16 MiB for each, and one of them starts with every streaming query.
+A garbage collection of a forked worker writes to all pages that it shares with its daemon, and so copies them.
 Invariants: only the archives of the very installation that is imported in their place are left out; where there is none, the plain
 interpreter is the answer.
 
@@ -43,6 +44,11 @@ PYTHONPATH=$path
 export PYTHONPATH
 # One heap, which gives back what is free at its end: half of a worker's memory were record batches that nobody had any more.
 export {memory}
+# A daemon forks workers, which look for garbage after each task: what was imported before is out of their sight, and stays shared.
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -c 'import gc; from pyspark import daemon; gc.collect(); gc.freeze(); daemon.manager()' "$@"
+fi
 exec {python} "$@"
 """
 

@@ -22,12 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.sink_columns import ColumnPlan, plan_columns
 from pyspark_flintmq.sink_options import SinkOptions
+from pyspark_flintmq.spark_api import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -69,6 +69,9 @@ class SinkOptions:
         Raises: SourceError OPTION_UNKNOWN or OPTION_VALUE.
         """
         connection, rest = Connection.take(raw)
+        if connection.cluster:
+            text = "option 'cluster' is for readers of shared queues: what is staged is on one node, and another one would publish it again"
+            raise SourceError("OPTION_VALUE", text)
         known = {name.lower(): name for name in SINK_OPTIONS}
         values: dict[str, object] = {"connection": connection}
         constants: dict[str, str | int] = {}

@@ -62,12 +62,20 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
             from pyspark_flintmq.amqp.options import Options
             from pyspark_flintmq.amqp.reader import AmqpStreamReader
             from pyspark_flintmq.schema import Table
+            from pyspark_flintmq.spark_api import TELLS_START
 
+            if not TELLS_START:
+                raise SourceError("SPARK_VERSION", "transport=amqp needs PySpark 4.2 or newer: older ones do not say where a query stands")
             table, rest = Table.take(self._without_transport())
             return AmqpStreamReader(Options.parse(rest), table.matched(schema))
         from pyspark_flintmq.queue_options import QueueOptions
         from pyspark_flintmq.queue_stream import QueueStreamReader
+        from pyspark_flintmq.spark_api import TELLS_START
 
+        if not TELLS_START:
+            from pyspark_flintmq.checkpoint_reader import CheckpointReader
+
+            return CheckpointReader(QueueOptions.stream(self._raw), schema)
         return QueueStreamReader(QueueOptions.stream(self._raw), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:

@@ -112,3 +112,14 @@ def test_changes_count_at_once_and_come_back_from_definitions() -> None:
     made.forget_user("u")
     with pytest.raises(PeerError):
         made.authorize_vhost("u", "/")
+
+
+def test_names_in_patterns_of_routing_keys_are_text() -> None:
+    """What a user is called is no part of a regular expression, and no variable of it."""
+    from flintmq.access.permissions import _expanded
+
+    pattern = _expanded("^{username}-{vhost}$", "a.c|.*", "v*")
+    assert pattern.search("a.c|.*-v*")
+    assert not pattern.search("abc") and not pattern.search("a.c|xx-v*") and not pattern.search("a.c|.*-vvv")
+    assert _expanded("^{username}$", "{vhost}", "all").search("{vhost}")
+    assert not _expanded("^{username}$", "{vhost}", "all").search("all")

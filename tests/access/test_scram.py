@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -194,7 +193,7 @@ class Desk:
     def __init__(self, definitions: MemoryDefinitions | None = None) -> None:
         self.definitions = definitions or MemoryDefinitions()
         self.clock = ManualClock()
-        self.users = Users(self.definitions, self.clock, replace(Limits(), scram_iterations=4096, login_user_failures=3), scram=True)
+        self.users = Users(self.definitions, self.clock, Limits().replace(scram_iterations=4096, login_user_failures=3), scram=True)
         self.users.on_keys = lambda known, fresh: self.users.put(fresh)
 
     def log_in(self, user: str, password: str) -> bool | None:

@@ -98,7 +98,7 @@ def test_one_user_can_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None
     assert lines[3] == "refused: user 'eve': again (8 more refusals of this user had no line)"
     for number in range(100):
         audit.refused(f"u{number}", "x")
-    assert len(audit._users) == 3
+    assert len(audit._bound._causes) == 3
 
 
 def test_the_file_has_one_line_each_and_follows_a_rotation(tmp_path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from flintmq.cli.main import cli
+from flintmq.loglines import LineLogger, line_logger
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 
@@ -312,3 +314,74 @@ def test_many_queues_at_the_exchange_all_get_it_in_slices(broker: Any, ch: Any) 
     ch.queue_declare("two")
     for queue in queues:
         assert [properties.headers["name"] for _, properties, _ in take(ch, queue, 2)] == ["one", "two"]
+
+
+# --- the log --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told() -> Iterator[Any]:
+    """A broker whose log lines are messages."""
+    with Broker(limits={"housekeeping_ms": 20}, log_exchange=True) as made:
+        yield made
+
+
+def lines(ch: Any, queue: str, text: str) -> tuple[str, Any]:
+    """(key, properties) of the first line with the text."""
+    found: list[Any] = []
+
+    def more() -> bool:
+        found.extend(one for one in drained(ch, queue) if text in one[2].decode())
+        return bool(found)
+
+    wait_until(more, 20, 0.01, text)
+    return found[0][:2]
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_lines_of_the_log_are_messages(told: Any, open_channel: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+    """By the logging module, and by the short way of lines of level INFO, which ends where it ended before."""
+    ended: list[str] = []
+    if short:
+        told.node.broker.log_exchange.close()
+        monkeypatch.setattr(LineLogger, "sink", lambda name, text: ended.append(text))
+        told.node.broker.log_exchange.open()
+    ch = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", told.port)).channel()
+    every, severe = listen(ch, "amq.rabbitmq.log"), listen(ch, "amq.rabbitmq.log", "error")
+    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
+    line_logger("flintmq.test.short").info("user %s came", "bob")
+    key, properties = lines(ch, every, "flintmq.test.short: user bob came")
+    assert (key, properties.content_type, properties.headers) == ("info", "text/plain", {"node": told.node.broker.node_name})
+    assert properties.timestamp and ended == (["user bob came"] if short else [])
+    logging.getLogger("flintmq.test").error("a fault")
+    assert lines(ch, severe, "[ERROR] flintmq.test: a fault")[0] == "error"
+    assert all(key == "error" for key, _, _ in drained(ch, severe))
+    told.node.broker.log_exchange.close()
+    logging.getLogger("flintmq.test").error("another one")
+    assert not [one for one in drained(ch, severe) if b"another one" in one[2]]
+    ch.connection.close()
+
+
+def test_a_fault_of_the_log_exchange_does_not_feed_itself(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def broken(*_: Any) -> None:
+        calls.append("tried")
+        raise RuntimeError("no place")
+
+    monkeypatch.setattr("flintmq.session.outbox.put_message", broken)
+    ch = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", told.port)).channel()
+    listen(ch, "amq.rabbitmq.log")
+    for _ in range(3):
+        before = len(calls)
+        logging.getLogger("flintmq.test").critical("a fault")
+        wait_until(lambda before=before: len(calls) > before, 20, 0.01, "it is tried")  # type: ignore[misc]
+    drained(ch, listen(ch, "amq.fanout"))
+    assert len(calls) == 3, "the errors that the faults left in the log are no messages"
+    ch.connection.close()
+
+
+def test_without_the_option_there_is_no_such_exchange(broker: Any, ch: Any) -> None:
+    assert "amq.rabbitmq.log" not in broker.node.broker.vhosts["/"].exchanges
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"no exchange 'amq\.rabbitmq\.log'"):
+        listen(ch, "amq.rabbitmq.log")

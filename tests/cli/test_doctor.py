@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_what_is_wrong_with_a_running_broker(broker: Broker) -> None:
     assert "'e' in vhost '/' names 'nowhere'" in found["An alternate exchange is missing"]["text"]
     plain = CliRunner().invoke(cli, ["doctor", *uri(broker)])
     assert plain.exit_code == 1 and "warning: A dead-letter exchange is missing" in plain.output and "\x1b" not in plain.output
+
+
+def test_a_flight_service_that_does_not_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with Broker(data_dir=str(tmp_path), http_port=0, flight_port=port, limits={"flight_port_ms": 1}) as durable:
+            assert durable.node.flight_port() is None
+            assert "Spark can't reach this broker" in ask(*uri(durable), code=1)["The Flight service does not start"]["text"]
 
 
 def test_a_policy_names_a_dead_letter_exchange(broker: Broker) -> None:

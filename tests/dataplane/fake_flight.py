@@ -1,20 +1,48 @@
-"""Stands in for the Flight service: says port 40000, calls `hello N` on every channel, ends when its first channel is closed."""
+"""Stands in for the Flight service: says the port of its listener, else its option or 40000, calls `hello N` on every channel, ends when
+its first channel is closed. Each connection to the listener gets the number of this process, and is closed."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import signal
+import socket
 import sys
+import threading
 
 from flintmq.dataplane.wire import Channel, ChannelClosed, Refused
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--channels")
 parser.add_argument("--port", type=int)
-for flag in ("exit", "wrong-frame", "garbage", "silent", "stubborn", "drop-last-channel", "status"):
+parser.add_argument("--listener", type=int)
+FLAGS = ("exit", "wrong-frame", "garbage", "silent", "stubborn", "drop-last-channel", "status", "not-adopted", "shut-down", "elsewhere")
+for flag in FLAGS:
     parser.add_argument(f"--{flag}", action="store_true")
 options = parser.parse_args()
-if options.exit:
+listener = None if options.listener is None else socket.socket(fileno=options.listener)
+port = 1 if options.elsewhere else listener.getsockname()[1] if listener is not None else options.port or 40_000
+
+
+def answer_connections() -> None:
+    """The socket does not block, and stays so: it is the supervisor's, too."""
+    ready = select.poll()
+    ready.register(listener, select.POLLIN)
+    while ready.poll():
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            continue
+        with connection:
+            connection.sendall(b"%d\n" % os.getpid())
+
+
+if options.not_adopted and listener is not None:
+    sys.exit(76)
+if options.shut_down:  # as gRPC does with a server that it can't start
+    listener.shutdown(socket.SHUT_RDWR)
+if options.exit or options.shut_down:
     sys.exit(69)
 channels = [Channel.inherited(int(number)) for number in options.channels.split(",")]
 if options.garbage:
@@ -23,8 +51,9 @@ if options.garbage:
 if options.stubborn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if not options.silent:
-    assert options.port in (0, 40_000), options.port
-    channels[0].send({"call": "hello"} if options.wrong_frame else {"call": "ready", "port": 40_000})
+    channels[0].send({"call": "hello"} if options.wrong_frame else {"call": "ready", "port": port})
+    if listener is not None:
+        threading.Thread(target=answer_connections, daemon=True).start()
     print("the fake is up", file=sys.stderr, flush=True)
     if not options.wrong_frame:
         for number, channel in enumerate(channels):

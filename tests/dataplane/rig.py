@@ -27,11 +27,11 @@ _BODY_SIZE = struct.Struct(">HHQ")
 class Rig:
     """A node that was not started (no loops, no listeners): what it does is what is called. Time stands still until `clock.advance`."""
 
-    def __init__(self, directory: Path, *, clock: ManualClock | None = None, limits: dict[str, Any] | None = None) -> None:
+    def __init__(self, directory: Path, *, clock: ManualClock | None = None, limits: dict[str, Any] | None = None, **options: Any) -> None:
         self.directory = directory
         self.clock = clock or ManualClock()
         self.limits = limits or {}
-        config = Config(port=None, data_dir=str(directory), container_size=524_288).with_limits(**self.limits)
+        config = Config(port=None, data_dir=str(directory), container_size=524_288, **options).with_limits(**self.limits)
         self.node = Node(config, self.clock)
         assert self.node.dataplane is not None
         self.broker = self.node.broker

@@ -48,5 +48,13 @@ def test_metrics_show_prepared_batches_and_their_age_stages_and_scopes(rig: Rig)
     assert found["calls_refused_total"] == refused + 1
 
 
+def test_metrics_show_whether_the_flight_service_runs(rig: Rig) -> None:
+    assert "service_up" not in samples(rig)  # it is off
+    for state, up in (("up", 1), ("waiting", 0), ("down", 0)):
+        rig.service.flight = lambda state=state: {"state": state, "failed_starts": 3}
+        found = samples(rig)
+        assert (found["service_up"], found["service_failed_starts"]) == (up, 3)
+
+
 def test_a_node_without_a_data_plane_shows_nothing_of_it(rig: Rig) -> None:
     assert "flintmq_pipeline" not in prometheus(Parts(rig.broker, rig.node.pulls, dict))

@@ -36,6 +36,18 @@ def test_login_gives_the_tags_and_tells_no_more_when_it_is_wrong(rig: Rig) -> No
         assert rig.code("auth", user=user, password=password) == "BAD_ARGUMENT"
 
 
+def test_guesses_from_one_address_slow_nobody_elsewhere(tmp_path: Path) -> None:
+    """Who guesses over Flight is slowed by its own address: another one logs in, and each refusal has its line in the audit."""
+    with Rig(tmp_path, limits={"login_source_failures": 3}) as rig:
+        rig.node.users.put(UserRecord("ann", hash_password("right"), ()))
+        before = rig.broker.audit.refused_total
+        codes = [rig.code("auth", user=f"u{number}", password="wrong", source="192.0.2.7") for number in range(4)]
+        assert codes == ["UNAUTHENTICATED"] * 3 + ["BUSY"]
+        assert rig.broker.audit.refused_total == before + 3
+        assert rig.code("auth", user="ann", password="right", source="192.0.2.7") == "BUSY"
+        assert rig.call("auth", user="ann", password="right", source="192.0.2.8")["user"] == "ann"
+
+
 def test_every_call_needs_the_vhost_and_a_user(rig: Rig) -> None:
     calls = [*rig.service._calls, "block", "rows"]
     rig.user = "stranger"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +66,12 @@ class Served:
 def supervise() -> Iterator[Callable[..., tuple[Supervisor, Served]]]:
     made: list[Supervisor] = []
 
-    def start(*options: str, command: list[str] | None = None, port: int = 0, **limits: Any) -> tuple[Supervisor, Served]:
-        config = Config(flight_port=port).with_limits(**{"dataplane_channels": 3, "flight_restart_ms": 10, "flight_start_s": 60, **limits})
+    def start(
+        *options: str, command: list[str] | None = None, port: int = 0, when: str = "at-once", **limits: Any
+    ) -> tuple[Supervisor, Served]:
+        config = Config(flight_port=port, flight_start=when).with_limits(
+            **{"dataplane_channels": 3, "flight_restart_ms": 10, "flight_start_s": 60, **limits}
+        )
         served = Served()
         supervisor = Supervisor(config, "store", served.serve, command or [*COMMAND, *options])
         made.append(supervisor)
@@ -78,7 +85,7 @@ def supervise() -> Iterator[Callable[..., tuple[Supervisor, Served]]]:
 
 def test_the_child_says_its_port_and_calls_on_every_channel(supervise: Any) -> None:
     supervisor, served = supervise()
-    assert supervisor.wait_ready(60) == 40_000 == supervisor.port
+    assert supervisor.wait_ready(60) == supervisor.port is not None
     until(lambda: len(served.calls) == 3)
     assert sorted(served.calls) == ["hello 0", "hello 1", "hello 2"]
     pid = supervisor.status()["pid"]
@@ -89,12 +96,12 @@ def test_the_child_says_its_port_and_calls_on_every_channel(supervise: Any) -> N
 
 def test_a_child_that_dies_is_started_again_with_the_same_port(supervise: Any) -> None:
     supervisor, served = supervise()
-    supervisor.wait_ready(60)
+    port = supervisor.wait_ready(60)
     until(lambda: len(served.calls) == 3)
     first = supervisor.status()["pid"]
     os.kill(first, signal.SIGKILL)
     again = until(lambda: (pid := supervisor.status()["pid"]) not in (None, first) and pid)
-    assert supervisor.wait_ready(60) == 40_000
+    assert supervisor.wait_ready(60) == port
     until(lambda: len(served.calls) == 6)
     assert again != first and supervisor.status()["failed_starts"] == 0
 
@@ -106,7 +113,7 @@ def test_a_channel_that_ends_takes_the_child_with_it(supervise: Any) -> None:
     until(lambda: served.calls.count("hello 0") >= 2)
 
 
-@pytest.mark.parametrize("option", ["--exit", "--wrong-frame", "--garbage"])
+@pytest.mark.parametrize("option", ["--exit", "--wrong-frame", "--garbage", "--elsewhere"])
 def test_a_child_that_does_not_come_up_is_tried_again_and_costs_only_log_lines(
     supervise: Any, caplog: pytest.LogCaptureFixture, option: str
 ) -> None:
@@ -154,7 +161,8 @@ import sys, time
 from flintmq.config import Config
 from flintmq.dataplane.supervisor import Supervisor
 from tests.dataplane.test_supervisor import Served
-supervisor = Supervisor(Config(flight_port=0).with_limits(flight_start_s=60), "store", Served().serve, {COMMAND!r})
+config = Config(flight_port=0, flight_start="at-once").with_limits(flight_start_s=60)
+supervisor = Supervisor(config, "store", Served().serve, {COMMAND!r})
 supervisor.start()
 supervisor.wait_ready(60)
 print(supervisor.status()["pid"], flush=True)
@@ -168,16 +176,133 @@ time.sleep(100)
     until(lambda: not alive(pid))
 
 
+# --- on demand --------------------------------------------------------------------------------------------------------------
+
+
+def asked(port: int) -> int:
+    """The number of the process that serves a new connection; 0: the connection ended."""
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        try:
+            return int(connection.recv(100) or 0)
+        except ConnectionResetError:
+            return 0
+
+
+def is_up(supervisor: Supervisor, pid: int) -> bool:
+    """Whether that child is the supervisor's: it answers connections a moment before the supervisor hears that it is up."""
+    return bool(pid and until(lambda: supervisor.status()["pid"] == pid) and supervisor.status()["state"] == "up")
+
+
+def test_the_first_connection_starts_the_child_and_is_served(supervise: Any) -> None:
+    supervisor, served = supervise(when="on-demand")
+    port = supervisor.wait_ready(60)
+    assert port and supervisor.status() == {"port": port, "pid": None, "failed_starts": 0, "state": "waiting"}
+    first = asked(port)
+    assert is_up(supervisor, first)
+    assert asked(port) == first and supervisor.port == port
+    until(lambda: len(served.calls) == 3)
+    supervisor.stop()
+    assert not alive(first) and supervisor.port is None
+    with pytest.raises(OSError):
+        asked(port)
+
+
+def test_nobody_who_comes_while_the_child_starts_is_refused_and_there_is_one_child(supervise: Any) -> None:
+    supervisor, served = supervise(when="on-demand")
+    port = supervisor.wait_ready(60)
+    with ThreadPoolExecutor(64) as clients:
+        found = set(clients.map(asked, [port] * 64))
+    assert len(found) == 1 and is_up(supervisor, *found)
+    until(lambda: len(served.calls) >= 3)
+    assert served.calls.count("hello 0") == 1
+
+
+def test_who_connects_while_a_child_is_dead_waits_for_the_next_one(supervise: Any) -> None:
+    supervisor, _ = supervise(when="on-demand")
+    port = supervisor.wait_ready(60)
+    first = asked(port)
+    assert is_up(supervisor, first)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not alive(first))
+    second = asked(port)
+    assert second != first and is_up(supervisor, second)
+    os.kill(second, signal.SIGKILL)
+    # the next one comes without a client: sessions may wait for it
+    until(lambda: supervisor.status()["pid"] not in (None, second))
+
+
+@pytest.mark.parametrize("option", ["--exit", "--shut-down"])
+def test_who_waits_for_a_child_that_does_not_come_up_is_told_and_the_next_one_tries_again(
+    supervise: Any, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    supervisor, _ = supervise(option, when="on-demand")
+    port = supervisor.wait_ready(60)
+    for failed in (1, 2):
+        assert asked(port) == 0
+        until(lambda failed=failed: supervisor.status()["failed_starts"] == failed and supervisor.status()["state"] == "waiting")
+    assert "when somebody connects, but not within" in caplog.text and supervisor.port == port
+
+
+def test_a_port_in_use_is_told_and_taken_when_it_is_free(supervise: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        supervisor, _ = supervise(when="on-demand", port=port, flight_port_ms=10)
+        assert supervisor.wait_ready(60) is None and supervisor.status()["state"] == "down"
+        assert f"can't listen on 127.0.0.1:{port}: Address already in use (choose another --flight-port" in caplog.text
+    until(lambda: supervisor.port == port)
+    assert is_up(supervisor, asked(port))
+
+
+def test_a_port_that_is_free_soon_is_waited_for(supervise: Any) -> None:
+    """The service of a broker that was killed has it for a moment longer than the broker: the ready line of the next one says the port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        supervisor, _ = supervise(when="on-demand", port=port, flight_port_ms=60_000)
+    assert supervisor.wait_ready(60) == port
+
+
+def test_a_child_that_can_not_take_the_socket_over_binds_its_port_itself(supervise: Any, caplog: pytest.LogCaptureFixture) -> None:
+    supervisor, _ = supervise("--not-adopted", when="on-demand")
+    port = supervisor.wait_ready(60)
+    assert asked(port) == 0
+    until(lambda: supervisor.status()["state"] == "up")
+    assert supervisor.port == port and "LD_PRELOAD has no effect" in caplog.text
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the broker has let it go
+
+
+def test_without_the_library_the_child_starts_at_once(
+    supervise: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("flintmq.dataplane.supervisor.adopting_library", lambda: None)
+    supervisor, _ = supervise(when="on-demand")
+    assert supervisor.wait_ready(60) == 40_000 and "can't be preloaded" in caplog.text
+
+
+def test_a_stop_does_not_wait_for_somebody_to_connect_nor_for_a_child_that_starts(supervise: Any) -> None:
+    supervisor, _ = supervise(when="on-demand")
+    supervisor.wait_ready(60)
+    supervisor.stop()
+    starting, _ = supervise("--silent", when="on-demand")
+    with socket.create_connection(("127.0.0.1", starting.wait_ready(60)), 60) as client:
+        until(lambda: starting.status()["state"] == "starting")
+        began = time.monotonic()
+        starting.stop()
+        assert time.monotonic() - began < 60 and starting.status()["state"] == "down"
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
 # --- the node's part --------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_answers_its_flight_service_and_takes_it_down(rig: Rig) -> None:
-    config = Config(flight_port=0).with_limits(dataplane_channels=2, flight_start_s=60)
+    config = Config(flight_port=0, flight_start="at-once").with_limits(dataplane_channels=2, flight_start_s=60)
     part = DataPlane(config, rig.broker, rig.node.store.logs, [*COMMAND, "--status"])  # type: ignore[union-attr]
     part.start()
-    assert part.wait_ready() == 40_000 == part.flight_port
+    assert part.wait_ready() == part.flight_port is not None
     status = until(lambda: part.service.calls >= 2 and rig.service.plane and part.service.flight())
-    assert status["port"] == 40_000
+    assert status["port"] == part.flight_port
     part.stop()
     assert part.flight_port is None and not alive(status["pid"])
 

@@ -17,6 +17,7 @@ from cython.cimports.flintmq.core.content import (
     content_from_bytes,
     content_t,
 )
+from cython.cimports.flintmq.queue.consumer_manager import manager_credit_back, manager_move
 from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
 from cython.cimports.flintmq.queue.group_kinds import queue_set_groups
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_publish, run_reserve
@@ -710,6 +711,14 @@ class Consumer:
     def set_desired(self, desired: bool) -> None:
         queue_set_notify_work_desired(self.queue.queue, self.consumer, desired)
 
+    def move(self, to: str) -> str:
+        """manager_move: the list that it was on, REMOVED when it did not move."""
+        return LIST_NAMES[manager_move(self.queue.queue, self.consumer, LIST_NAMES.index(to))]
+
+    def credit_back(self) -> bool:
+        """manager_credit_back: credit that an attempt had taken is there again."""
+        return manager_credit_back(self.queue.queue, self.consumer, True)
+
     def suspend(self, suspended: bool = True) -> None:
         """Transport blocked or not: as the session does it."""
         at_store32(address(self.target.target.suspended), 1 if suspended else 0)
@@ -719,6 +728,10 @@ class Consumer:
     def block(self) -> None:
         """Transport blocked: the first half of `suspend`, before the consumer leaves the lists."""
         at_store32(address(self.target.target.suspended), 1)
+
+    def unblock(self) -> None:
+        """Takes `block` back, before the session says so to its consumers."""
+        at_store32(address(self.target.target.suspended), 0)
 
     def set_prefetch(self, limit: int) -> None:
         at_store32(address(self.consumer.credit.limit), limit)

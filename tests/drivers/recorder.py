@@ -15,6 +15,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     FEED_VERSION,
     PHASE_OPEN,
     RX_CLOSED,
+    RX_CLOSING,
     RX_OPEN,
     engine_feed,
     engine_free,
@@ -22,7 +23,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     engine_set_channel_state,
     sink_t,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.ids import CHANNEL_CLOSE, CHANNEL_OPEN, CONNECTION_OPEN
+from cython.cimports.flintmq.protocol.v0_9_1.ids import CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, CONNECTION_OPEN
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 
 _sink = declare(sink_t)
@@ -86,7 +87,7 @@ def _note_method(recorder: Recorder, channel: uint16_t, method: uint32_t, payloa
         recorder.engine.frame_size_max = recorder.frame_size_max
     elif method == CHANNEL_OPEN:
         engine_set_channel_state(address(recorder.engine), channel, RX_OPEN)
-    elif method == CHANNEL_CLOSE:
+    elif method == CHANNEL_CLOSE or (method == CHANNEL_CLOSE_OK and recorder.state(channel) == RX_CLOSING):
         engine_set_channel_state(address(recorder.engine), channel, RX_CLOSED)
 
 
@@ -152,6 +153,23 @@ class Recorder:
             self.events.append(("version",))
             return False
         return True
+
+    def set_phase(self, phase: int) -> None:
+        """Puts the connection into a phase (PHASE_*), whatever was received."""
+        self.engine.phase = phase
+
+    def set_state(self, channel: int, state: int) -> None:
+        """Puts a channel into a state (RX_*), as a session does."""
+        engine_set_channel_state(address(self.engine), channel, state)
+
+    def state(self, channel: int) -> int:
+        """State of a channel below RX_PAGE; that of one that was never open is RX_CLOSED."""
+        return self.engine.rx[0][channel].state if self.engine.rx_pages else RX_CLOSED
+
+    @property
+    def error_method(self) -> int:
+        """The method that the last refusal is about, 0: none."""
+        return self.engine.error_method
 
     @property
     def kept(self) -> int:

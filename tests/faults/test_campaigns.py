@@ -61,7 +61,7 @@ def test_t5_power_loss(durable: None, folder: Path) -> None:
     """T5: 3 lives that end with a loss of power, after which unsynced sectors and names are gone: no violation."""
     power = PowerLoss(folder / "data", folder / "shim")
     loop = KillLoop(Flint(folder / "data", SMALL), Plan(), folder, seed=2, epoch=3, gentle=0.0, load_s=(0.2, 0.4), power=power)
-    summary = until_enough(loop, 3, lambda summary: summary.power["unsynced"] > 0 and summary.counts["confirmed"] > 100)
+    summary = until_enough(loop, 3, lambda summary: summary.power["unsynced"] > 0 and summary.counts["confirmed"] > 100, times=12)
     assert summary.power["strikes"] == summary.cycles and not summary.power["overflow"], summary.to_json()
 
 

@@ -135,7 +135,7 @@ class FakeBroker:
             raise Refused("UNAUTHENTICATED", "no")
         token = f"token-{len(self.tokens)}"
         self.tokens[token] = head["user"]
-        return {"tags": [], "loopback_only": head["user"] == "guest", "token": token}
+        return {"user": head["user"], "tags": [], "loopback_only": head["user"] == "guest", "token": token}
 
     def _token(self, head: dict[str, Any], payload: bytes) -> Any:
         if head["token"] not in self.tokens:

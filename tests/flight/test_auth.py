@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
-from flintmq.flight.auth import REFUSED, Vault, from_this_machine
+from flintmq.flight.auth import REFUSED, Vault, address_of, from_this_machine
 from flintmq.flight.client import ADDRESSES_MAX, DataPlane, location_of, locations_of
 from flintmq.flight.errors import PlaneError
 from flintmq.flight.headers import basic_header, vhost_header
@@ -262,6 +262,39 @@ def test_names_in_headers() -> None:
         basic_header("a:b", "c")
 
 
+def test_a_password_is_checked_for_the_address_that_it_comes_from(ready: Plane) -> None:
+    """The broker is told the peer's address, so one stranger's guesses are no other's; handshakes have none and are one source."""
+    ready.client().status()
+    assert [head["source"] for head in ready.broker.calls("auth")] == ["127.0.0.1"]
+    client = flight.FlightClient(f"grpc://127.0.0.1:{ready.port}")
+    client.authenticate_basic_token("guest", "guest")
+    assert ready.broker.calls("auth")[-1]["source"] == "flight handshakes"
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.7:5000", "192.0.2.7"),
+        ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1"),
+        ("ipv6:[2001:db8::1]:5000", "2001:db8::1"),
+        ("unix:", "unix:"),
+        ("", ""),
+    ],
+)
+def test_addresses_of_peers(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_one_address_has_a_part_of_the_line_only(ready: Plane) -> None:
+    """Logins that wait from one address leave places for those of others."""
+    gate = ready.service.gate
+    gate._in_line["192.0.2.7"] = ready.limits.flight_waiting_max // 4
+    with pytest.raises(PlaneError, match="too many logins"):
+        gate._ask(b"", "ann", "secret", "192.0.2.7")
+    assert gate._ask(b"", "ann", "secret", "192.0.2.8").user == "ann"
+    assert gate._in_line == {"192.0.2.7": ready.limits.flight_waiting_max // 4}
+
+
 # --- bounds -----------------------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +338,7 @@ def test_strangers_do_not_keep_those_who_are_known_out(start: Callable[..., Plan
         with pytest.raises(PlaneError) as caught:
             plane.client(user="u9", timeout_s=2.0).status()
         assert caught.value.code in ("BUSY", "TIMED_OUT")
-        plane.service.gate._in_line = 1
+        plane.service.gate._in_line["192.0.2.7"] = 1
         with pytest.raises(flight.FlightUnavailableError, match="BUSY: too many logins"):
             call(plane, header(basic_header("u8", "x")))
         known.status()

@@ -152,10 +152,10 @@ def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane, mo
     assert got == list(range(40))
 
 
-def _of_store(store: str) -> FakeBroker:
-    """A broker whose status names its store."""
+def _of_store(store: str, engine: str = "") -> FakeBroker:
+    """A broker whose status names its store, and the engine of its shared queues."""
     broker = FakeBroker()
-    broker.answers["status"] = lambda head, _: {"store": {"uuid": store}}
+    broker.answers["status"] = lambda head, _: {"store": {"uuid": store}, "cluster": engine}
     broker.answers["sub.list"] = lambda head, _: {"subscriptions": [store]}
     return broker
 
@@ -220,6 +220,20 @@ def test_a_broker_with_another_store_is_passed_over(start: Callable[..., Plane],
     with _client_of(other.port, one.port, store="one") as client:
         assert "another store (other, not one)" in refused(client.sub_list).text
     assert len(other.broker.calls("sub.list")) == 1
+
+
+def test_a_node_of_the_same_engine_goes_on_and_another_is_passed_over(start: Callable[..., Plane], monkeypatch: pytest.MonkeyPatch) -> None:
+    hasty(monkeypatch)
+    kinds = (("one", "e"), ("two", "e"), ("alone", "other"), ("new", ""))
+    one, two, alone, new = (start(broker=_of_store(*kind)) for kind in kinds)
+    with _client_of(one.port, new.port, alone.port, two.port, cluster=True) as client:
+        assert client.sub_list() == ["one"]
+        assert client.store == "e"
+        one.service.close()
+        assert client.sub_list() == ["two"] == client.sub_list()
+    with _client_of(alone.port, new.port, cluster=True, store="e") as client:
+        assert refused(client.sub_list).code == "UNAVAILABLE"
+    assert not alone.broker.calls("sub.list") and not new.broker.calls("sub.list")
 
 
 def test_a_password_that_was_changed_is_asked_for_again(plane: Plane) -> None:

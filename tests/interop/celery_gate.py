@@ -5,6 +5,7 @@ python celery_gate.py SCENE [ARGUMENTS]     prints what came of it, as JSON
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import sys
@@ -75,6 +76,21 @@ def countdown() -> Any:
     return min(times) - start, ran < min(times)
 
 
+def hours() -> Any:
+    """Tasks of hours, more than the prefetch: how many the worker holds, and how long an ordinary task takes beside them."""
+    node = sys.argv[2]
+    eta = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=3)
+    held = {now.apply_async(eta=eta).id, now.apply_async(countdown=7200).id, now.apply_async(countdown=3600).id}
+    start = time.time()
+    seen: set[str] = set()
+    while not held <= seen and time.time() < start + TIMEOUT_S:
+        scheduled = app.control.inspect([node], timeout=30).scheduled() or {}
+        seen = {one["request"]["id"] for one in scheduled.get(node, [])}
+    start = time.time()
+    ran = now.delay().get(timeout=TIMEOUT_S)
+    return len(held & seen), ran - start
+
+
 def revoke() -> Any:
     """A revoked task never runs."""
     sent = now.apply_async(countdown=4)
@@ -138,7 +154,7 @@ def send_notes() -> Any:
     return len(sys.argv[3:])
 
 
-SCENES = {scene.__name__: scene for scene in (results, countdown, revoke, control, events, send_notes)}
+SCENES = {scene.__name__: scene for scene in (results, countdown, hours, revoke, control, events, send_notes)}
 
 if __name__ == "__main__":
     print(json.dumps(SCENES[sys.argv[1]]()))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu import Connection
 
 from tests.support.broker import Broker, unique, wait_until
 
@@ -83,7 +84,8 @@ def python(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"] if MUCH else ["threads"])
 def test_a_worker_does_what_applications_ask(broker: Broker, python: str, pool: str) -> None:
-    """Results, retries, countdowns above the prefetch (dynamic prefetch), revocation, remote control, events."""
+    """Results, retries, countdowns above the prefetch (dynamic prefetch), revocation, remote control, events, and tasks of hours (eta and
+    countdown), which are back in the queue when their worker has ended."""
     gate = Gate(broker, python, pool)
     with gate.worker():
         sums, retries = gate.drive("results")
@@ -95,6 +97,10 @@ def test_a_worker_does_what_applications_ask(broker: Broker, python: str, pool: 
         assert pong == ["pong"] and queues == [gate.queue]
         assert after == before + 2 if pool == "prefork" else after == before
         assert {"task-received", "task-started", "task-succeeded"} <= set(gate.drive("events"))
+        held, waited = gate.drive("hours", gate.node)
+        assert held == 3 and waited < 30
+    with Connection(broker.url) as connection:
+        wait_until(lambda: connection.default_channel.queue_declare(gate.queue, passive=True).message_count == 3, 30, 0.05, "they are back")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"] if MUCH else ["prefork"])
@@ -119,7 +125,7 @@ def test_a_task_that_its_worker_took_along_is_done_by_the_next_one(broker: Broke
 
 def test_a_countdown_of_hours_waits_in_the_broker_and_one_of_seconds_arrives(broker: Broker) -> None:
     """kombu's native delayed delivery: 28 queues with times to live that dead-letter from one to the next (Celery 5.5 and later)."""
-    from kombu import Connection, Exchange, Queue
+    from kombu import Exchange, Queue
     from kombu.transport.native_delayed_delivery import (
         bind_queue_to_native_delayed_delivery_exchange,
         calculate_routing_key,

@@ -335,8 +335,8 @@ def test_what_committed_could_have_run_one_after_the_other(name: str, tmp_path_f
         finish(slot)
     alone: dict[bytes, bytes] = {}
     for steps in committed:
-        if all(step[0] in ("get", "range") for step, _ in steps):
-            continue  # a reader's place is where it began, not where it ended
+        if all(step[0] in ("get", "range") or (step[0] == "clear_range" and step[1] >= step[2]) for step, _ in steps):
+            continue  # who wrote nothing has his place where he began, not where he ended
         for step, answer in steps:
             assert answer == play_alone(alone, step), steps
     assert dict(engine.begin().range(b"a", b"z", 100)) == alone

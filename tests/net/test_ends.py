@@ -141,6 +141,7 @@ def peer() -> tuple[ConnectionHandler, FakeLoop, Any]:
         listen_name="here",
         add_drops=lambda drops: None,
         connection_ended=lambda handler, reason: None,
+        lines=SimpleNamespace(say=lambda log_line, cause, text, *values: None),
     )
     connection: Any = FakeConnection()
     handler = ConnectionHandler(connection, broker, loop, 1, "127.0.0.1", 5, False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from flintmq.session.spans import INTERNAL, Span, Spans
 from tests.otel.collector import Collector
 from tests.support.broker import wait_until
 
-LIMITS = replace(Limits(), spans_pause_ms=5, spans_retry_ms_max=1, spans_batch=3, spans_tries=3, spans_max=100, spans_stop_ms=60_000)
+LIMITS = Limits().replace(spans_pause_ms=5, spans_retry_ms_max=1, spans_batch=3, spans_tries=3, spans_max=100, spans_stop_ms=60_000)
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -143,7 +142,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_nothing(made: Make) -> Non
 
 def test_what_waits_at_the_end_is_sent(made: Make) -> None:
     with Collector() as collector:
-        _, exporter = made(collector.url, 2, limits=replace(LIMITS, spans_pause_ms=3_600_000))
+        _, exporter = made(collector.url, 2, limits=LIMITS.replace(spans_pause_ms=3_600_000))
         exporter.stop()
         assert len(collector.spans()) == 2
 

@@ -78,7 +78,7 @@ def test_it_has_what_its_record_says_and_nothing_compiled(wheel: Path) -> None:
         assert {line.split(",")[0] for line in lines} == set(names)
         metadata = opened.read(record.replace("RECORD", "METADATA")).decode()
     assert all(name.startswith("pyspark_flintmq") for name in names) and not any(name.endswith((".so", ".pxd")) for name in names)
-    assert "Name: pyspark-flintmq\n" in metadata and "Requires-Dist: pyspark>=" in metadata
+    assert "Name: pyspark-flintmq\n" in metadata and "Requires-Dist: pyspark>=4.0,<5\n" in metadata
     assert wheel.name.endswith("-py3-none-any.whl")
 
 

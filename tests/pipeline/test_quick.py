@@ -100,6 +100,21 @@ def test_a_worker_passes_over_what_it_imported_once() -> None:
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
 
 
+def test_what_a_daemon_imported_is_out_of_the_sight_of_its_workers_collector(tmp_path: Path) -> None:
+    """And so it stays shared; the daemon gets the name of its workers' module as Spark gave it."""
+    package = tmp_path / "path/pyspark"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("kept = [[] for _ in range(20_000)]")
+    manager = "def manager():\n    print(json.dumps([sys.argv[1:], gc.get_freeze_count()]))\n"
+    (package / "daemon.py").write_text(f"import gc, json, sys\n\n\n{manager}")
+    script, environment = quick_python(tmp_path), os.environ | {"PYTHONPATH": str(package.parent)}
+    done = subprocess.run(
+        [script, "-m", "pyspark.daemon", "pyspark.worker"], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    arguments, frozen = json.loads(done.stdout)
+    assert arguments == ["pyspark.worker"] and frozen > 20_000
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_workers_of_our_session_import_what_is_compiled(spark: SparkSession) -> None:

@@ -87,6 +87,7 @@ class TestConnection:
             {"flightPort": "0"},
             {"flightPort": "x"},
             {"timeout": "0"},
+            {"cluster": "perhaps"},
             {"tlsCa": "/nowhere/ca.pem"},
         ],
     )
@@ -136,6 +137,7 @@ class TestOptions:
             {"txnId": "t" * 201},
             {"transport": "amqp"},
             {"scope": "s"},
+            {"cluster": "true"},
         ],
     )
     def test_wrong_values_are_refused(self, raw: dict[str, str]) -> None:

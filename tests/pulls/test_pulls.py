@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.ports import UserRecord
 from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
 from flintmq.pulls.service import BUSY as REFUSED_BUSY
 from flintmq.pulls.service import INVALID as REFUSED_INVALID
@@ -222,6 +223,28 @@ def test_too_many_groups_are_told(make: Callable[..., Rig]) -> None:
     assert refused.value.kind == REFUSED_BUSY
     rig.advance(2)
     assert rig.now(queue, "c").outcome == EMPTY
+
+
+def test_one_user_leaves_groups_to_the_others(make: Callable[..., Rig]) -> None:
+    """With two users one of them begins no more than its share of the groups; what leaves makes room; alone it may have all."""
+    rig = make(pull_groups_max=4, pull_groups_user_share=0.5, pull_idle_ms=1_000)
+    queue = rig.queue()
+    for name in ("eve", "ann"):
+        rig.users.put(UserRecord(name, "", ()))
+    for group in ("a", "b"):
+        rig.pull(queue, group, user="eve")
+    with pytest.raises(PullRefused, match="user 'eve' has 2 groups"):
+        rig.pull(queue, "c", user="eve")
+    rig.pull(queue, "a", user="eve")  # one that is there is no new one
+    rig.pull(queue, "c", user="ann")
+    rig.settle_down()
+    rig.advance(2)
+    rig.pull(queue, "d", user="eve")
+    alone = make(pull_groups_max=4, pull_groups_user_share=0.5)
+    assert len(alone.users) <= 1
+    mine = alone.queue()
+    for group in ("a", "b", "c", "d"):
+        alone.pull(mine, group, user="guest")
 
 
 def test_too_many_leases_are_told(make: Callable[..., Rig]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError
 from flintmq.routing.deduplication import DeduplicationExchange
+from flintmq.routing.kept import Kept
 from flintmq.routing.message import MessageHeaders
 
 from .test_exchanges import A, bind
@@ -26,14 +26,14 @@ class Made:
         self.exchange.now_ns = lambda: self.now_ms * 1_000_000
         bind(self.exchange, A)
 
-    def send(self, value: Any, **headers: Any) -> MessageHeaders:
-        message = MessageHeaders({"x-deduplication-header": value, **headers}, content=lambda: CONTENT)
+    def send(self, value: Any, user: object = None, **headers: Any) -> MessageHeaders:
+        message = MessageHeaders({"x-deduplication-header": value, **headers}, content=lambda: CONTENT, user=user)
         self.went = bool(self.exchange.match(b"k", message))
         assert bool(self.exchange.match(b"copy", message)) is self.went, "one message, one decision"
         return message
 
-    def takes(self, value: Any, **headers: Any) -> bool:
-        self.send(value, **headers)
+    def takes(self, value: Any, user: object = None, **headers: Any) -> bool:
+        self.send(value, user, **headers)
         return self.went
 
 
@@ -89,7 +89,7 @@ def test_what_was_refused_may_come_again() -> None:
 
 
 def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
-    total = MemoryTotal()
+    total = Kept()
     first, second = Made(x_cache_size=10**9), Made(x_cache_size=10**9)
     for made in (first, second):
         made.exchange.limit(Limits(kept_bytes_max=26_000, dedup_cache_max=80), total)
@@ -99,6 +99,26 @@ def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
     first.exchange.forget()
     assert first.takes("late") and first.exchange.values == 0
     assert total.held == 20 * 260
+
+
+def test_one_user_makes_no_exchange_forget_what_others_published() -> None:
+    total, alone = Kept(), [False]
+    total.alone = lambda: alone[0]
+    flooded, other = Made(x_cache_size=10**6), Made(x_cache_size=10**6)
+    for made in (flooded, other):
+        made.exchange.limit(Limits(kept_bytes_max=26_000, kept_user_share=0.5), total)
+    assert all(other.takes(number, "bob") for number in range(20))
+    assert flooded.takes("bob's", "bob")
+    assert all(flooded.takes(number, "alice") for number in range(500))
+    assert total.of_user("alice") == 13_000 and not flooded.takes("bob's", "bob")
+    assert not any(other.takes(number, "bob") for number in range(20))
+    assert not flooded.takes(499, "alice") and flooded.takes(0, "alice"), "she forgets her own"
+    assert other.takes("hers", "alice") and other.takes("hers", "alice"), "she has nothing there that could go: it is not remembered"
+    flooded.exchange.forget()
+    assert total.of_user("alice") == 0 and total.of_user("bob") == 20 * 260 == total.held
+    alone[0] = True
+    assert all(other.takes(number, "alice") for number in range(100, 500))
+    assert total.held == 26_000
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import Exchange
 from flintmq.routing.history import RecentHistoryExchange
+from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.spread import (
@@ -185,8 +185,10 @@ def test_one_message_with_several_keys_goes_to_one_destination(kind: type[Exchan
 # --- recent history -------------------------------------------------------------------------------------------------------
 
 
-def publish(exchange: Exchange, body: bytes, headers: dict[str, Any] | None = None, again: bool = False) -> MessageHeaders:
-    message = MessageHeaders(headers or {}, content=lambda: (b"x", b"k", b"header", body), again=again)
+def publish(
+    exchange: Exchange, body: bytes, headers: dict[str, Any] | None = None, again: bool = False, user: object = None
+) -> MessageHeaders:
+    message = MessageHeaders(headers or {}, content=lambda: (b"x", b"k", b"header", body), again=again, user=user)
     exchange.match(b"k", message)
     return message
 
@@ -218,7 +220,7 @@ def test_history_is_twenty_unless_asked_for_and_never_above_the_limit() -> None:
 
 
 def test_history_is_bounded_in_bytes_of_its_own_and_of_the_virtual_host() -> None:
-    total = MemoryTotal()
+    total = Kept()
     first, second = RecentHistoryExchange("a"), RecentHistoryExchange("b")
     for exchange in (first, second):
         exchange.limit(Limits(history_bytes_max=4000, kept_bytes_max=6000), total)
@@ -233,6 +235,24 @@ def test_history_is_bounded_in_bytes_of_its_own_and_of_the_virtual_host() -> Non
     first.forget()
     publish(first, b"late")
     assert total.held == second.kept_bytes and not first.kept()
+
+
+def test_one_user_makes_no_history_forget_what_others_published() -> None:
+    total = Kept()
+    total.alone = lambda: False
+    first, second = RecentHistoryExchange("a"), RecentHistoryExchange("b")
+    for exchange in (first, second):
+        exchange.limit(Limits(kept_bytes_max=10_000, kept_user_share=0.5), total)
+    publish(first, b"bob's", user="bob")
+    for _ in range(10):
+        publish(second, b"x" * 1000, user="alice")
+    assert len(second.kept()) == 3
+    publish(first, b"y" * 1000, user="alice")  # nothing of hers is there that could make room
+    assert bodies(first) == [b"bob's"]
+    publish(first, b"z" * 4000, user="bob")
+    assert bodies(first) == [b"bob's", b"z" * 4000] and len(second.kept()) == 3
+    second.forget()
+    assert total.of_user("alice") == 0 and total.held == total.of_user("bob")
 
 
 @pytest.mark.parametrize(("asked", "shown"), [(0, "0"), (-1, "-1"), ("a", '<<"a">>'), (True, "true"), (1.5, "1.5")])

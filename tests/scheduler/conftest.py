@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ class Bench:
 
     def __init__(self, *, policy: str = "vruntime", workers: int = 2, **limits: int) -> None:
         self.clock = ManualClock()
-        self.actors = ActorSystem(replace(Limits(), **limits), policy=policy, workers=workers, clock=self.clock)
+        self.actors = ActorSystem(Limits().replace(**limits), policy=policy, workers=workers, clock=self.clock)
         self.answers: list[tuple[Any, Outcome]] = []
         self.looks: list[Any] = []
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flintmq.config import Limits
 from flintmq.scheduler.system import ActorSystem
@@ -45,7 +45,7 @@ SCENARIOS = (
 
 def run(scenario: Scenario, per_producer: int, producers: int = 2, timeout_ms: int = 150_000) -> list[str]:
     """What went wrong; empty: nothing."""
-    limits = replace(Limits(), actor_pause_ms=1, actor_pause_ms_max=2, actor_quantum_us=50, actor_slice_min_us=10)
+    limits = Limits().replace(actor_pause_ms=1, actor_pause_ms_max=2, actor_quantum_us=50, actor_slice_min_us=10)
     actors = ActorSystem(limits, workers=scenario.workers, policy=scenario.policy)
     actors.start()
     stress = Stress(actors, scenario.keys, producers, per_producer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ WAIT_S = 60
 
 @pytest.fixture
 def actors() -> Iterator[ActorSystem]:
-    system = ActorSystem(replace(Limits(), actor_idle_ms=100), workers=3)
+    system = ActorSystem(Limits().replace(actor_idle_ms=100), workers=3)
     system.start()
     yield system
     system.stop()

@@ -1,6 +1,6 @@
-"""A model of what queue features do together: time to live, length limits, priorities, last values, message groups, sorted queues, dead
-letters (at-most-once and at-least-once), scheduled delivery, back-off, delivery limits, pauses, purges and restarts, over the wire, on a
-clock that stands.
+"""A model of what queue features do together: time to live, length limits, priorities, last values, message groups, sorted queues,
+deduplication, dead letters (at-most-once and at-least-once), scheduled delivery, back-off, delivery limits, pauses, purges and restarts,
+over the wire, on a clock that stands.
 
 The model says after each step what is in the queue, in hands, waiting and dead, and why. Nothing may be lost, nothing may come twice, each
 priority and group has its order, limits hold, and a dead letter has its reason. A long run: `make model` (FLINTMQ_MODEL_EXAMPLES, ARGS).
@@ -37,6 +37,8 @@ RETRY_MS = 1_700
 TTLS = (None, None, 2_000, 7_000)
 LIMITS = {"housekeeping_ms": 5, "dead_letter_retry_ms": 1, "schedule_retry_ms": 1, "schedule_gap_ms": 1, "due_gap_ms": 1}
 KEYS = ("red", "blue")
+# kinds of queues that are drawn with x-message-deduplication, too
+ONCE = ("plain", "priorities", "shared", "sticky")
 
 
 class Tie(Exception):
@@ -53,6 +55,7 @@ class Rules:
     last_value: bool = False
     groups: str = ""
     sorted: bool = False
+    once: bool = False
     dead: bool = True
     at_least: bool = False
     dead_most: int = 1_000
@@ -70,6 +73,8 @@ class Rules:
         if self.groups:
             found["qpid.group_header_key"] = "key"
             found["qpid.shared_msg_group"] = int(self.groups == "shared")
+        if self.once:
+            found["x-message-deduplication"] = True
         if self.sorted:
             found["qpid.queue_sort_key"] = "key"
         if self.dead:
@@ -101,6 +106,7 @@ def rules(draw: st.DrawFn) -> Rules:
         kind == "last value",
         kind if kind in ("shared", "sticky") else "shared" if kind == "priorities of groups" else "",
         kind == "sorted",
+        kind in ONCE and draw(st.booleans()),
         draw(st.booleans()) or at_least,
         at_least,
         draw(st.sampled_from([1, 1_000])) if at_least else 1_000,
@@ -111,7 +117,7 @@ def rules(draw: st.DrawFn) -> Rules:
 
 @dataclass(order=True)
 class Message:
-    """order: place in the queue. count: returns; out: it was delivered."""
+    """order: place in the queue. count: returns; out: it was delivered; known: others with its key are dropped while it is there."""
 
     order: tuple[int, int]
     body: bytes = field(compare=False)
@@ -122,6 +128,7 @@ class Message:
     count: int = field(default=0, compare=False)
     out: bool = field(default=False, compare=False)
     replaced: bool = field(default=False, compare=False)
+    known: bool = field(default=False, compare=False)
 
 
 class Model:
@@ -135,7 +142,7 @@ class Model:
         self.hands: dict[int, Message] = {}
         self.waits: list[tuple[int, int, Message]] = []
         self.schedule: list[tuple[int, int, Message]] = []
-        self.letters: list[tuple[bytes, str]] = []
+        self.letters: list[tuple[Message, str]] = []
         self.paused = False
         self.dead: list[tuple[bytes, str]] = []
 
@@ -149,13 +156,23 @@ class Model:
         if delay:
             self.schedule.append((self.now + delay, len(self.schedule), message))
             return True
-        return self.arrive(message)
+        return self.arrive(message, True)
 
-    def arrive(self, message: Message) -> bool:
+    def has(self, key: str) -> bool:
+        """Whether a message that was compared when it came has this key."""
+        there = [*self.ready, *self.hands.values(), *(one for _, _, one in self.waits), *(one for one, _ in self.letters)]
+        return any(one.known and one.key == key for one in there)
+
+    def arrive(self, message: Message, compared: bool = False) -> bool:
+        """False: it is refused. compared: it does not come from the schedule."""
         if self.refuses():
             if self.rules.overflow == "reject-publish-dlx":
                 self.letter(message, "maxlen")
             return False
+        if self.rules.once and compared:
+            if self.has(message.key):
+                return True  # confirmed, and dropped
+            message.known = True
         self.index += 1
         message.order = (-min(message.priority, self.rules.levels), self.index)
         message.expires = self.now + message.ttl if message.ttl else 0
@@ -188,7 +205,7 @@ class Model:
             return
         full = len(self.dead) >= self.rules.dead_most
         if self.rules.keeps and (self.letters or full):
-            self.letters.append((message.body, reason))
+            self.letters.append((message, reason))
         elif not full:
             self.dead.append((message.body, reason))
 
@@ -252,13 +269,16 @@ class Model:
 
     def try_letters(self) -> None:
         while self.letters and len(self.dead) < self.rules.dead_most:
-            self.dead.append(self.letters.pop(0))
+            message, reason = self.letters.pop(0)
+            self.dead.append((message.body, reason))
 
     def restart(self) -> None:
         """The process ends and starts: nobody holds anything, nothing waits for its back-off, letters go out anew."""
         for _, _, message in sorted(self.waits, key=lambda due: due[2].order):
             self.put(message)
         self.waits.clear()
+        for message in [*self.ready, *(one for one, _ in self.letters), *(one for _, _, one in self.schedule)]:
+            message.known = False  # values are not remembered
         self.try_letters()
 
     def counts(self) -> tuple[int, ...]:
@@ -351,7 +371,9 @@ class Run:
         self.bodies += 1
         body = b"%d" % self.bodies
         ttl = None if delay else ttl
-        headers: dict[str, Any] = {"key": key} | ({"x-deliver-at": self.model.now + DELAY_MS} if delay else {})
+        headers: dict[str, Any] = {"key": key, "x-deduplication-header": key} | (
+            {"x-deliver-at": self.model.now + DELAY_MS} if delay else {}
+        )
         more: dict[str, Any] = {} if ttl is None else {"expiration": str(ttl)}
         self.ch.publish(body, routing_key=self.name, delivery_mode=2, priority=priority, headers=headers, **more)
         taken = self.model.publish(Message((0, 0), body, 0, key, ttl, priority), DELAY_MS if delay else 0)

@@ -136,6 +136,43 @@ def test_the_active_one_of_a_single_active_queue_goes_on_alone(rig: Rig) -> None
     assert rig.api.get("queues/%2F/q")["single_active_consumer_tag"] == second != third
 
 
+@pytest.mark.parametrize("shared", [0, 1])
+def test_message_groups_rest_and_stay_in_order(rig: Rig, shared: int) -> None:
+    """Groups that are held when the pause begins, that are given back while it lasts, and that come meanwhile; two consumers."""
+    rig.channel.queue_declare("q", arguments={"qpid.group_header_key": "g", "qpid.shared_msg_group": shared})
+
+    def put(*bodies: bytes) -> None:
+        for body in bodies:
+            rig.channel.basic_publish("", "q", body, pika.BasicProperties(headers={"g": body[:1].decode()}))
+
+    put(b"a1", b"b1", b"a2")
+    rig.ready(3)
+    held = [rig.channel.basic_get("q") for _ in range(2)]
+    assert [body for _, _, body in held] == [b"a1", b"b1"]
+    rig.pause()
+    first, second = rig.consume(), rig.consume()
+    put(b"b2", b"c1", b"a3")
+    rig.ready(4)
+    rig.channel.basic_nack(held[0][0].delivery_tag)  # to its place, in front of its group
+    rig.channel.basic_ack(held[1][0].delivery_tag)  # its group is free: nobody gets it yet
+    rig.ready(5)
+    rig.nothing_comes()
+    rig.channel.basic_cancel(first)
+    rig.nothing_comes()
+    rig.resume()
+    wait_until(lambda: (rig.connection.process_data_events(0.01), len(rig.got) == 5)[1])
+    for group in (b"a", b"b", b"c"):
+        mine = [body for body in rig.got if body[:1] == group]
+        assert mine == sorted(mine) and mine
+    rig.pause()
+    put(b"a4")
+    rig.ready(1)
+    rig.nothing_comes()
+    rig.resume()
+    wait_until(lambda: (rig.connection.process_data_events(0.01), rig.got[-1] == b"a4")[1])
+    rig.channel.basic_cancel(second)
+
+
 def test_a_stream_rests_too(tmp_path: Path, start: Callable[..., Client]) -> None:  # noqa: F811
     rig = Rig(start(data_dir=str(tmp_path)))
     rig.channel.queue_declare("q", durable=True, arguments={"x-queue-type": "stream"})

@@ -37,7 +37,7 @@ def test_a_user_leaves_the_others_their_share() -> None:
     quotas = Quotas(Limits(connections_max=10, user_connections_share=0.5, user_channels_max=2, user_consumers_max=2), (), lambda: 2)
     for _ in range(5):
         quotas.open_connection("alice", "/")
-    text = "Connection refused for user 'alice': user connection limit (5) is reached"
+    text = "connection refused for user 'alice': user connection limit (5) is reached"
     assert refused(lambda: quotas.open_connection("alice", "other")) == text
     quotas.open_connection("bob", "/")
     quotas.close_connection("alice", "/")
@@ -118,7 +118,7 @@ def test_connections_of_one_user_keep_nobody_out(start: Callable[..., Any], conn
     broker = start({"connections_max": 10, "user_connections_share": 0.3})
     inner = two_users(broker)
     held = [as_user(connect, broker, "alice") for _ in range(3)]
-    open_refused(broker, "alice", "Connection refused for user 'alice': user connection limit (3) is reached")
+    open_refused(broker, "alice", "connection refused for user 'alice': user connection limit (3) is reached")
     as_user(connect, broker, "bob").channel().queue("q")
     held[0].close()
     held[1].drop()

@@ -18,6 +18,8 @@ from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock, held
 from tests.support.rawamqp import RawChannel
 
+from .test_quotas import two_users
+
 DELAY_MS_MAX = Limits().schedule_delay_ms_max
 Start = Callable[..., Any]
 Connect = Callable[..., Any]
@@ -258,12 +260,70 @@ def test_a_full_schedule_refuses(start: Start, connect: Connect) -> None:
     channel.call("confirm.select")
     for _ in range(3):
         late(channel, b"x", ms=60_000)
-    answers = {}
-    while len(answers) < 3:
-        answer = channel.connection.recv(1)
-        answers.update(dict.fromkeys(range(max(answers, default=0) + 1, answer.delivery_tag + 1), answer.name))
-    assert answers == {1: "basic.ack", 2: "basic.ack", 3: "basic.nack"}
+    assert answered(channel, 3) == ["ack", "ack", "nack"]
     assert scheduled(broker) == 2 and broker.node.broker.vhosts["/"].schedule.core.refuses(1)
+
+
+def answered(channel: RawChannel, count: int) -> list[str]:
+    """What the first messages of a channel in confirm mode got, in their order."""
+    answers: dict[int, str] = {}
+    while len(answers) < count:
+        answer = channel.connection.recv(channel.number)
+        answers.update(dict.fromkeys(range(max(answers, default=0) + 1, answer.delivery_tag + 1), answer.name.removeprefix("basic.")))
+    return [answers[tag] for tag in sorted(answers)]
+
+
+def test_one_user_leaves_others_their_share_of_the_schedule(start: Start, connect: Connect) -> None:
+    """By messages and by bytes, on all connections together, in transactions too, until they are due."""
+    limits = {"schedule_messages_max": 8, "schedule_bytes_max": 1_000, "schedule_user_share": 0.5, "housekeeping_ms": 5}
+    broker = start(limits, clock=HeldClock())
+    two_users(broker)
+    connections = {name: [connect(broker, user=name, password="secret") for _ in range(2)] for name in ("alice", "bob")}
+    first, second = (one.channel() for one in connections["alice"])
+    first.queue("q")
+    for channel in (first, second):
+        channel.call("confirm.select")
+    for _ in range(3):
+        late(first, b"x", ms=60_000)
+    assert answered(first, 3) == ["ack"] * 3
+    for _ in range(2):
+        late(second, b"x", ms=60_000)
+    assert answered(second, 2) == ["ack", "nack"]
+    transaction = connections["alice"][0].channel(2)
+    transaction.call("tx.select")
+    late(transaction, b"x", ms=60_000)
+    transaction.send("tx.commit")
+    transaction.expect_close(406, "PRECONDITION_FAILED - partial tx completion")
+    bob = connections["bob"][0].channel()
+    bob.call("confirm.select")
+    late(bob, b"." * 501, ms=60_000)
+    for _ in range(4):
+        late(bob, b"x", ms=60_000)
+    assert answered(bob, 5) == ["nack", "ack", "ack", "ack", "ack"]
+    assert scheduled(broker) == 8
+    broker.node.broker.schedules.purged("/")
+    broker.node.broker.vhosts["/"].schedule.core.purge()
+    late(second, b"x", ms=60_000)
+    assert second.connection.recv(second.number).name == "basic.ack"
+
+
+def test_the_only_user_has_all_of_the_schedule_and_who_is_gone_none(start: Start, connect: Connect) -> None:
+    broker = start({"schedule_messages_max": 4, "housekeeping_ms": 5})
+    connection = connect(broker)
+    channel = connection.channel()
+    channel.queue("q")
+    channel.call("confirm.select")
+    for _ in range(5):
+        late(channel, b"x", ms=60_000)
+    assert answered(channel, 5) == ["ack"] * 4 + ["nack"]
+    schedules = broker.node.broker.schedules
+    share = schedules.share("/", "guest")
+    assert share.figures() == (4, 4) and share.known()
+    connection.drop()
+    wait_until(lambda: not share.known(), what="its connection lets it go")
+    assert schedules.share("/", "guest") is share
+    schedules.purged("/")
+    wait_until(lambda: not schedules._shares, what="a share that counts nothing is forgotten")
 
 
 @pytest.mark.parametrize("delivery_mode", [1, 2])

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flintmq.kv.engine import Unavailable
-from flintmq.session import shared_service
+from flintmq.config import Limits
+from flintmq.kv.engine import EngineError, Unavailable
+from flintmq.routing.binding import QUEUE
+from flintmq.session import shared_definitions, shared_service
+from flintmq.session.shared_definitions import SharedDefinitions
 from flintmq.shared.keys import definition
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
@@ -240,6 +244,65 @@ def test_a_bind_is_answered_when_the_engine_has_it(begin: Callable[..., Broker],
     engine.away = False
     here.expect("queue.bind-ok")
     wait_until(lambda: bound(other, "q") == {("amq.topic", b"a")}, WAIT_S)
+
+
+def test_a_binding_that_the_engine_refuses_is_its_own_binders_affair(
+    begin: Callable[..., Broker], connect: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant's binding that the engine does not take ended the waits of all others with an error."""
+    one = begin("one")
+    write = shared_definitions.write_binding
+
+    def refusing(there: Any, keys: Any, name: bytes, row: bytes | None, patience_ms: int) -> None:
+        if row is not None and b"bad" in row and not engine.away:
+            raise EngineError("it is too large")
+        write(there, keys, name, row, patience_ms)
+
+    monkeypatch.setattr(shared_definitions, "write_binding", refusing)
+    bad, good = connect(one), connect(one)
+    eve, ann = bad.channel(), good.channel()
+    declare(eve, "hers")
+    declare(ann, "mine")
+    engine.away = True
+    eve.send("queue.bind", queue="hers", exchange="amq.topic", routing_key="bad")
+    ann.send("queue.bind", queue="mine", exchange="amq.topic", routing_key="good")
+    for name in ("hers", "mine"):
+        wait_until(lambda name=name: definitions(one).waits(vhost(one).queues[name].queue_id), WAIT_S)
+    engine.away = False
+    eve.expect("channel.close")
+    ann.expect("queue.bind-ok")
+    assert not definitions(one)._changes and not definitions(one)._waiters and not definitions(one)._of_queues
+
+
+class Unseen(dict[Any, Any]):
+    """A table that nobody may walk over."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise AssertionError("all changes were looked at")
+
+    __iter__ = keys = values = items = _refuse
+
+
+def test_what_a_bind_costs_does_not_grow_with_what_others_wait_for() -> None:
+    """Neither who asks whether a queue's bindings are told, nor who is told, looks at the changes of other queues."""
+    service: Any = SimpleNamespace(limits=Limits(), broker=SimpleNamespace(loops=[1]), entry=lambda queue_id: entries[queue_id])
+    entries: dict[int, Any] = {number: SimpleNamespace(ended=False, life=b"%d" % number) for number in range(50)}
+    asked = SharedDefinitions(service, False)
+    asked._changes, asked._waiters = Unseen(), Unseen()
+    policy, source = (
+        SimpleNamespace(is_shared=True),
+        SimpleNamespace(name="amq.topic", kind="topic", auto_delete=False, internal=False, arguments={}),
+    )
+    for number in entries:
+        queue = SimpleNamespace(destination_kind=QUEUE, policy=policy, queue_id=number)
+        asked.noted(SimpleNamespace(destination=queue, durable=True, source=source, routing_key=b"k", arguments={}), True)  # type: ignore[arg-type]
+    told: list[Any] = []
+    asked.when_told(7, lambda _, error: told.append(error))
+    asked.when_told(8, lambda _, error: told.append(error))
+    assert asked.waits(7) and not asked.waits(70) and not told
+    ((name, change),) = asked._of_queues[7].items()
+    asked._over((7, name), change, b"7")
+    assert told == [None] and not asked.waits(7) and asked.waits(8)
 
 
 def test_a_bind_that_waited_for_too_long_is_told_so_and_comes_later(begin: Callable[..., Broker], connect: Any, engine: Engine) -> None:

@@ -295,8 +295,8 @@ def test_a_full_queue_refuses_publishes(begin: Any, connect: Any, engine: Engine
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"x-max-length-bytes": 5}, "x-max-length-bytes"),
-        ({"x-overflow": "reject-publish-dlx", "x-max-length": 5}, "x-overflow"),
+        ({"x-max-length-bytes": -5}, "x-max-length-bytes"),
+        ({"x-qpid-priorities": 5}, "x-qpid-priorities"),
         ({"x-overflow": "ring", "x-max-length": 5}, "x-overflow"),
         ({"x-dead-letter-routing-key": "a"}, "routing_key_but_no_dlx_defined"),
         ({"x-max-length": -1}, "x-max-length"),

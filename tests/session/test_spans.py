@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,7 @@ def a_span(name: str) -> Span:
 
 
 def test_a_virtual_host_that_floods_leaves_the_others_room() -> None:
-    spans = Spans(replace(Limits(), spans_max=90))
+    spans = Spans(Limits().replace(spans_max=90))
     for _ in range(1_000):
         spans._add("eve", a_span("e"))
     assert spans.waiting() == 45

@@ -166,6 +166,7 @@ def pulls_of(service: StreamService) -> PullService:
         log=service._broker.log,
         vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
         pauses=SimpleNamespace(followers=[], held=lambda *_: False),
+        quotas=SimpleNamespace(share_of=lambda most, share: most),
     )
     return PullService(broker, SimpleNamespace(now_ns=lambda: 0))
 

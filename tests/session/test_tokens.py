@@ -371,12 +371,3 @@ def test_a_user_who_is_made_later_is_another(serve: Callable[..., Any]) -> None:
     held.close()
     with pytest.raises(ProbableAuthenticationError):
         log_in(broker, token)
-
-
-def test_flight_and_tokens(serve: Callable[..., Any], tmp_path: Path) -> None:
-    """The data plane knows no tokens: one is a wrong password there, whoever is named beside it."""
-    from flintmq.access.secret import Secret
-
-    broker = serve()
-    assert broker.node.users.check("guest", Secret(ISSUER.token(*ALL))) is False
-    assert broker.node.users.check_cached("guest", Secret(ISSUER.token(*ALL))) is None

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flintmq.config import Limits
+from flintmq.kv.engine import EngineLimits, UnknownOutcome
 from flintmq.kv.sqlite_engine import SqliteEngine
-from flintmq.shared.keys import after, definition, text
+from flintmq.shared.keys import META_BYTES, after, definition, text
 from flintmq.shared.measure import WAYS, measure
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, Message, QueueGone, SharedQueue, delete_queue, open_queue
+from flintmq.shared.queue import RELAXED, Fenced, Message, QueueGone, SharedQueue, delete_queue, open_queue
+from flintmq.shared.staged import StagedQueue
+from tests.twins.memory_engine import Fault, MemoryEngine
 
 LIMITS = Limits()
 WAIT_S = 60
@@ -99,6 +103,71 @@ def test_a_deleted_queue_is_gone_for_everybody(engine: SqliteEngine) -> None:
         queue.enqueue([Message(b"y")])
     fresh = queue_on(engine)
     assert fresh.take(1, 1 << 20)[0] == []
+
+
+@pytest.mark.parametrize("order", ["strict", RELAXED])
+def test_a_message_that_comes_back_stands_before_what_was_enqueued_meanwhile(engine: SqliteEngine, order: str) -> None:
+    """Also when nothing else was ready, and when the node that enqueued it is gone."""
+    one, other = queue_on(engine, order), queue_on(engine, order)
+    for content in (b"gone", b"gone", b"first"):
+        one.enqueue([Message(content)])
+    taken, _ = other.take(3, 1 << 20)
+    other.settle(taken[:2])
+    owners = Owners(engine, LIMITS)
+    owners.register()
+    owners.fence(one.owner, owners.nodes()[one.owner][1])
+    owners.sweep(one.owner)
+    other.enqueue([Message(b"second")])
+    other.give_back([(taken[2], True)])
+    assert [found.content for found in other.take(2, 1 << 20)[0]] == [b"first", b"second"]
+
+
+def test_who_was_swept_before_he_asked_what_became_of_a_commit_is_not_told_that_nothing_happened() -> None:
+    """The row with the number of the commit went with the node: a retry under a new life would enqueue the message twice."""
+    faults: list[Fault] = []
+    engine = MemoryEngine(lambda: faults.pop() if faults else Fault.NONE)
+    keys = open_queue(engine, "/", "q")
+    owners, others = Owners(engine, LIMITS), Owners(engine, LIMITS)
+    owner, _ = owners.register(), others.register()
+    owners.uses(keys.life)
+    queue = SharedQueue(engine, keys, owner, LIMITS)
+    queue.enqueue([Message(b"before")])
+    begin, sweeps = engine.begin, [owner]
+
+    def begin_after_the_sweep() -> Any:
+        if sweeps and not faults:  # the commit is through, and its node asks for it
+            others.fence(sweeps.pop(), others.nodes()[owner][1])
+            others.sweep(owner)
+        return begin()
+
+    faults.append(Fault.UNKNOWN_AFTER)
+    engine.begin = begin_after_the_sweep  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcome):
+        queue.enqueue([Message(b"it happened")])
+    with pytest.raises(Fenced):
+        queue.enqueue([Message(b"nothing happened")])
+    contents = [value[META_BYTES:] for key, (value, _) in sorted(engine.state.items()) if key.startswith(keys.ready)]
+    assert contents == [b"before", b"it happened"]
+
+
+def test_a_waiter_is_not_told_empty_because_others_had_what_was_read() -> None:
+    """Requests that want more than a fulfilment reads: the last one gets its share of the next."""
+    engine = MemoryEngine(limits=EngineLimits(2048, 1 << 20, 8 << 20, 24, 5_000, False))  # 4 requests and 4 messages at once
+    keys = open_queue(engine, "/", "q", RELAXED)
+    queues = []
+    for _ in range(3):
+        owners = Owners(engine, LIMITS)
+        owner = owners.register()
+        owners.uses(keys.life)
+        queues.append(StagedQueue(engine, keys, owner, LIMITS))
+    for number in range(12):
+        queues[0].enqueue([Message(b"%d" % number)])
+    requests = [bytes([number]) * 16 for number in range(3)]
+    for queue, request in zip(queues, requests, strict=True):
+        queue._leave(request, 4)
+    while not queues[0]._fulfil():
+        pass
+    assert [len(queue._answer(request) or []) for queue, request in zip(queues, requests, strict=True)] == [4, 4, 4]
 
 
 def test_another_order_is_refused(engine: SqliteEngine) -> None:

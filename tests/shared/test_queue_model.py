@@ -5,7 +5,6 @@ Properties: no message is lost, none is settled by two nodes, none comes twice w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -20,7 +19,7 @@ from flintmq.shared.queue import RELAXED, STRICT, Fenced, Message, SharedQueue, 
 from flintmq.shared.staged import StagedQueue
 from tests.twins.memory_engine import Fault, MemoryEngine
 
-LIMITS = replace(Limits(), shared_inline_bytes=8, shared_chunk_bytes=4, shared_batch=4, shared_batch_bytes=64, shared_retry_ms=0)
+LIMITS = Limits().replace(shared_inline_bytes=8, shared_chunk_bytes=4, shared_batch=4, shared_batch_bytes=64, shared_retry_ms=0)
 ENGINE = EngineLimits(2048, 256, 4096, 200, 5_000, False)
 TROUBLE = st.lists(st.sampled_from([fault for fault in Fault if fault is not Fault.UNAVAILABLE]), max_size=4)
 
@@ -225,7 +224,7 @@ class Model(RuleBasedStateMachine):
             assert left == expected
         last.leave()
         rows = [key for key in self.engine.state if key.startswith(self.keys.prefix)]
-        known = {self.keys.alive, self.keys.signal, self.keys.counts(bytes(8))}
+        known = {self.keys.alive, self.keys.signal, self.keys.counts(bytes(8)), self.keys.highest(bytes(8))}
         assert [key for key in rows if key not in known] == []
 
 

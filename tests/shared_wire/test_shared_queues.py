@@ -6,10 +6,12 @@ serve one queue; what shared queues do not do yet is refused in words.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,7 @@ import pika
 import pytest
 
 from tests.support.broker import Broker, wait_until
-from tests.support.etcd import EtcdCluster, etcd_cluster
-from tests.support.servers import Unavailable
+from tests.support.etcd import EtcdCluster
 
 SHARED = {"x-queue-type": "shared"}
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -126,9 +127,9 @@ def test_a_deleted_queue_comes_back_empty(broker: Broker) -> None:
         ({"durable": False}, "non-durable"),
         ({"durable": True, "auto_delete": True}, "auto-delete"),
         ({"durable": True, "exclusive": True}, "exclusive-owner"),
-        ({"durable": True, "arguments": {"x-max-length-bytes": 5}}, "x-max-length-bytes"),
-        ({"durable": True, "arguments": {"x-overflow": "reject-publish-dlx"}}, "x-overflow"),
-        ({"durable": True, "arguments": {"x-single-active-consumer": True}}, "x-single-active-consumer"),
+        ({"durable": True, "arguments": {"x-expires": 5}}, "x-expires"),
+        ({"durable": True, "arguments": {"x-overflow": "ring"}}, "x-overflow"),
+        ({"durable": True, "arguments": {"x-qpid-priorities": 5}}, "x-qpid-priorities"),
         ({"durable": True, "arguments": {"x-shared-order": "none"}}, "x-shared-order"),
     ],
 )
@@ -189,15 +190,6 @@ def test_kill_9_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
         assert bodies[-40:] == [b"%03d" % number for number in range(20, 60)]
         seen = {body for body, redelivered in got if redelivered}
         assert seen >= {body for body in bodies if body < b"025"}, "acks that were on their way, and what was not acked"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EtcdCluster]:
-    try:
-        with etcd_cluster() as made:
-            yield made
-    except Unavailable as error:
-        pytest.skip(f"no etcd: {error}")
 
 
 def on(cluster: EtcdCluster) -> tuple[str, str]:
@@ -292,3 +284,66 @@ def test_a_queue_deleted_on_one_broker_goes_on_the_other(cluster: EtcdCluster) -
                     return True
 
             wait_until(is_gone, WAIT_S, 0.2, "the queue is there")
+
+
+def metrics(broker: Broker) -> dict[str, float]:
+    """Figures of shared queues by name."""
+    request = urllib.request.Request(f"http://127.0.0.1:{broker.ready['http_port']}/metrics")
+    request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.partition(" ") for line in lines if line.startswith("flintmq_shared_"))}
+
+
+def test_many_takers_of_a_broker_are_one_client_of_the_engine(cluster: EtcdCluster) -> None:
+    """64 consumers that take one message at a time, on two brokers: nobody gives up, and nodes meet far less often than takers would."""
+    messages, takers = 320, 32
+    got: list[tuple[bytes, bool]] = []
+
+    def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        got.append((body, method.redelivered))
+        channel.basic_ack(method.delivery_tag)
+
+    with Broker(*on(cluster), "--http-port", "0") as one, Broker(*on(cluster), "--http-port", "0") as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("many", durable=True, arguments=SHARED)
+            publish(here, "many", *(b"%d" % number for number in range(messages)))
+            for channel in (here, there):
+                for _ in range(takers):
+                    consumer = channel.connection.channel()
+                    consumer.basic_qos(prefetch_count=1)
+                    consumer.basic_consume("many", take)
+            until = time.monotonic() + WAIT_S
+            while len(got) < messages and time.monotonic() < until:
+                for channel in (here, there):
+                    channel.connection.process_data_events(0.01)
+            assert sorted(int(body) for body, _ in got) == list(range(messages))
+            assert not any(redelivered for _, redelivered in got)
+            figures = [metrics(broker) for broker in (one, other)]
+            for name in ("failures_total", "contended_total", "refused_total"):
+                assert [one[f"flintmq_shared_{name}"] for one in figures] == [0, 0]
+            assert sum(one["flintmq_shared_conflicts_total"] for one in figures) < messages
+            here.queue_delete("many")
+
+
+def test_the_active_consumer_of_a_killed_broker_is_followed_in_priority_order(cluster: EtcdCluster) -> None:
+    arguments = {**SHARED, "x-single-active-consumer": True, "x-max-priority": 3}
+    with Broker(*on(cluster)) as one, Broker(*on(cluster)) as other:
+        with channel_of(one) as here, channel_of(other) as there:
+            for channel in (here, there):
+                channel.queue_declare("single", durable=True, arguments=arguments)
+            for body, priority in ((b"low", 0), (b"top", 3), (b"mid", 1)):
+                here.basic_publish("", "single", body, pika.BasicProperties(delivery_mode=2, priority=priority), mandatory=True)
+            there.basic_qos(prefetch_count=2)
+            held = [next(there.consume("single", inactivity_timeout=WAIT_S))[2] for _ in range(2)]
+            assert held == [b"top", b"mid"]
+            here.basic_qos(prefetch_count=10)
+            assert next(here.consume("single", inactivity_timeout=1)) == (None, None, None), "the other node is active"
+            other.kill()
+            began = time.monotonic()
+            got = [next(here.consume("single", inactivity_timeout=WAIT_S)) for _ in range(3)]
+            assert time.monotonic() - began < 10 + 15, "a lease, and a look; the machine may be busy"
+            assert [(body, method.redelivered) for method, _, body in got] == [(b"top", True), (b"mid", True), (b"low", False)]
+            here.cancel()
+            here.queue_delete("single")

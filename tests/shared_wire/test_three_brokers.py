@@ -13,26 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pika
-import pytest
 
 from tests.shared_wire.test_shared_queues import PERSISTENT, SHARED, on
 from tests.support.broker import Broker, wait_until
-from tests.support.etcd import EtcdCluster, etcd_cluster
-from tests.support.servers import Unavailable
+from tests.support.etcd import EtcdCluster
 
 MESSAGES = 400
 HELD = 5
 WAIT_S = 60
 Seen = list[tuple[int, bool]]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EtcdCluster]:
-    try:
-        with etcd_cluster() as made:
-            yield made
-    except Unavailable as error:
-        pytest.skip(f"no etcd: {error}")
 
 
 @contextlib.contextmanager

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from flintmq.store.log.space import Floors, message_floors, page_floors
+from flintmq.store.log.space import Reserves, message_reserves, page_reserves
 from tests.store.rig import Rig, TellingDisk
 
 SIZE = 8192
-FLOORS = Floors(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, again=12 * SIZE)
+RESERVES = Reserves(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, again=12 * SIZE)
 
 
 def small_rig(containers: int) -> Rig:
     rig = Rig(size=SIZE, disk=TellingDisk(budget=1 << 30))
     for one in (rig.store.messages, rig.store.transaction_records):
-        one.set_floors(FLOORS)
+        one.set_reserves(RESERVES)
     rig.disk.budget = containers * SIZE
     return rig
 
 
-def test_floors_leave_room_for_buffers_definitions_and_the_next_start() -> None:
+def test_reserves_leave_room_for_buffers_definitions_and_the_next_start() -> None:
     """At the moment of blocking the write buffers, two containers and the tail's copy fit; the page log stops before that."""
-    floors = message_floors(1 << 20, 10 << 20)
-    assert floors.last >= (1 << 20) + (1 << 20)
-    assert floors.tight >= floors.last + (1 << 20)
-    assert floors.roomy >= floors.tight + (10 << 20) + 2 * (1 << 20)
-    assert floors.again > floors.roomy
-    assert page_floors(floors).last == floors.roomy
+    reserves = message_reserves(1 << 20, 10 << 20)
+    assert reserves.last >= (1 << 20) + (1 << 20)
+    assert reserves.tight >= reserves.last + (1 << 20)
+    assert reserves.roomy >= reserves.tight + (10 << 20) + 2 * (1 << 20)
+    assert reserves.again > reserves.roomy
+    assert page_reserves(reserves).last == reserves.roomy
 
 
 def test_publishers_are_blocked_before_the_disk_is_full() -> None:
@@ -35,14 +35,14 @@ def test_publishers_are_blocked_before_the_disk_is_full() -> None:
             rig.publish(1, body=bytes(300))
         rig.flush()
         rig.store.maintain()
-    assert FLOORS.roomy - 2 * SIZE <= rig.disk.budget < FLOORS.roomy
+    assert RESERVES.roomy - 2 * SIZE <= rig.disk.budget < RESERVES.roomy
     assert rig.messages.ready_ahead >= 2
     assert not rig.disk.failures
     for position in list(rig.model[1]):
         rig.ack(1, position)
     rig.settle()
     assert not rig.store.disk_low
-    assert rig.disk.budget >= FLOORS.again
+    assert rig.disk.budget >= RESERVES.again
     assert rig.entries() == rig.model
 
 
@@ -52,7 +52,7 @@ def test_ready_containers_are_given_back_when_the_disk_is_tight() -> None:
     rig.messages.set_ahead(12)
     rig.store.maintain()
     assert rig.messages.ready_ahead == 12
-    rig.disk.budget = FLOORS.roomy - SIZE
+    rig.disk.budget = RESERVES.roomy - SIZE
     rig.messages.set_ahead(2)
     rig.store.maintain()
     assert rig.messages.ready_ahead == rig.messages.needed
@@ -157,7 +157,7 @@ def test_a_flood_is_stopped_before_it_takes_the_room_of_who_ends_messages() -> N
         if rig.store.disk_low:
             break
     assert rig.store.disk_low
-    assert rig.disk.budget >= FLOORS.roomy - 3 * SIZE
+    assert rig.disk.budget >= RESERVES.roomy - 3 * SIZE
     maintenance._move_base = move_base
     for position in list(rig.model[1]):
         rig.ack(1, position)

@@ -213,11 +213,11 @@ def rabbitmq_version() -> str:
 
 
 @contextlib.contextmanager
-def rabbitmq(*, data_dir: Path | None = None, plugins: Sequence[str] = (), config: str = "") -> Iterator[Server]:
+def rabbitmq(*, data_dir: Path | None = None, plugins: Sequence[str] = (), config: str = "", advanced: str = "") -> Iterator[Server]:
     """A RabbitMQ of our own (guest/guest, vhost /), with an epmd of its own; both are gone afterwards.
 
     Args: data_dir: kept when given (then RabbitMQ is stopped gracefully), else temporary; plugins: names to enable;
-    config: more lines for rabbitmq.conf. Raises: Unavailable.
+    config: more lines for rabbitmq.conf; advanced: advanced.config. Raises: Unavailable.
     """
     if reason := rabbitmq_missing():
         raise Unavailable(reason)
@@ -226,6 +226,8 @@ def rabbitmq(*, data_dir: Path | None = None, plugins: Sequence[str] = (), confi
     with _directory(data_dir, "rabbitmq") as base, contextlib.ExitStack() as stack:
         port, dist_port, epmd_port = free_ports(3)
         (base / "rabbitmq.conf").write_text(f"listeners.tcp.default = 127.0.0.1:{port}\nloopback_users = none\n{config}\n")
+        if advanced:
+            (base / "advanced.config").write_text(advanced)
         (base / "plugins").write_text(f"[{','.join(plugins)}].\n")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RABBITMQ_", "ERL_"))}
         environment |= {
@@ -242,6 +244,7 @@ def rabbitmq(*, data_dir: Path | None = None, plugins: Sequence[str] = (), confi
             "RABBITMQ_PID_FILE": str(base / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(base / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(base / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(base / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(base / "none"),  # Debian's file in /etc would change ports and names
             # No busy waiting of the schedulers: it would be charged to messages, and takes the cores from everyone else.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",

@@ -58,3 +58,12 @@ def test_a_yes_without_a_test_is_found() -> None:
     text = "\n".join(rows)
     assert tidy.unproven(text) == ["b", "d"]
     assert (tidy.ROOT / "docs/FEATURES.md").read_text().count("| yes: `tests/") > 40
+
+
+def test_long_functions_and_exceptions_that_are_none_any_more_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def f():\n" + "    pass\n" * (tidy.FUNCTION_LINES_MAX - 1) + "def g():\n" + "    pass\n" * tidy.FUNCTION_LINES_MAX
+    assert [line for line, _ in tidy.long("src/x.py", ast.parse(text))] == [tidy.FUNCTION_LINES_MAX + 1]
+    monkeypatch.setitem(tidy.LONG, "src/x.py", {"f", "g"})
+    assert [finding for _, finding in tidy.long("src/x.py", ast.parse(text))] == [
+        "f is not too long any more, or gone: take it out of LONG in tools/tidy.py"
+    ]

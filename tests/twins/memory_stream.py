@@ -219,7 +219,7 @@ def _read(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _new_place(context: pointer[stream_t]) -> pointer[stream_reader_t]:
+def _new_reader(context: pointer[stream_t]) -> pointer[stream_reader_t]:
     place: pointer[stream_reader_t] = cast(pointer[stream_reader_t], calloc(1, sizeof(stream_reader_t)))
     place.stream = context
     at_add64(address(_log(context).places), 1)
@@ -236,7 +236,7 @@ def _rest(place: pointer[stream_reader_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _free_place(place: pointer[stream_reader_t]) -> void:
+def _free_reader(place: pointer[stream_reader_t]) -> void:
     at_sub64(address(_log(place.stream).places), 1)
     free(place)
 
@@ -297,9 +297,9 @@ class MemoryStream(StreamSource):
         self.source.bytes = _bytes
         self.source.hot_read = _hot_read
         self.source.read = _read
-        self.source.new_place = _new_place
+        self.source.new_reader = _new_reader
         self.source.rest = _rest
-        self.source.free_place = _free_place
+        self.source.free_reader = _free_reader
         self.source.find_time = _find_time
         self.source.listen = _listen
         self.source.incref = _incref

@@ -11,12 +11,12 @@ def test_x_expires_looks_at_queues_whose_time_may_be_over() -> None:
     for number in range(100):
         vhost.declare_queue(f"q{number}", arguments={"x-expires": 1_000 * (number + 1)})
     world.clock.advance(ms=999)
-    assert (vhost.expire_queues(), vhost.expiry_visits) == (0, 0)
+    assert (vhost.expire_queues(), vhost.unused.visits) == (0, 0)
     vhost.touch(vhost.queues["q0"])
     world.clock.advance(ms=1)
-    assert (vhost.expire_queues(), vhost.expiry_visits) == (0, 1)
+    assert (vhost.expire_queues(), vhost.unused.visits) == (0, 1)
     world.clock.advance(ms=1_000)
-    assert (vhost.expire_queues(), vhost.expiry_visits) == (2, 3)  # q0, used once more, and q1
+    assert (vhost.expire_queues(), vhost.unused.visits) == (2, 3)  # q0, used once more, and q1
 
 
 def test_deleted_queues_are_not_kept_until_they_would_have_expired() -> None:
@@ -24,4 +24,4 @@ def test_deleted_queues_are_not_kept_until_they_would_have_expired() -> None:
     for number in range(1_000):
         vhost.declare_queue(f"q{number}", arguments={"x-expires": 3_600_000})
         vhost.delete_queue(f"q{number}")
-    assert len(vhost._expiring) < 100
+    assert len(vhost.unused) < 100

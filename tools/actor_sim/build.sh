@@ -28,7 +28,8 @@ for part in core scheduler; do
         take "$file" "$copy/$file"
     done
 done
-for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/clock.py src/flintmq/config.py src/flintmq/errors.py; do
+mkdir -p "$copy/src/flintmq/config"
+for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/clock.py src/flintmq/config/*.py src/flintmq/errors.py; do
     take "$file" "$copy/$file"
 done
 for file in tools/actor_sim/scenes/*; do

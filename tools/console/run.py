@@ -20,8 +20,11 @@ import pika
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "console"
-# pictures that docs/CONSOLE.md shows
-SHOWN = ("overview", "search", "route", "consumers", "topology", "dark")
+# pictures of docs/CONSOLE.md: one of each page, and what the page has besides
+SHOWN = (
+    *("overview", "search", "route", "consumers", "topology", "dark", "login", "diagnosis", "queues", "queue", "streams", "exchanges"),
+    *("exchange", "schedules", "shovels", "federation", "connections", "channels", "pipelines", "transactions", "admin", "log", "api"),
+)
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"`${alert(1)}\u202e'
 
 

@@ -3,15 +3,18 @@
 in: method names with arguments, raw bytes. out: `lines`, the transcript: one line for each method that came, with its fields; content with
 its properties, each value with its type on the wire.
 
-D1  What differs from run to run is replaced: names that the broker made, times, delivery of the same by another consumer tag. FlintMQ's
-    hints are left out.
+D1  What differs from run to run is replaced: names that the broker made, of nodes and of connections, times, delivery of the same by
+    another consumer tag. FlintMQ's hints are left out.
 D2  A step ends when its answer came, or a close; a step without an answer ends with the answer to a basic.qos sent after it, which a
     broker that serves a channel in order gives last.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import http.client
+import json
 import re
 import time
 from typing import Any
@@ -60,6 +63,8 @@ _SYNCHRONOUS = {
 _ENDS = ("channel.close", "connection.close")
 # what FlintMQ adds to a reply text of RabbitMQ's (PeerError)
 HINT = re.compile(r" \(hint: .*\)$", re.DOTALL)
+# the name of a connection
+PEERS = re.compile(r"127\.0\.0\.1:\d+ -> 127\.0\.0\.1:\d+")
 
 
 class _TypedReader(Reader):
@@ -92,18 +97,22 @@ class _TypedReader(Reader):
 class Client:
     """See module. Channel 1 is open from the start. After the end of the connection further steps write `(over)`."""
 
-    def __init__(self, port: int, *, user: str = "guest", password: str = "guest") -> None:
+    def __init__(self, port: int, *, user: str = "guest", password: str = "guest", vhost: str = "/", http_port: int = 0) -> None:
         self.port = port
+        self.http_port = http_port
+        # the last message that came
+        self.last: Method | None = None
         self.lines: list[str] = []
         self.over = False
         self._user = (user, password)
+        self._vhost = vhost
         self._names: dict[str, str] = {}
         self.connection = self._open()
 
     def _open(self) -> RawConnection:
         connection = RawConnection("127.0.0.1", self.port, timeout=WAIT_S)
         connection.header_reader = _TypedReader
-        connection.open(*self._user)
+        connection.open(*self._user, vhost=self._vhost)
         connection.send(method_frame(1, "channel.open"))
         connection.expect(1, "channel.open-ok")
         return connection
@@ -159,16 +168,50 @@ class Client:
         if not self._gone():
             self._drain(QUIET_S)
 
+    def until_closed(self, seconds: float) -> None:
+        """Whatever comes until the broker closes a channel or the connection, so long at most."""
+        if self._gone():
+            return
+        end = time.monotonic() + seconds
+        with contextlib.suppress(TimeoutError):
+            while True:
+                method = self.connection.recv_any(max(0.0, end - time.monotonic()))
+                self._note(method)
+                if method.name in _ENDS:
+                    return  # RabbitMQ repeats it until it is answered
+
     def pause(self, seconds: float) -> None:
         """For time-outs of the broker."""
         time.sleep(seconds)
 
-    def another(self) -> Client:
-        """A second connection; its transcript is this one's."""
-        other = Client(self.port, user=self._user[0], password=self._user[1])
+    def another(self, *, user: str = "", password: str = "", vhost: str = "") -> Client:
+        """A second connection, as another user or to another virtual host; its transcript is this one's."""
+        login = (user, password) if user else self._user
+        other = Client(self.port, user=login[0], password=login[1], vhost=vhost or self._vhost, http_port=self.http_port)
         other.lines = self.lines
         other._names = self._names
         return other
+
+    def attempt(self, **options: str) -> Client | None:
+        """Another connection, which may be refused."""
+        try:
+            other = self.another(**options)
+        except (AssertionError, ConnectionLost, OSError) as error:
+            self.lines.append(f"(no connection: {self._stable(str(error))})")
+            return None
+        self.lines.append("(a connection)")
+        return other
+
+    def api(self, method: str, path: str, value: Any = None) -> None:
+        """A request to the API; its status is a line. Without an API there is no answer."""
+        status = 0
+        if self.http_port:
+            api = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=WAIT_S)
+            login = base64.b64encode(b"guest:guest").decode()
+            api.request(method, f"/api/{path}", json.dumps(value), {"Authorization": f"Basic {login}", "Content-Type": "application/json"})
+            status = api.getresponse().status
+            api.close()
+        self.lines.append(f"{method} {path.partition('/')[0]} {status}")
 
     def drop(self) -> None:
         """Closes the socket."""
@@ -237,6 +280,10 @@ class Client:
             self.connection.recv_until_closed(WAIT_S)
 
     def _note(self, method: Method) -> None:
+        if method.properties or method.name in ("basic.deliver", "basic.get-ok", "basic.return"):
+            self.last = method
+        elif method.name == "basic.get-empty":
+            self.last = None
         fields = {name: self._stable(value) for name, value in method.fields.items()}
         line = f"{method.channel} {method.name} " + " ".join(f"{name}={value!r}" for name, value in fields.items())
         if method.name in ("basic.deliver", "basic.get-ok", "basic.return"):
@@ -246,7 +293,7 @@ class Client:
 
     def _stable(self, value: Any) -> Any:
         if isinstance(value, str):
-            value = HINT.sub("", value)
+            value = PEERS.sub("(peers)", HINT.sub("", value))
             for prefix in ("amq.gen-", "amq.ctag-", "amq.rabbitmq.reply-to.g", "amq.rabbitmq.reply-to."):
                 at = value.find(prefix)
                 if at >= 0 and len(value) > at + len(prefix):
@@ -256,7 +303,7 @@ class Client:
                     return value[:at] + prefix.removesuffix("g") + "*" + self._stable(value[end:])
             return value
         if isinstance(value, dict):
-            return {name: self._stable(value[name]) for name in sorted(value)}  # a table has no order
+            return {name: "(node)" if name == "node" else self._stable(value[name]) for name in sorted(value)}  # a table has no order
         if isinstance(value, tuple | list):
             return type(value)(self._stable(one) for one in value)
         return value

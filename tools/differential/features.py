@@ -17,18 +17,32 @@ SHORT, LONG = 30, 3_600_000
 SOON_S = 0.5
 
 
-def scenario(name: str) -> Callable[[Callable[[Client, str], None]], Callable[[Client, str], None]]:
-    def register(function: Callable[[Client, str], None]) -> Callable[[Client, str], None]:
-        assert name not in FEATURES, name
-        FEATURES[name] = function
-        return function
+def scenarios_of(found: dict[str, Callable[[Client, str], None]]) -> Callable[[str], Any]:
+    """A decorator that puts a script into `found` under a name."""
 
-    return register
+    def scenario(name: str) -> Callable[[Callable[[Client, str], None]], Callable[[Client, str], None]]:
+        def register(function: Callable[[Client, str], None]) -> Callable[[Client, str], None]:
+            assert name not in found, name
+            found[name] = function
+            return function
+
+        return register
+
+    return scenario
 
 
-def queue(c: Client, name: str, durable: bool = False, **arguments: Any) -> None:
+scenario = scenarios_of(FEATURES)
+
+
+def queue(c: Client, name: str, durable: bool = False, exclusive: bool = False, **arguments: Any) -> None:
     """Declares one; `max_length=5` is x-max-length."""
-    c.do("queue.declare", queue=name, durable=durable, arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()})
+    c.do(
+        "queue.declare",
+        queue=name,
+        durable=durable,
+        exclusive=exclusive,
+        arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()},
+    )
 
 
 def dying(c: Client, q: str, durable: bool = False, **arguments: Any) -> None:

@@ -14,12 +14,15 @@ import argparse
 import contextlib
 import difflib
 import fnmatch
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support import servers
+from tools.differential import managed
 from tools.differential.client import Client
 from tools.differential.scenarios import PLUGINS, Scenario, all_scenarios
 
@@ -27,13 +30,15 @@ DIFFERENCES = Path(__file__).with_name("differences.txt")
 # scenarios that run at once: most of their time is waiting for nothing to come
 AT_ONCE = 8
 EX_UNAVAILABLE = 69
+# seconds that RabbitMQ's API may take after its AMQP port answers
+API_S_MAX = 60.0
 
 
-def transcript(port: int, run: Scenario, prefix: str) -> list[str]:
+def transcript(port: int, run: Scenario, prefix: str, http_port: int = 0) -> list[str]:
     """What a broker says. Raises: nothing; an exception of the script is a line of it."""
     lines: list[str] = []
     try:
-        client = Client(port)
+        client = Client(port, http_port=http_port)
         client.lines = lines
         try:
             run(client, prefix)
@@ -55,13 +60,19 @@ def justified() -> dict[str, str]:
     return found
 
 
-def compare(port: int, other: int, chosen: dict[str, Scenario]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(name, transcript of the first, of the second) of every scenario, in order."""
+def compare(
+    port: int, other: int, chosen: dict[str, Scenario], http: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(name, transcript of the first, of the second) of every scenario, in order. http: ports of their APIs; 0: none, and
+    scenarios that need one are left out."""
+
+    if not all(http):
+        chosen = {name: run for name, run in chosen.items() if name not in managed.MANAGED}
 
     def one(numbered: tuple[int, tuple[str, Scenario]]) -> tuple[str, list[str], list[str]]:
         number, (name, run) = numbered
         prefix = f"d{number}."
-        return name, transcript(port, run, prefix), transcript(other, run, prefix)
+        return name, transcript(port, run, prefix, http[0]), transcript(other, run, prefix, http[1])
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from pool.map(one, enumerate(chosen.items()))
@@ -92,23 +103,41 @@ def report(results: Iterator[tuple[str, list[str], list[str]]], patterns: dict[s
     return count, meant, different, met
 
 
+def _brokers(stack: contextlib.ExitStack) -> tuple[list[int], tuple[int, int]]:
+    """(ports of AMQP, ports of the APIs) of both brokers, which are started. Raises: servers.Unavailable."""
+    ours = stack.enter_context(servers.flintmq("--http-port", "0", "--flight-port", "off", "--memory", "--log-exchange"))
+    (http_port,) = servers.free_ports(1)
+    config = managed.CONFIG + str(http_port)
+    theirs = stack.enter_context(servers.rabbitmq(plugins=(*PLUGINS, *managed.PLUGINS), config=config, advanced=managed.ADVANCED))
+    until = time.monotonic() + API_S_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", http_port), timeout=1).close()
+            break
+        except OSError:
+            if time.monotonic() > until:
+                raise servers.Unavailable("RabbitMQ's API does not answer") from None
+            time.sleep(0.1)
+    return [ours.port, theirs.port], (int(str(ours.ready["http_port"])), http_port)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pattern", nargs="?", default="*", help="of scenario names (shell's *)")
     parser.add_argument("--ports", nargs=2, type=int, metavar=("FLINTMQ", "RABBITMQ"), help="brokers that run already")
+    parser.add_argument("--http-ports", nargs=2, type=int, metavar=("FLINTMQ", "RABBITMQ"), help="of their APIs")
     options = parser.parse_args()
     chosen = {name: run for name, run in all_scenarios().items() if fnmatch.fnmatchcase(name, options.pattern)}
     patterns = justified()
     with contextlib.ExitStack() as stack:
         try:
-            ports = options.ports or [
-                stack.enter_context(servers.flintmq()).port,
-                stack.enter_context(servers.rabbitmq(plugins=PLUGINS)).port,
-            ]
+            ports, http = options.ports, tuple(options.http_ports or (0, 0))
+            if not ports:
+                ports, http = _brokers(stack)
         except servers.Unavailable as reason:
             print(f"not compared: {reason}", file=sys.stderr)
             return EX_UNAVAILABLE
-        count, meant, different, met = report(compare(*ports, chosen), patterns)
+        count, meant, different, met = report(compare(*ports, chosen, http), patterns)
     stale = set(patterns) - met if options.pattern == "*" else set()
     for pattern in sorted(stale):
         print(f"=== {DIFFERENCES.name} lists a difference that is none: {pattern}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from tools.differential.client import BODY, HEADER, Client, Typed, frame, header_frame, method_frame, publish_bytes
 from tools.differential.features import FEATURES
+from tools.differential.managed import MANAGED
 
 Scenario = Callable[[Client, str], None]
 _FOUND: dict[str, Scenario] = {}
@@ -71,7 +72,7 @@ def scenario(name: str) -> Callable[[Scenario], Scenario]:
 
 def all_scenarios() -> dict[str, Scenario]:
     """All of them, by name."""
-    return {**_FOUND, **FEATURES}
+    return {**_FOUND, **FEATURES, **MANAGED}
 
 
 # --- queue arguments ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Lines of the log for refused accesses and logins of all protocols; bounded, so that no peer fills the log.
+"""Lines of the log that peers cause; bounded, so that no peer fills the log. Those for refused accesses and logins of all protocols.
 
-in: refusals, from any thread. out: lines of the logger `flintmq.audit`, and the same, with the changes of definitions (their own logger
-has those), in the file of `--audit-log`.
+in: refusals, and other lines that a peer causes, from any thread. out: lines of the logger `flintmq.audit`, and the same, with the
+changes of definitions (their own logger has those), in the file of `--audit-log`.
 
 U1  A user has Limits.audit_user_lines lines a second; those beyond are counted, and the user's next line says how many they were.
 U2  Nobody waits for the file: a thread writes what stands in a line of Limits.audit_line_max; beyond that lines of the file are dropped,
@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
-from logging.handlers import WatchedFileHandler
+from collections.abc import Callable
 from typing import Any
 
 from flintmq.clock import Clock
@@ -27,16 +27,62 @@ log = logging.getLogger("flintmq.audit")
 LOGGERS = ("flintmq.audit", "flintmq.definitions")
 
 
+class LineBound:
+    """How many lines each cause of lines may have. Any thread; each call is O(1).
+
+    Args: clock; lines: of one cause, in so many seconds; causes_max: that are counted; the one unused for longest makes room.
+    """
+
+    def __init__(self, clock: Clock, lines: int, causes_max: int, seconds: int = 1) -> None:
+        self._clock = clock
+        self._lines = lines
+        self._causes_max = causes_max
+        self._ns = seconds * 1_000_000_000
+        self._lock = threading.Lock()
+        # cause -> [number of the time, lines in it, lines left out since the last one]
+        self._causes: OrderedDict[str, list[int]] = OrderedDict()
+        self.asked_total = 0
+        self.left_out_total = 0
+
+    def take(self, cause: str) -> int | None:
+        """How many lines were left out since the last one; None: this one is left out, too."""
+        now = self._clock.monotonic_ns() // self._ns
+        with self._lock:
+            self.asked_total += 1
+            known = self._causes.get(cause)
+            if known is None:
+                known = self._causes[cause] = [now, 0, 0]
+                if len(self._causes) > self._causes_max:
+                    self._causes.popitem(last=False)
+            self._causes.move_to_end(cause)
+            if known[0] != now:
+                known[0], known[1] = now, 0
+            known[1] += 1
+            if known[1] > self._lines:
+                known[2] += 1
+                self.left_out_total += 1
+                return None
+            left_out, known[2] = known[2], 0
+            return left_out
+
+    def say(self, log_line: Callable[..., None], cause: str, text: str, *values: object) -> None:
+        """A line of the log, unless the cause has had its lines."""
+        left_out = self.take(cause)
+        if left_out:
+            log_line(text + " (%d more lines about %.80r were left out)", *values, left_out, cause)
+        elif left_out is not None:
+            log_line(text, *values)
+
+
 class Audit:
     """Args: clock; limits. Any thread."""
 
     def __init__(self, clock: Clock, limits: Limits) -> None:
-        self._clock = clock
-        self._limits = limits
-        self._lock = threading.Lock()
-        # user -> [second, lines in it, lines left out since the last one]
-        self._users: OrderedDict[str, list[int]] = OrderedDict()
-        self.refused_total = 0
+        self._bound = LineBound(clock, limits.audit_user_lines, limits.audit_users_max)
+
+    @property
+    def refused_total(self) -> int:
+        return self._bound.asked_total
 
     def changed(self, user: str, what: str) -> None:
         """Something that an administrator did which is no change of definitions."""
@@ -44,22 +90,9 @@ class Audit:
 
     def refused(self, user: str, what: str, peer: str = "") -> None:
         """One refusal. Args: user: who asked, as far as is known; what: the words of the refusal; peer: from where."""
-        second = self._clock.monotonic_ns() // 1_000_000_000
-        with self._lock:
-            self.refused_total += 1
-            known = self._users.get(user)
-            if known is None:
-                known = self._users[user] = [second, 0, 0]
-                if len(self._users) > self._limits.audit_users_max:
-                    self._users.popitem(last=False)
-            self._users.move_to_end(user)
-            if known[0] != second:
-                known[0], known[1] = second, 0
-            known[1] += 1
-            if known[1] > self._limits.audit_user_lines:
-                known[2] += 1
-                return
-            left_out, known[2] = known[2], 0
+        left_out = self._bound.take(user)
+        if left_out is None:
+            return
         more = f" ({left_out} more refusals of this user had no line)" if left_out else ""
         log.warning("refused: user %r%s: %s%s", user[:255], f" at {peer}" if peer else "", what[:1024], more)
 
@@ -69,6 +102,9 @@ class AuditFile(logging.Handler):
 
     def __init__(self, path: str, limits: Limits) -> None:
         """Raises: OperatorError (78) when the file can't be written."""
+        # its module loads pickle, which a broker without this file does not need
+        from logging.handlers import WatchedFileHandler
+
         super().__init__(logging.INFO)
         try:
             self._file = WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")

@@ -22,10 +22,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from flintmq.access.audit import LineBound
 from flintmq.access.checks import Check, Checks, source_of
 from flintmq.access.ldap_names import Dn, escape_dn, fold, folded, read_dn
 from flintmq.access.ldap_queries import LdapFacts, LdapUser, Queries, is_attribute, parse
@@ -105,9 +105,10 @@ class Directory:
                 self._context = ssl.create_default_context(cafile=config.ldap_ca)
             except (ssl.SSLError, OSError) as error:
                 raise OperatorError(f"--ldap-ca {config.ldap_ca}: no certificates in PEM form ({error})") from error
-        limits = replace(config.limits, password_checks_max=config.limits.ldap_checks_max)
+        limits = config.limits.replace(password_checks_max=config.limits.ldap_checks_max)
         self.checks = Checks(lambda *one: self.check(*one), lambda *one: self.cached(*one) is not None, clock, limits)
         self._mac_key = os.urandom(32)
+        self._say = LineBound(clock, self._limits.ldap_lines, 16, seconds=10).say
         self._lock = threading.Lock()
         self._verified: OrderedDict[bytes, tuple[str, int]] = OrderedDict()  # MAC -> user, end of validity (monotonic ns)
         self._unsure: OrderedDict[bytes, None] = OrderedDict()  # MACs that no server could say anything of, until that is told
@@ -199,7 +200,7 @@ class Directory:
         try:
             found = self.verify(user, password)
         except LdapError as error:
-            log.error("the directory can't say whether user %.80r may log in, who is refused: %s", user, error)
+            self._say(log.error, "no answer", "the directory can't say whether user %.80r may log in, who is refused: %s", user, error)
             with self._lock:
                 self._unsure[self._mac(user, password)] = None
                 if len(self._unsure) > self._limits.password_waiting_max:
@@ -258,7 +259,9 @@ class Directory:
         entry = talk.read(dn, (self._attribute(),))
         name = None if entry is None else self._name_of(entry, user)
         if entry is None or name is None:
-            log.error("the entry of user %.80r, %.200r, shows no such %s: the login is refused", user, dn, self._attribute())
+            self._say(
+                log.error, "entry", "the entry of user %.80r, %.200r, shows no such %s: the login is refused", user, dn, self._attribute()
+            )
             return None
         return self._user(talk, name, entry.dn)
 
@@ -291,7 +294,7 @@ class Directory:
         try:
             found = talk.find(self._config.ldap_base, self._config.ldap_attribute, user, most=1)
         except TooManyError:
-            log.warning("user %.80r stands for several entries of the directory: the login is refused", user)
+            self._say(log.warning, "several entries", "user %.80r stands for several entries of the directory: the login is refused", user)
             return None
         return found[0].dn if found and found[0].dn else None
 
@@ -308,10 +311,20 @@ class Directory:
         if record is not None:
             if not record.password_hash:
                 return name
-            log.error("user %.80r of the directory is a user of the broker with a password, too: the login is refused", name)
+            self._say(
+                log.error,
+                "a name twice",
+                "user %.80r of the directory is a user of the broker with a password, too: the login is refused",
+                name,
+            )
             return None
         if self._queries.vhost is None:
-            log.error("user %.80r of the directory is no user of the broker, and there is no --ldap-vhost-query: refused", name)
+            self._say(
+                log.error,
+                "no user",
+                "user %.80r of the directory is no user of the broker, and there is no --ldap-vhost-query: refused",
+                name,
+            )
             return None
         groups = {(attribute, nested): self._groups(talk, dn, attribute, nested) for attribute, nested in self._queries.groups}
         return LdapUser(LdapFacts(name, dn, groups), self._queries)

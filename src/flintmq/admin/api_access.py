@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
-from typing import Any
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
@@ -22,10 +23,12 @@ from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, 
 from flintmq.moves.uri import masked_values
 from flintmq.ports import ParameterRecord, PermissionRecord, UserRecord
 
+T = TypeVar("T")
 
-async def plain_list(call: Call, values: Iterable[dict[str, Any]]) -> Response:
-    """A list without pages."""
-    return await listed(Listing(list(values), dict, lambda value: str(value.get("name", ""))), call.query, paged=False)
+
+async def plain_list(call: Call, records: Iterable[T], show: Callable[[Any], dict[str, Any]] = dict) -> Response:
+    """A list without pages. Args: records: cheap to gather; show: one of them as a dict, asked for in pieces (api_lists.G2)."""
+    return await listed(Listing(list(records), show, str), call.query, paged=False)
 
 
 # --- users ------------------------------------------------------------------------------------------------------------------
@@ -33,7 +36,7 @@ async def plain_list(call: Call, values: Iterable[dict[str, Any]]) -> Response:
 
 def shown_user(call: Call, record: UserRecord) -> dict[str, Any]:
     text, algorithm = shown_hash(record.password_hash)
-    limits = next((dict(one.limits) for one in call.broker.quotas.records() if (one.kind, one.name) == ("user", record.name)), {})
+    limits = call.broker.quotas.of("user", record.name)
     return {"name": record.name, "password_hash": text, "hashing_algorithm": algorithm, "tags": list(record.tags), "limits": limits}
 
 
@@ -42,12 +45,12 @@ def _users(call: Call) -> list[UserRecord]:
 
 
 async def users(call: Call) -> Response:
-    return await plain_list(call, (shown_user(call, record) for record in _users(call)))
+    return await plain_list(call, _users(call), partial(shown_user, call))
 
 
 async def users_without_permissions(call: Call) -> Response:
     having = {record.user for record in call.broker.permissions.records()}
-    return await plain_list(call, (shown_user(call, record) for record in _users(call) if record.name not in having))
+    return await plain_list(call, (record for record in _users(call) if record.name not in having), partial(shown_user, call))
 
 
 def _user(call: Call) -> UserRecord:
@@ -105,24 +108,19 @@ def shown_topic(record: ParameterRecord) -> dict[str, Any]:
     return {"user": user_name, "vhost": record.vhost, "exchange": exchange, **record.value}
 
 
-def _permissions(call: Call) -> list[dict[str, Any]]:
+def _of_path(call: Call, found: list[T], user_of: Callable[[T], str]) -> list[T]:
     """Those of the virtual host, or user, of the path. Raises: ApiError 404."""
-    found = [shown_permission(record) for record in call.broker.permissions.records()]
-    return _of_path(call, found)
-
-
-def _of_path(call: Call, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if "vhost" in call.request.path_params:
         name = call.vhost().name
-        found = [value for value in found if value["vhost"] == name]
+        found = [record for record in found if record.vhost == name]  # type: ignore[attr-defined]
     if "user" in call.request.path_params:
         name = _user(call).name
-        found = [value for value in found if value["user"] == name]
+        found = [record for record in found if user_of(record) == name]
     return found
 
 
 async def permissions(call: Call) -> Response:
-    return await plain_list(call, _permissions(call))
+    return await plain_list(call, _of_path(call, call.broker.permissions.records(), attrgetter("user")), shown_permission)
 
 
 async def permission(call: Call) -> Response:
@@ -142,10 +140,10 @@ async def delete_permission(call: Call) -> Response:
 
 
 async def topics(call: Call) -> Response:
-    found = _of_path(call, [shown_topic(record) for record in call.service.of(TOPIC)])
+    found = _of_path(call, call.service.of(TOPIC), lambda record: str(json.loads(record.name)[0]))
     if not found and {"vhost", "user"} <= call.request.path_params.keys():
         raise not_found()
-    return await plain_list(call, found)
+    return await plain_list(call, found, shown_topic)
 
 
 async def put_topic(call: Call) -> Response:
@@ -231,7 +229,7 @@ def shown_vhost(call: Call, name: str) -> dict[str, Any]:
 
 
 async def vhosts(call: Call) -> Response:
-    return await plain_list(call, (shown_vhost(call, vhost.name) for vhost in call.vhosts()))
+    return await plain_list(call, call.vhosts(), lambda vhost: shown_vhost(call, vhost.name))
 
 
 async def vhost(call: Call) -> Response:
@@ -260,7 +258,7 @@ def _component(call: Call) -> str:
 
 async def policies(call: Call) -> Response:
     seen = {vhost.name for vhost in call.vhosts()}
-    return await plain_list(call, (shown_policy(record) for record in call.service.of(_component(call)) if record.vhost in seen))
+    return await plain_list(call, (record for record in call.service.of(_component(call)) if record.vhost in seen), shown_policy)
 
 
 async def policy(call: Call) -> Response:
@@ -341,7 +339,7 @@ async def delete_parameter(call: Call) -> Response:
 
 
 async def global_parameters(call: Call) -> Response:
-    return await plain_list(call, ({"name": record.name, "value": record.value} for record in call.service.of(GLOBAL)))
+    return await plain_list(call, call.service.of(GLOBAL), lambda record: {"name": record.name, "value": record.value})
 
 
 async def global_parameter(call: Call) -> Response:

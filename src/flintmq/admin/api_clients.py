@@ -103,7 +103,7 @@ def _close(call: Call, which: Callable[[Any], bool]) -> None:
 async def connections_of(call: Call) -> Response:
     user = call.name("user")
     found = [handler for handler in _connections(call) if handler.user == user]
-    return await plain_list(call, (show_connection(call, handler) for handler in found))
+    return await plain_list(call, found, partial(show_connection, call))
 
 
 async def close_connections_of(call: Call) -> Response:
@@ -206,7 +206,10 @@ def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
     policy = getattr(queue, "policy", None)  # a reply queue has none
     status = "up"
     if policy is not None and policy.single_active_consumer:
-        status = "single_active" if handler.broker.active.get(queue.queue_id) is consumer else "waiting"
+        shared = handler.broker.shared
+        elsewhere = policy.is_shared and shared is not None and not shared.is_active(queue.queue_id)
+        active = handler.broker.active.get(queue.queue_id) is consumer and not elsewhere
+        status = "single_active" if active else "waiting"
     return {
         "consumer_tag": shown(consumer.tag),
         "queue": {"name": shown(queue.name), "vhost": queue.vhost},

@@ -9,15 +9,16 @@ D1  An import adds and replaces, and deletes nothing. It ends at the first objec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from flintmq import __version__
 from flintmq.admin.api_access import VHOST_LIMITS, all_parameters, shown_permission, shown_policy, shown_topic, shown_user, shown_vhost
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member, nothing, of_error
+from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, dump, member, nothing, of_error
+from flintmq.admin.api_lists import pieces
 from flintmq.admin.api_names import make_shared, told_shared
 from flintmq.admin.messages import plain
 from flintmq.definitions.checks import members
@@ -90,22 +91,33 @@ async def export(call: Call) -> Response:
             value[kind] = [{name: one for name, one in each.items() if name != "vhost"} for each in value[kind]]
         return answer(value, 200, _attachment(call))
     users = [record for record in map(call.broker.users.get, call.broker.users.names()) if record is not None]
-    value = _head() | {
-        "users": [shown_user(call, record) for record in users],
-        "vhosts": [shown_vhost(call, name) for name in sorted(call.service.vhosts)],
-        "permissions": [shown_permission(record) for record in call.broker.permissions.records()],
-        "topic_permissions": [shown_topic(record) for record in call.service.of(TOPIC)],
-        "parameters": all_parameters(call, None),
-        "global_parameters": [{"name": record.name, "value": record.value} for record in call.service.of(GLOBAL)],
-        "policies": list(map(shown_policy, call.service.of(POLICY))),
-        "queues": [],
-        "exchanges": [],
-        "bindings": [],
+    sections: dict[str, tuple[Sequence[Any], Callable[[Any], dict[str, Any]]]] = {
+        "users": (users, partial(shown_user, call)),
+        "vhosts": (sorted(call.service.vhosts), partial(shown_vhost, call)),
+        "permissions": (call.broker.permissions.records(), shown_permission),
+        "topic_permissions": (call.service.of(TOPIC), shown_topic),
+        "parameters": (all_parameters(call, None), dict),
+        "global_parameters": (call.service.of(GLOBAL), lambda record: {"name": record.name, "value": record.value}),
+        "policies": (call.service.of(POLICY), shown_policy),
     }
+    things: dict[str, list[Any]] = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in call.vhosts():
-        for kind, things in (await asyncio.to_thread(_things, vhost)).items():
-            value[kind] += [{**one, "vhost": vhost.name} for one in things]
-    return answer(value, 200, _attachment(call))
+        for kind, found in (await asyncio.to_thread(_things, vhost)).items():
+            things[kind] += [(vhost.name, one) for one in found]
+    for kind, owned in things.items():
+        sections[kind] = owned, lambda item: {**item[1], "vhost": item[0]}
+    return StreamingResponse(_file(sections), 200, _attachment(call), "application/json")
+
+
+async def _file(sections: dict[str, tuple[Sequence[Any], Callable[[Any], dict[str, Any]]]]) -> AsyncIterator[bytes]:
+    """The file as JSON, in pieces: one of 100,000 queues would keep the interpreter for a second."""
+    before = dump(_head())[:-1]
+    for name, (records, show) in sections.items():
+        yield before + b"," + dump(name) + b":"
+        before = b""
+        async for piece in pieces(records, show):
+            yield piece
+    yield b"}"
 
 
 def _attachment(call: Call) -> dict[str, str]:

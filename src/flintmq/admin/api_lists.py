@@ -46,7 +46,7 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     asks_page = paged and any(name in query for name in ("page", "page_size", "name", "use_regex", "pagination"))
     items = listing.items
     if not asks_page:
-        return StreamingResponse(_pieces(await _ordered(listing, items, query), listing.show, columns), 200, None, "application/json")
+        return StreamingResponse(pieces(await _ordered(listing, items, query), listing.show, columns), 200, None, "application/json")
     page, size = _page(query)
     chosen = _filtered(listing, query)
     ordered = await _ordered(listing, chosen, query)
@@ -209,7 +209,7 @@ def one(value: dict[str, Any], query: Mapping[str, str]) -> Response:
     return answer(_cut(value, _columns(query)))
 
 
-async def _pieces(items: Sequence[T], show: Callable[[T], dict[str, Any]], columns: Sequence[Sequence[str]]) -> AsyncIterator[bytes]:
+async def pieces(items: Sequence[T], show: Callable[[T], dict[str, Any]], columns: Sequence[Sequence[str]] = ()) -> AsyncIterator[bytes]:
     """The list as JSON, piece by piece (G2)."""
     before = b"["
     for start in range(0, len(items), PIECE):

@@ -85,7 +85,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
     if due_ms:
         route = exchange.encode("utf-8", "surrogateescape"), key
-        position, _ = await schedule(call.app.parts, vhost, route, message._replace(header=header), due_ms)
+        position, _ = await schedule(call.app.parts, vhost, call.caller.user, route, message._replace(header=header), due_ms)
         return position != 0
     headers = properties.get("headers") or {}
     keys = [key, *publishing.extra_keys(headers, "CC")]
@@ -95,6 +95,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         check_table(headers, limits.table_depth_max, limits.table_fields_max),
         lambda: decode_properties(message.header, limits.table_depth_max, limits.table_fields_max)[1],
         lambda: (exchange.encode("utf-8", "surrogateescape"), key, message.header, body),
+        user=call.caller.user,
     )
     for queue in vhost.route_keys(exchange, keys, told):
         if is_full(queue, len(body)):

@@ -5,9 +5,9 @@ in: calls. out: what the virtual hosts have, with counters that exist anyway; ve
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from flintmq.access.permissions import asks_keys
 from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
-from flintmq.admin.api_lists import Listing, in_order, listed, one
+from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.messages import plain
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
@@ -180,8 +180,10 @@ async def put_queue(call: Call) -> Response:
 
 async def make_shared(call: Call, vhost: Any, name: str, arguments: dict[str, Any], flags: dict[str, bool]) -> None:
     """A shared queue is made in the engine before it is declared here."""
-    shared = call.broker.shared
-    if shared is not None and arguments.get("x-queue-type") == SHARED and name not in vhost.queues:
+    if arguments.get("x-queue-type") != SHARED or name in vhost.queues:
+        return
+    shared = call.broker.shared_service()
+    if shared is not None:
         properties = {"exclusive": False, **flags}
         await waited(partial(shared_queues.make, shared, vhost, name, arguments, properties))
 
@@ -372,15 +374,23 @@ def _show_binding(vhost: Any, found: Binding | Any) -> dict[str, Any]:
     return _binding(vhost.name, found.source.name, end.destination_kind, end.name, *args)
 
 
-def _bindings_of(vhost: Any) -> Iterator[Any]:
-    """All of a virtual host, the implicit ones first."""
-    yield from list(vhost.queues.values())
+async def _bindings_of(vhost: Any) -> list[Any]:
+    """All of a virtual host, the implicit ones first: in pieces, each of which is a copy of a table."""
+    found = list(vhost.queues.values())
     for exchange_ in list(vhost.exchanges.values()):
-        yield from list(exchange_.bindings.values())
+        if exchange_.bindings:
+            found += exchange_.bindings.values()
+            await asyncio.sleep(0)
+    return found
 
 
 async def bindings(call: Call) -> Response:
-    items = [(vhost, found) for vhost in call.vhosts() for found in _bindings_of(vhost)]
+    items: list[tuple[Any, Any]] = []
+    for vhost in call.vhosts():
+        found = await _bindings_of(vhost)
+        for start in range(0, len(found), KEYS_PIECE):
+            items += [(vhost, one) for one in found[start : start + KEYS_PIECE]]
+            await asyncio.sleep(0)
     return await listed(Listing(items, lambda item: _show_binding(*item), lambda item: ""), call.query, paged=False)
 
 
@@ -411,8 +421,12 @@ def _between(call: Call) -> tuple[Any, str, str, str, list[Any]]:
     name = call.name("destination")
     found = vhost.exchanges.get(source)
     implicit = [vhost.queues[name]] if not source and kind == QUEUE and name in vhost.queues else []
-    known = [] if found is None else list(found.bindings.values())
-    own = [one for one in known if one.destination.name == name and one.destination.destination_kind == kind]
+    end = (vhost.queues if kind == QUEUE else vhost.exchanges).get(name)
+    if found is None or end is None or (kind == EXCHANGE and found not in end.upstream):
+        return vhost, source, kind, name, implicit
+    # a queue knows its own bindings, which are fewer than those of an exchange
+    known = (end.bindings or {}).values() if kind == QUEUE else found.bindings.values()
+    own = [one for one in list(known) if one.source is found and one.destination is end]
     return vhost, source, kind, name, [*implicit, *own]
 
 

@@ -22,6 +22,7 @@ from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, fixed, member, not_found, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
+from flintmq.admin.v1_cluster import cluster_of
 from flintmq.core.content import bytes_mapped
 
 # queues that are summed up in one piece, and seconds that a sum is kept
@@ -181,10 +182,10 @@ def _node(call: Call) -> dict[str, Any]:
         "mem_alarm": memory,
         "message_memory": bytes_mapped(),
         "disk_free": free,
-        "disk_free_limit": parts.disk_floor,
+        "disk_free_limit": parts.disk_reserve,
         "disk_free_alarm": disk,
         "rates_mode": "basic",
-        "being_drained": False,
+        "being_drained": call.broker.draining,
         "enabled_plugins": [],
         "partitions": [],
         "log_files": ["<stderr>"],
@@ -208,11 +209,31 @@ def _alarms(call: Call) -> tuple[bool, bool]:
     return any(loop.alarmed for loop in loops) and bytes_mapped() > call.app.parts.memory_limit // 2 and not disk, disk
 
 
+def _other_nodes(call: Call) -> list[dict[str, Any]]:
+    """The other nodes of the cluster, with what this one knows of them."""
+    cluster = cluster_of(call)
+    return [
+        {
+            "name": other["name"],
+            "type": "disc",
+            "running": other["state"] != "down",
+            "being_drained": other["state"] in ("draining", "drained"),
+            "applications": [{"name": "flintmq", "description": "FlintMQ", "version": other["version"]}],
+            "addresses": other["addresses"],
+        }
+        for other in (() if cluster is None else cluster.members())
+        if other["name"] != call.app.node_name
+    ]
+
+
 async def nodes(call: Call) -> Response:
-    return await plain_list(call, [await asyncio.to_thread(_node, call)])
+    return await plain_list(call, [await asyncio.to_thread(_node, call), *_other_nodes(call)])
 
 
 async def node(call: Call) -> Response:
+    other = next((found for found in _other_nodes(call) if found["name"] == call.name("node")), None)
+    if other is not None:
+        return one(other, call.query)
     _own_node(call)
     return one(await asyncio.to_thread(_node, call), call.query)
 
@@ -277,6 +298,13 @@ async def healthy(call: Call) -> Response:
     return answer({"status": "ok"})
 
 
+async def in_service(call: Call) -> Response:
+    """Whether load balancers are to send clients here."""
+    if call.broker.draining:
+        raise _failed("the node is drained", being_drained=True)
+    return await healthy(call)
+
+
 async def below_limit(call: Call) -> Response:
     current, limit = len(call.broker.connections), call.broker.limits.connections_max
     if current >= limit:
@@ -332,11 +360,11 @@ def entries() -> list[Entry]:
         ("GET", "health/checks/certificate-expiration/{within}/{unit}", "look", certificates),
         ("GET", "health/checks/node-is-quorum-critical", "look", fixed(_SINGLE)),
         ("GET", "health/checks/node-is-mirror-sync-critical", "look", fixed(_SINGLE)),
-        ("GET", "health/checks/is-in-service", "look", healthy),
+        ("GET", "health/checks/is-in-service", "look", in_service),
         ("GET", "health/checks/below-node-connection-limit", "look", below_limit),
         ("GET", "health/checks/metadata-store/initialized", "look", healthy),
         ("GET", "health/checks/metadata-store/initialized/with-data", "look", healthy),
-        ("GET", "health/checks/ready-to-serve-clients", "look", healthy),
+        ("GET", "health/checks/ready-to-serve-clients", "look", in_service),
         ("GET", "healthchecks/node", "look", healthy),
         ("GET", "healthchecks/node/{node}", "look", healthy),
     ]

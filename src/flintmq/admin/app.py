@@ -205,6 +205,7 @@ class Application:
         if self.held is None:
             self.held = Held(self.parts, limits)
         return await self.held.pull(
+            caller.user,
             request,
             queue,
             values.get("group", ""),
@@ -242,7 +243,7 @@ class Application:
         else:
             query(request.scope["query_string"], ())
             message = parse_publish(await self.json_body(request), self.limits)
-        return answer(await publish(self.parts, queue, message), 201)
+        return answer(await publish(self.parts, caller.user, queue, message), 201)
 
     async def ack(self, request: Request) -> Response:
         """POST .../messages/ack"""
@@ -414,6 +415,8 @@ def application(parts: Parts) -> Any:
         if scope["type"] == "http":
             # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
+            if scope["path"].endswith("/") and scope["path"].startswith("/api/") and not scope["path"].endswith("//"):
+                scope["path"] = scope["path"][:-1]  # as RabbitMQ does; amqpstorm writes healthchecks/node/
             # h11 bounds heads that it waits for the rest of; one that came in one piece can be longer.
             head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
             if head > app.limits.http_head_bytes_max:

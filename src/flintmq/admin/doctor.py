@@ -54,6 +54,10 @@ class Doctor:
         if unroutable:
             text = f"{unroutable} messages were published to exchanges that led to no queue"
             cards.append(_card(WARNING, "Messages go nowhere", text, "Test the route, or give the exchange an alternate exchange", "why"))
+        service = {} if self._parts.pipeline is None else self._parts.pipeline()["flight"]
+        if service and service["failed_starts"] and service["state"] != "up":
+            text = f"{service['failed_starts']} starts of the service for Arrow Flight failed: Spark can't reach this broker"
+            cards.append(_card(WARNING, "The Flight service does not start", text, "See the log: it says why", "node"))
         return cards
 
     def _queues(self, call: Any) -> list[dict[str, Any]]:

@@ -233,10 +233,17 @@ def _shared(text: Text, parts: Parts) -> None:
         ("refused_total", "counter", "Publishes that the engine did not take in time."),
         ("returned_total", "counter", "Messages that came back from nodes that are gone."),
         ("failures_total", "counter", "Times that the engine did not answer."),
+        ("conflicts_total", "counter", "Transactions of queues that were made anew, as another node was faster."),
+        ("contended_total", "counter", "Times that a queue had to wait because nodes met at the same rows again and again."),
         ("definitions_refused", "gauge", "Definitions of shared queues on other nodes that this node does not follow; its log says why."),
         ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
     ):
         text.one(f"shared_{name}", kind, what, facts[name.removesuffix("_total")])
+    if shared.cluster is not None:
+        states = Counter(str(node["state"]) for node in shared.cluster.members())
+        rows = [({"state": state}, states[state]) for state in ("up", "draining", "drained", "down")]
+        text.add("cluster_nodes", "gauge", "Nodes of the cluster by state, as this node sees them.", rows)
+        text.one("cluster_unreadable", "gauge", "Rows of nodes that this node can't read.", shared.cluster.refused)
 
 
 def _pipeline(text: Text, parts: Parts) -> None:
@@ -266,6 +273,9 @@ def _pipeline(text: Text, parts: Parts) -> None:
     text.one(
         "pipeline_stage_prepared_age_seconds", "gauge", "Seconds since the oldest prepared stage was prepared; 0: there is none.", oldest
     )
+    if service := values["flight"]:
+        text.one("pipeline_service_up", "gauge", "1 while the process that serves Arrow Flight runs.", int(service["state"] == "up"))
+        text.one("pipeline_service_failed_starts", "gauge", "Starts of it that failed since it ran last.", service["failed_starts"])
     text.one("pipeline_calls_total", "counter", "Calls of the data plane.", values["calls"])
     text.one("pipeline_calls_refused_total", "counter", "Calls of the data plane that were refused.", values["refused"])
 

@@ -433,7 +433,7 @@ def _of_process(parts: Parts) -> list[tuple[str, str, str, float]]:
         free = space.f_bavail * space.f_frsize
         facts.append(("node_coarse_metrics", "disk_space_available_bytes", "Disk space available in bytes", free))
         low = "Free disk space low watermark in bytes"
-        facts.append(("node_metrics", "disk_space_available_limit_bytes", low, parts.disk_floor))
+        facts.append(("node_metrics", "disk_space_available_limit_bytes", low, parts.disk_reserve))
     return facts
 
 

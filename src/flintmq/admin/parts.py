@@ -36,7 +36,7 @@ class Parts:
     # dataplane.backups.Backups; None: nothing is on disk
     backups: Any = None
     directory: Any = None  # of the store; None: nothing is on disk
-    disk_floor: int = 0  # bytes of the disk below which publishers are blocked
+    disk_reserve: int = 0  # bytes of the disk below which publishers are blocked
     started_s: float = field(default_factory=time.monotonic)
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status

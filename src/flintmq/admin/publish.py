@@ -23,7 +23,7 @@ from flintmq.vhost.arguments import DROPPING
 _LOOK_S = 0.001
 
 
-async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
+async def publish(parts: Parts, user: object, queue: Any, message: Publish) -> dict[str, Any]:
     """Raises: HttpError 404, 409, 503."""
     core, broker = queue.core, parts.broker
     if publishers_wait(broker.log) or bytes_mapped() > parts.memory_limit:
@@ -32,7 +32,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
     if due_ms and vhost is not None:
         key = queue.name.encode("utf-8", "surrogateescape")
-        position, lsn = await schedule(parts, vhost, (b"", key), message._replace(header=header), due_ms)
+        position, lsn = await schedule(parts, vhost, user, (b"", key), message._replace(header=header), due_ms)
         if position == 0:
             raise HttpError(409, "queue_full", f"the schedule of vhost '{vhost.name}' is full", "wait until messages are due")
         return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn), "due_ms": due_ms}
@@ -72,10 +72,11 @@ async def to_shared(parts: Parts, queue: Any, fields: tuple[bytes, bytes, bytes,
     return shared is not None and shared.publish(queue.core, fields, expires_at_ms, told) and await taken
 
 
-async def schedule(parts: Parts, vhost: Any, route: tuple[bytes, bytes], message: Publish, due_ms: int) -> tuple[int, int]:
+async def schedule(parts: Parts, vhost: Any, user: object, route: tuple[bytes, bytes], message: Publish, due_ms: int) -> tuple[int, int]:
     """Puts a message on the schedule of its virtual host; it is on disk when this returns, if it is persistent.
 
-    Args: route: exchange and routing key. Returns: (position there, 0: the schedule is full; LSN, 0: it is not on disk).
+    Args: route: exchange and routing key. Returns: (position there, 0: the schedule is full, or this user's share of it; LSN, 0: it is not
+    on disk).
     Raises: HttpError 503; StoreError; PeerError: the virtual host is deleted.
     """
     loop = asyncio.get_running_loop()
@@ -84,11 +85,13 @@ async def schedule(parts: Parts, vhost: Any, route: tuple[bytes, bytes], message
         loop.call_soon_threadsafe(function)
 
     queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule, call, done))
-    if queue.core.refuses(len(message.body)):
+    share = parts.broker.schedules.share(vhost.name, user)
+    if not share.takes(len(message.body)) or queue.core.refuses(len(message.body)):
         parts.broker.count_drop("refused")
         return 0, 0
     fields = *route, message.header, message.body, message.flags, message.priority or 0
     position, lsn, ticket = place(queue.core, parts.broker.log, fields, due_ms)
+    share.note(due_ms, len(message.body))
     await durable(parts, lsn, ticket)
     return position, lsn
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from typing import Any
 
 from starlette.requests import Request
@@ -48,6 +49,7 @@ class Held:
     def __init__(self, parts: Parts, limits: Limits) -> None:
         self._parts = parts
         self._limits = limits
+        self._of_users: Counter[str] = Counter()  # pulls that are held
         self._answers = Answers()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._answers.fileno(), self._take)
@@ -60,7 +62,21 @@ class Held:
             else:
                 waiting.set_result(pull)
 
-    async def pull(
+    async def pull(self, user: str, request: Request, queue: Any, group: str, encoding: str, **asked: Any) -> Response:
+        """One pull of a user, from the question to its response. Args: asked: as `_pull`. Raises: PullRefused, HttpError."""
+        limits = self._limits
+        most = self._parts.broker.quotas.share_of(limits.http_connections_max, limits.http_held_user_share)
+        if self._of_users[user] >= most:
+            raise busy(f"user '{user}' holds {most} pulls, which is the limit of a user", "wait for one of them")
+        self._of_users[user] += 1
+        try:
+            return await self._pull(request, queue, group, encoding, user=user, **asked)
+        finally:
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
+
+    async def _pull(
         self,
         request: Request,
         queue: Any,
@@ -72,12 +88,21 @@ class Held:
         visibility_ms: int,
         hold_ms: int,
         start: StreamStart | None = None,
+        user: str,
     ) -> Response:
-        """One pull, from the question to its response. Raises: PullRefused, HttpError."""
         await self._opened(queue, group, start)
         waiting: asyncio.Future[Pull] = self._loop.create_future()
         pull = self._parts.pulls.pull(
-            queue, group, self._answers, waiting, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms, start=start
+            queue,
+            group,
+            self._answers,
+            waiting,
+            most=most,
+            bytes_max=bytes_max,
+            visibility_ms=visibility_ms,
+            hold_ms=hold_ms,
+            start=start,
+            user=user,
         )
         gone = self._loop.create_task(_gone(request))
         self._parts.held += 1

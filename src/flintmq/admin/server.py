@@ -24,6 +24,7 @@ from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError
 
 if TYPE_CHECKING:
+    from flintmq.admin.front import ReaderOf
     from flintmq.admin.parts import Parts
 
 log = logging.getLogger("flintmq.http")
@@ -32,13 +33,15 @@ log = logging.getLogger("flintmq.http")
 class HttpServer:
     """See module.
 
-    Args: config: host, http_port (not None), limits; parts: what is served; tls: context of the listener, None: plain HTTP.
+    Args: config: host, http_port (not None), limits; parts: what is served; tls: context of the listener, None: plain HTTP; reader_of: of
+    the headers of trusted proxies, None: there are none.
     """
 
-    def __init__(self, config: Config, parts: Parts, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, config: Config, parts: Parts, tls: ssl.SSLContext | None = None, reader_of: ReaderOf | None = None) -> None:
         self._config = config
         self._parts = parts
         self._tls = tls
+        self._reader_of = reader_of
         self._listener: socket.socket | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._server: Any = None
@@ -172,9 +175,24 @@ class HttpServer:
 
         async def serve() -> None:
             loop: Any = asyncio.get_running_loop()
-            if self._tls is not None:
+            if self._reader_of is not None:
+                loop.create_server = self._behind_proxies(loop.create_server)
+            elif self._tls is not None:
                 # uvicorn has no option for it, and asyncio gives a peer that says nothing a minute.
                 loop.create_server = partial(loop.create_server, ssl_handshake_timeout=limits.tls_handshake_ms_max / 1000)
             await server.serve(sockets=[listener])
 
         asyncio.run(serve())
+
+    def _behind_proxies(self, create_server: Any) -> Any:
+        """asyncio's create_server, with a Front before HTTP and TLS."""
+        from flintmq.admin.front import Front
+
+        assert self._reader_of is not None
+        reader_of, header_s = self._reader_of, self._config.limits.tls_handshake_ms_max / 1000
+        open_fronts = [0]
+
+        def create(make: Any, *arguments: Any, ssl: Any = None, **options: Any) -> Any:
+            return create_server(lambda: Front(make, reader_of, ssl, header_s, open_fronts), *arguments, **options)
+
+        return create

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq.access.tags import NotAuthorised
-from flintmq.admin import v1_node, v1_queues, v1_schedules
+from flintmq.admin import v1_cluster, v1_node, v1_queues, v1_schedules
 from flintmq.admin.api_call import ApiError, Call, answer
 from flintmq.admin.auth import HEADER
 from flintmq.admin.doctor import Doctor
@@ -97,7 +97,7 @@ class V1:
         return answer(self._document)
 
     def _table(self) -> list[Operation]:
-        return [*self._messages(), *self._management(), *self._node()]
+        return [*self._messages(), *self._management(), *self._node(), *self._cluster()]
 
     def _messages(self) -> list[Operation]:
         """What programs use: AMQP's permissions decide."""
@@ -206,6 +206,19 @@ class V1:
                 answer=cancelled,
             ),
             Operation("GET", "/actors", None, self._app.actors, "Gauges of the actor system (tag monitoring or administrator)"),
+        ]
+
+    def _cluster(self) -> list[Operation]:
+        """The nodes that share an engine."""
+        look, nodes, change = partial(self._for, "look"), partial(self._for, "node.look"), partial(self._for, "node.change")
+        part, node = v1_cluster, "/cluster/nodes/{node}"
+        found = record(("cluster", "node", "nodes"), {"cluster": FLAG, "node": TEXT, "nodes": listing(OBJECT)}, closed=False)
+        hosts = record(("amqp", "amqps"), {"amqp": listing(TEXT), "amqps": listing(TEXT)})
+        return [
+            Operation("GET", "/cluster", "node.look", nodes(part.look), "Nodes of the cluster, and their states", answer=found),
+            Operation("GET", "/cluster/addresses", "look", look(part.addresses), "Where clients go that lose their node", answer=hosts),
+            Operation("POST", f"{node}/drain", "node.change", change(part.drain), "Drains a node", status=202),
+            Operation("DELETE", node, "node.change", change(part.remove), "Forgets a node that is down"),
         ]
 
 

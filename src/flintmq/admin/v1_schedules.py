@@ -79,4 +79,5 @@ async def cancel_all(call: Call) -> Response:
     if queue is not None:
         before = queue.core.ready_count()
         await purge(call, queue.core)
+        call.app.parts.broker.schedules.purged(queue.vhost)
     return answer({"cancelled": before})

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.log.record cimport record_t
 
-cdef struct span_t:           # a commit block
+cdef struct known_block_t:           # a commit block
     uint64_t time_us
     uint32_t offset           # in its container
     uint32_t length
@@ -18,15 +18,15 @@ cdef struct view_t:           # a container
     uint64_t used_at
     uint8_t *bytes
     uint64_t *loaded          # a bit per piece
-    span_t *spans             # blocks from the start on, as far as `scanned`
+    known_block_t *blocks             # blocks from the start on, as far as `scanned`
     uint64_t scanned
-    uint32_t span_count
-    uint32_t span_room
-    uint32_t span_last
+    uint32_t block_count
+    uint32_t block_room
+    uint32_t block_last
     int fd                    # -1: none
     int pins                  # while > 0 it is not given up
 
-cdef struct content_t:        # one message's content, as it lies in its record or in `scratch`
+cdef struct stored_content_t:        # one message's content, as it lies in its record or in `scratch`
     const uint8_t *route
     const uint8_t *header
     const uint8_t *body
@@ -70,6 +70,6 @@ cdef class Containers:
     cdef void close_view(self, view_t *view) noexcept nogil
     cdef bint load(self, view_t *view, uint64_t offset, uint64_t size) noexcept nogil
     # The block that holds the LSN; NULL: none that checks.
-    cdef span_t *block_of(self, uint64_t lsn) noexcept nogil
+    cdef known_block_t *block_of(self, uint64_t lsn) noexcept nogil
     # Content of the message that the record begins. `record` is overwritten by that of the last chunk.
-    cdef int content(self, record_t *record, content_t *out) noexcept nogil
+    cdef int content(self, record_t *record, stored_content_t *out) noexcept nogil

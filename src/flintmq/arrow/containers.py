@@ -136,7 +136,7 @@ class Containers:
                 self.close_view(address(self.views[i]))
                 free(self.views[i].bytes)
                 free(self.views[i].loaded)
-                free(self.views[i].spans)
+                free(self.views[i].blocks)
             free(self.views)
         free(self.scratch)
 
@@ -221,8 +221,8 @@ class Containers:
         view.fd = -1
         view.sequence = 0
         view.scanned = 0
-        view.span_count = 0
-        view.span_last = 0
+        view.block_count = 0
+        view.block_last = 0
 
     def forget(self) -> void:
         i: uint32_t
@@ -337,13 +337,13 @@ class Containers:
 
     # --- blocks
 
-    def block_of(self, lsn: uint64_t) -> pointer[span_t]:
+    def block_of(self, lsn: uint64_t) -> pointer[known_block_t]:
         size: uint64_t = self.container_size
         offset: uint32_t = cast(uint32_t, lsn % size)
         base: uint64_t = lsn - offset
         view: pointer[view_t] = self.open(lsn // size)
-        span: pointer[span_t]
-        spans: pointer[span_t]
+        known: pointer[known_block_t]
+        blocks: pointer[known_block_t]
         block: block_t
         low: uint32_t = 0
         high: uint32_t
@@ -358,39 +358,39 @@ class Containers:
             if not block_decode(view.bytes + view.scanned, base + view.scanned, size - view.scanned, self.log, address(block)):
                 view.scanned += SECTOR
                 continue
-            if view.span_count == view.span_room:
-                spans = cast(pointer[span_t], realloc(view.spans, (view.span_room * 2 + 64) * sizeof(span_t)))
-                if spans == NULL:
+            if view.block_count == view.block_room:
+                blocks = cast(pointer[known_block_t], realloc(view.blocks, (view.block_room * 2 + 64) * sizeof(known_block_t)))
+                if blocks == NULL:
                     self.error = 12  # ENOMEM
                     return NULL
-                view.spans = spans
-                view.span_room = view.span_room * 2 + 64
-            span = address(view.spans[view.span_count])
-            span.offset = cast(uint32_t, view.scanned)
-            span.length = block.length
-            span.time_us = block.time_us
-            span.epoch = block.epoch
-            span.records = block.records
-            view.span_count += 1
+                view.blocks = blocks
+                view.block_room = view.block_room * 2 + 64
+            known = address(view.blocks[view.block_count])
+            known.offset = cast(uint32_t, view.scanned)
+            known.length = block.length
+            known.time_us = block.time_us
+            known.epoch = block.epoch
+            known.records = block.records
+            view.block_count += 1
             view.scanned = align_sector(view.scanned + block.length)
-        if view.span_last < view.span_count:
-            span = address(view.spans[view.span_last])
-            if span.offset <= offset and offset < span.offset + span.length:
-                return span
-        high = view.span_count
+        if view.block_last < view.block_count:
+            known = address(view.blocks[view.block_last])
+            if known.offset <= offset and offset < known.offset + known.length:
+                return known
+        high = view.block_count
         while low < high:
             middle = (low + high) // 2
-            if view.spans[middle].offset <= offset:
+            if view.blocks[middle].offset <= offset:
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             return NULL
-        span = address(view.spans[low - 1])
-        if offset >= span.offset + span.length:
+        known = address(view.blocks[low - 1])
+        if offset >= known.offset + known.length:
             return NULL
-        view.span_last = low - 1
-        return span
+        view.block_last = low - 1
+        return known
 
     # --- for Python callers
 
@@ -418,14 +418,14 @@ class Containers:
 
     # --- contents
 
-    def content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
+    def content(self, record: pointer[record_t], out: pointer[stored_content_t]) -> c_int:
         head: head_t
         size: uint64_t
         total: uint64_t
         here: uint64_t
         thing: uint64_t = record.undo_prev if record.type == RECORD_COPY else record.lsn
         limit: uint64_t
-        span: pointer[span_t]
+        known: pointer[known_block_t]
         run: pointer[cython.const[uint8_t]]
         bytes_: pointer[uint8_t]
         out.published_us = 0
@@ -442,10 +442,10 @@ class Containers:
         run = head.run
         out.end = record.lsn + align8(record.length)
         if record.type != RECORD_COPY:
-            span = self.block_of(record.lsn)
-            if span == NULL:
+            known = self.block_of(record.lsn)
+            if known == NULL:
                 return CONTENT_SHORT
-            out.published_us = span.time_us + record.time_us
+            out.published_us = known.time_us + record.time_us
         if here < total:
             if total > self.scratch_size:
                 bytes_ = cast(pointer[uint8_t], realloc(self.scratch, total))

@@ -1,6 +1,6 @@
 # The key of a message, and the part of a range of offsets that its messages belong to (docs/DATAPLANE.md, "Streams").
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from flintmq.arrow.containers cimport content_t
+from flintmq.arrow.containers cimport stored_content_t
 
 cdef enum:
     KEY_ROUTING = 0
@@ -19,4 +19,4 @@ cdef class KeyPart:
     cdef readonly uint32_t part
     cdef readonly uint32_t parts
     # Whether a message belongs to this part of `parts`. O(bytes of its header).
-    cdef bint here(self, content_t *content, uint64_t offset) noexcept nogil
+    cdef bint here(self, stored_content_t *content, uint64_t offset) noexcept nogil

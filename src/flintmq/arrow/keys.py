@@ -13,7 +13,7 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cython.cimports.flintmq.arrow.containers import content_t
+from cython.cimports.flintmq.arrow.containers import stored_content_t
 from cython.cimports.flintmq.arrow.text import route_good
 from cython.cimports.flintmq.core.byte_order import get32
 from cython.cimports.flintmq.core.header_field import value_size
@@ -117,7 +117,7 @@ class KeyPart:
         self.part = part
         self.parts = parts
 
-    def here(self, content: pointer[content_t], offset: uint64_t) -> bint:
+    def here(self, content: pointer[stored_content_t], offset: uint64_t) -> bint:
         scan: props_scan_t
         p: pointer[cython.const[uint8_t]] = NULL
         size: uint32_t = 0

@@ -16,7 +16,7 @@ import cython
 from cython import NULL, address, bint, cast, cclass, declare, gil, nogil, p_char, p_const_char, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cython.cimports.flintmq.arrow.containers import CONTENT_GOOD, Containers, content_t, span_t
+from cython.cimports.flintmq.arrow.containers import CONTENT_GOOD, Containers, known_block_t, stored_content_t
 from cython.cimports.flintmq.arrow.table import Table, col_bool, col_bytes, col_int32, col_int64, column_t
 from cython.cimports.flintmq.arrow.text import (
     M_BODY,
@@ -71,7 +71,7 @@ class Unreadable(ValueError):
         self.rows = rows
 
 
-def put_content(table: Table | None, row: uint32_t, content: pointer[content_t], body_max: int64_t) -> bint:
+def put_content(table: Table | None, row: uint32_t, content: pointer[stored_content_t], body_max: int64_t) -> bint:
     size: uint64_t = content.body_len
     if not route_good(content.route, content.route_len) or not put_header(table, row, content.header, content.header_len):
         return False
@@ -84,14 +84,14 @@ def put_content(table: Table | None, row: uint32_t, content: pointer[content_t],
 
 def enqueued_us(containers: Containers | None, message: uint64_t, after: uint64_t, queue: uint64_t, position: uint64_t) -> uint64_t:
     record: record_t
-    span: pointer[span_t] = containers.block_of(after - 8)
+    known: pointer[known_block_t] = containers.block_of(after - 8)
     size: uint64_t = containers.container_size
     end: uint64_t
     found: uint64_t = 0
     i: uint32_t
-    if span == NULL:
+    if known == NULL:
         return 0
-    end = (after - 8) // size * size + span.offset + span.length
+    end = (after - 8) // size * size + known.offset + known.length
     for i in range(ENQUEUES_LOOKED_AT):
         if after + 40 > end or not reader_record_at(address(containers.reader), after, address(record)):
             break
@@ -99,9 +99,9 @@ def enqueued_us(containers: Containers | None, message: uint64_t, after: uint64_
             break
         if queue == 0 or le64(record.data) == queue:
             if position == 0 or le64(record.data + 8) == position:
-                return span.time_us + record.time_us
+                return known.time_us + record.time_us
             if found == 0 and (queue or position_waits(le64(record.data + 8))):
-                found = span.time_us + record.time_us
+                found = known.time_us + record.time_us
         after += align8(record.length)
     return found
 
@@ -159,7 +159,7 @@ class Decoder:
         free(self.counts)
         free(self.queues)
 
-    def _inline(self, body_len: uint32_t, content: pointer[content_t]) -> c_int:
+    def _inline(self, body_len: uint32_t, content: pointer[stored_content_t]) -> c_int:
         left: uint64_t = cast(uint64_t, self.end - self.inline_at)
         size: uint64_t
         cut: uint32_t
@@ -187,7 +187,7 @@ class Decoder:
         content.body_len = body_len
         return ROW_GOOD
 
-    def _logged(self, thing: uint64_t, where: uint64_t, body_len: uint32_t, content: pointer[content_t]) -> c_int:
+    def _logged(self, thing: uint64_t, where: uint64_t, body_len: uint32_t, content: pointer[stored_content_t]) -> c_int:
         record: record_t
         if not reader_record_at(address(self.containers.reader), where, address(record)):
             return ROW_MOVED
@@ -208,7 +208,7 @@ class Decoder:
         where: uint64_t = le64(p + 16)
         body_len: uint32_t = le32(p + 24)
         time_us: uint64_t = 0
-        content: content_t
+        content: stored_content_t
         how: c_int
         if where == 0:
             how = self._inline(body_len, address(content))

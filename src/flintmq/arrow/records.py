@@ -12,7 +12,7 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
-from cython.cimports.flintmq.arrow.containers import CONTENT_BAD, CONTENT_GOOD, Containers, content_t
+from cython.cimports.flintmq.arrow.containers import CONTENT_BAD, CONTENT_GOOD, Containers, stored_content_t
 from cython.cimports.flintmq.arrow.messages import enqueued_us, put_content
 from cython.cimports.flintmq.arrow.table import (
     COL_NONE,
@@ -163,7 +163,7 @@ class RowMaker:
     # --- messages
 
     def _put_message(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
-        content: content_t
+        content: stored_content_t
         first: record_t
         columns: pointer[column_t] = table.columns
         thing: uint64_t = record.lsn
@@ -227,7 +227,7 @@ class RowMaker:
         head: head_t
         wanted: uint64_t
         message_id: pointer[cython.const[uint8_t]]
-        found: content_t
+        found: stored_content_t
         whole: record_t
         how: c_int = CONTENT_GOOD
         published_us: uint64_t

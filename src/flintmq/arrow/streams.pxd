@@ -1,6 +1,6 @@
 # Containers of one stream -> record batches of messages, by offset (docs/DATAPLANE.md, "Streams"; docs/FORMAT.md, "Stream logs").
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from flintmq.arrow.containers cimport Containers, content_t
+from flintmq.arrow.containers cimport Containers, stored_content_t
 from flintmq.arrow.keys cimport KeyPart
 from flintmq.arrow.table cimport Table
 from flintmq.store.log.reader cimport log_reader_t
@@ -19,5 +19,5 @@ cdef class StreamFiles:
     cdef int _refused                   # why a row could not be made
     cdef void _hop(self, uint64_t offset, uint64_t us, uint64_t lsn) noexcept nogil
     cdef void _seek(self, uint64_t offset, uint64_t us) noexcept nogil
-    cdef int _content(self, record_t *record, content_t *out) noexcept nogil
+    cdef int _content(self, record_t *record, stored_content_t *out) noexcept nogil
     cdef uint32_t _fill(self, Table table, uint64_t upto, uint64_t bytes_max, bint tolerant, const char *queue, uint32_t queue_size, int64_t body_max, KeyPart part) noexcept nogil

@@ -21,7 +21,7 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_const_char, p_void, pointer, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cython.cimports.flintmq.arrow.containers import Containers, content_t, view_t
+from cython.cimports.flintmq.arrow.containers import Containers, stored_content_t, view_t
 from cython.cimports.flintmq.arrow.keys import KeyPart
 from cython.cimports.flintmq.arrow.messages import put_content
 from cython.cimports.flintmq.arrow.table import Table, col_bool, col_bytes, col_int32, col_int64, column_t
@@ -53,6 +53,7 @@ from cython.cimports.flintmq.store.log.reader import (
     reader_step,
 )
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le32, le64, record_t
+from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MESSAGE,
@@ -60,7 +61,6 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     stream_head,
     stream_head_t,
 )
-from cython.cimports.flintmq.store.stream.stream_places import OFFSET_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy
@@ -210,7 +210,7 @@ class StreamFiles:
 
     # --- contents -------------------------------------------------------------------------------------------------------------
 
-    def _content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
+    def _content(self, record: pointer[record_t], out: pointer[stored_content_t]) -> c_int:
         """A message's content: where it lies in its record, or put together from its chunks. The reader's place is behind it then."""
         head: stream_head_t
         data: pointer[cython.const[uint8_t]]
@@ -285,7 +285,7 @@ class StreamFiles:
         size: uint64_t
         lsn: uint64_t
         what: c_int
-        content: content_t
+        content: stored_content_t
         record: record_t
         before: log_place_t
         self._refused = 0

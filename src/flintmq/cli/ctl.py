@@ -22,7 +22,7 @@ from flintmq.errors import OperatorError
 
 # seconds that an answer may take
 TIMEOUT_S = 60
-_EXIT_CODES = {400: 65, 401: 77, 403: 77, 404: 65, 413: 65}
+_EXIT_CODES = {400: 65, 401: 77, 403: 77, 404: 65, 409: 65, 413: 65}
 
 
 class Listing(NamedTuple):

@@ -124,6 +124,12 @@ def _versions(overview: dict[str, Any]) -> Findings:
 
 def _node(remote: Any) -> Findings:
     for node in remote.ask("GET", "nodes"):
+        if not node.get("running", True):
+            yield Finding(WARNING, "A node is down", node["name"], "Start it, or forget it: flintmq cluster remove")
+        elif node.get("being_drained"):
+            yield Finding(HINT, "A node is drained", node["name"], "Stop it, and start it again: it takes no clients")
+        if "fd_total" not in node:
+            continue  # another one of the cluster, which says the rest by itself
         if node["fd_total"] < _DESCRIPTORS:
             text = f"the broker may open {node['fd_total']} files, and each connection and stream takes one"
             yield Finding(WARNING, "Few descriptors", text, "Raise ulimit -n (LimitNOFILE)")

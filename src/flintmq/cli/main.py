@@ -13,6 +13,7 @@ from flintmq.errors import OperatorError, StoreError
 # sub-command -> module:attribute
 COMMANDS = {
     "backup": "flintmq.cli.backup:backup",
+    "cluster": "flintmq.cli.cluster:cluster",
     "completion": "flintmq.cli.completion:completion",
     "ctl": "flintmq.cli.ctl:ctl",
     "db": "flintmq.cli.db:db",

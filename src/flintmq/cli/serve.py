@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
 from flintmq.allocator import limit_kept
 from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.cli.systemd import Notifier, inherited
-from flintmq.config import MIB, Config
+from flintmq.config import FLIGHT_STARTS, MIB, Config
 from flintmq.errors import OperatorError
 from flintmq.store.directory import store_directory
 from flintmq.store.read_ahead import read_ahead
@@ -72,6 +71,8 @@ class Mode(click.ParamType[int]):
 
 def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     """Options of a TOML file: the names of the command line with `_` or `-`. The command line wins."""
+    import tomllib  # compiles patterns: a start without a file does not wait for it
+
     try:
         content = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -146,6 +147,25 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     log.info("SIGHUP: the certificates and the level of the log were read again; other options need a restart")
 
 
+def _refuse_contradictions(options: dict[str, Any]) -> None:
+    """Raises: OperatorError, exit code 64: options that exclude or need each other, an unknown mechanism."""
+    if options["no_data_dir"] and not options["store_dir"] and not options["memory"]:
+        raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
+    if options["memory"] and (options["store_dir"] or options["connect"]):
+        raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
+    if options["cluster"] and (options["shared_engine"] or options["memory"]):
+        raise OperatorError("--cluster names the engine of shared queues: it can't be combined with --shared-engine or --memory", 64)
+    if options["tls_key"] and not options["tls_cert"]:
+        raise OperatorError("--tls-key needs --tls-cert", 64)
+    if (options["tls_ca"] or options["tls_require_client"]) and not options["tls_cert"]:
+        raise OperatorError("--tls-ca and --tls-require-client need --tls-cert", 64)
+    if options["tls_require_client"] and not options["tls_ca"]:
+        raise OperatorError("--tls-require-client needs --tls-ca: who signs the clients' certificates", 64)
+    for name in options["auth_mechanisms"]:
+        if name not in MECHANISMS:
+            raise OperatorError(f"--auth-mechanism {name}: it is one of {', '.join(MECHANISMS)} (EXTERNAL comes with --tls-ca)", 64)
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
@@ -216,6 +236,11 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     multiple=True,
     help="Address or network of a proxy (repeatable): AMQP's connections from there begin with a header of the PROXY protocol, v1 or v2.",
 )
+@click.option(
+    "--http-proxy-from",
+    multiple=True,
+    help="Address or network of a proxy (repeatable): HTTP's connections from there begin with a header of the PROXY protocol, v1 or v2.",
+)
 @click.option("--unix-socket", type=click.Path(), help="Path of a Unix domain socket for AMQP.")
 @click.option("--unix-socket-mode", type=Mode(), default="600", show_default=True, help="Permissions of the socket's file, octal.")
 @click.option("--websocket-port", type=Port(), default="off", show_default=True, help="Port for AMQP over WebSocket; TLS with --tls-cert.")
@@ -229,6 +254,11 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     help="Share of the traces that clients sample which get spans here.",
 )
 @click.option("--audit-log", type=click.Path(), help="File for refused accesses and changes of definitions; they are in the log, too.")
+@click.option(
+    "--log-exchange",
+    is_flag=True,
+    help="Lines of the log are messages of the exchange amq.rabbitmq.log in virtual host / too: who may read it reads names of all users.",
+)
 @click.option(
     "--http-port",
     type=Port(),
@@ -257,15 +287,28 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     show_default=True,
     help="Arrow Flight port for the data pipeline, 0 for a free one, or 'off'; needs pyarrow, and a store (not --memory).",
 )
+@click.option(
+    "--flight-start",
+    type=click.Choice(FLIGHT_STARTS),
+    default=FLIGHT_STARTS[0],
+    show_default=True,
+    help="When the process that serves Arrow Flight starts (70 MiB): with the first connection to its port, or with the broker.",
+)
 @click.option("--data-dir", type=click.Path(), help="Directory of the broker; default: flintmq in the user's data directory.")
 @click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option(
     "--shared-engine",
-    help="Engine of shared queues: sqlite:PATH or etcd://[USER:PASSWORD@]HOST:PORT,..., or file:PATH of a file with that; shared.db in the"
-    " store directory.",
+    help="Engine of shared queues: sqlite:PATH, etcd://[USER:PASSWORD@]HOST:PORT,... or fdb:PATH of a cluster file, or file:PATH of a file"
+    " with that; shared.db in the store directory.",
 )
+@click.option(
+    "--cluster",
+    help="Engine of shared queues that several nodes have, as --shared-engine: this node is one of the cluster of those who name it.",
+)
+@click.option("--node-name", help="Name of this node, its own in the cluster; default: flintmq@ and the machine's name.")
+@click.option("--advertise-host", help="Host by which other machines reach this node; default: --host, or the machine's name.")
 @click.option("--catalog", help="SQL database (schema) name.")
 @click.option("--container-size", type=click.IntRange(1), default=4 * MIB, show_default=True, help="Bytes of a log container.")
 @click.option(
@@ -302,19 +345,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     if config is not None:
         given = {name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}
         options.update({name: value for name, value in _from_file(config, ctx).items() if name not in given})
-    if options["no_data_dir"] and not options["store_dir"] and not options["memory"]:
-        raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
-    if options["memory"] and (options["store_dir"] or options["connect"]):
-        raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
-    if options["tls_key"] and not options["tls_cert"]:
-        raise OperatorError("--tls-key needs --tls-cert", 64)
-    if (options["tls_ca"] or options["tls_require_client"]) and not options["tls_cert"]:
-        raise OperatorError("--tls-ca and --tls-require-client need --tls-cert", 64)
-    if options["tls_require_client"] and not options["tls_ca"]:
-        raise OperatorError("--tls-require-client needs --tls-ca: who signs the clients' certificates", 64)
-    for name in options["auth_mechanisms"]:
-        if name not in MECHANISMS:
-            raise OperatorError(f"--auth-mechanism {name}: it is one of {', '.join(MECHANISMS)} (EXTERNAL comes with --tls-ca)", 64)
+    _refuse_contradictions(options)
     log_to_stderr(options["log_level"])
     notifier = Notifier()
     settings = Config(**options, inherited=inherited())

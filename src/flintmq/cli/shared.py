@@ -26,7 +26,9 @@ def shared() -> None:
 
 
 @shared.command("measure")
-@click.option("--engine", "url", help="sqlite:PATH or etcd://HOST:PORT,...; without it the embedded engine on a new file, which is removed")
+@click.option(
+    "--engine", "url", help="sqlite:PATH, etcd://HOST:PORT,... or fdb:PATH; without it the embedded engine on a new file, which is removed"
+)
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="where the new file of the embedded engine is made"
 )

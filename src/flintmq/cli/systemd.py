@@ -15,7 +15,7 @@ from flintmq.errors import OperatorError
 
 # the first descriptor that is passed
 _FIRST = 3
-NAMES = ("amqp", "amqps", "http")
+NAMES = ("amqp", "amqps", "http", "flight")
 
 
 def inherited(environment: MutableMapping[str, str] = os.environ) -> tuple[tuple[str, int], ...]:

@@ -15,7 +15,7 @@ from flintmq.dataplane.wire import Refused
 
 BAD_ARGUMENT = "BAD_ARGUMENT"
 # what a request head has besides arguments
-ENVELOPE = frozenset({"call", "user", "vhost"})
+ENVELOPE = frozenset({"call", "user", "vhost", "outside"})
 # characters of a wrong value that an error repeats
 _SHOWN = 80
 _MISSING = object()
@@ -50,6 +50,10 @@ class Arguments:
     def raw(self, name: str, default: Any = _MISSING) -> Any:
         """Anything JSON has."""
         return self._take(name, default)
+
+    def peek(self, name: str) -> Any:
+        """Anything JSON has, or None, for who has to know to whom the request goes. It still has to be taken."""
+        return self._left.get(name)
 
     def given(self, name: str) -> bool:
         """Whether it is there and not null."""

@@ -77,7 +77,10 @@ class _Way:
 
 
 class Router:
-    """Routes of one stage. Args: unroutable, over_limit: what becomes of such messages."""
+    """Routes of one stage. Args: unroutable, over_limit: what becomes of such messages.
+
+    Each block is its caller's: a stage that goes on with another token has the rights of that one.
+    """
 
     def __init__(self, plane: Plane, caller: Caller, unroutable: Elsewhere, over_limit: Elsewhere) -> None:
         self._plane = plane
@@ -88,8 +91,9 @@ class Router:
         # A content header is never cut into frames: what is longer could reach no AMQP client.
         self._header_max = plane.limits.frame_size_max - FRAME_OVERHEAD
 
-    def place(self, block: Buffer, routes: Sequence[Route], counts: Counts) -> tuple[Buffer, list[Route], list[list[int]]]:
+    def place(self, caller: Caller, block: Buffer, routes: Sequence[Route], counts: Counts) -> tuple[Buffer, list[Route], list[list[int]]]:
         """(block, its routes, queue ids by route). Changes `counts`. Raises: Refused; then the stage can't go on."""
+        self._caller = caller
         ways = [self._way(exchange, key) for exchange, key in routes]
         changed: list[tuple[int, int]] = []  # (offset of an entry, its route from now on)
         replaced: list[tuple[int, int, bytes]] = []  # (from, to, what stands there instead)

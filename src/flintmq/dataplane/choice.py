@@ -10,7 +10,7 @@ C3  Nobody takes from a queue that is in exclusive use: an exclusive consumer, o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -63,11 +63,17 @@ def checked(plane: Plane, caller: Caller, names: list[str], before: Iterable[str
     Raises: Refused FORBIDDEN, BAD_ARGUMENT (a stream); NOT_FOUND for a new name that is not there, or when none is.
     """
     plane.authorize(caller, Verb.READ, "queue", names)
+    return there(lambda name: plane.queue(caller.vhost, name), names, before)
+
+
+def there(look: Callable[[str], Any], names: Iterable[str], before: Iterable[str]) -> list[Any]:
+    """What `look` finds of the names. Raises: Refused, of `look`; NOT_FOUND only for a name that is not among those of `before`, or when
+    nothing is found."""
     found, known = [], set(before)
     gone: Refused | None = None
     for name in names:
         try:
-            found.append(plane.queue(caller.vhost, name))
+            found.append(look(name))
         except Refused as refused:
             if refused.code != "NOT_FOUND" or name not in known:
                 raise

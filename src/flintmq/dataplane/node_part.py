@@ -42,18 +42,18 @@ class DataPlane:
         self.service.flight = self._supervisor.status
 
     def start(self) -> None:
-        """Starts the Flight service; returns at once. The actors run."""
+        """Starts the Flight service, or listens for who needs it; returns at once. The actors run."""
         self.service.actors = self._actors
         if self._supervisor is not None:
             self._supervisor.start()
 
     def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
-        """The port of the Flight service; None: there is none, it is not up in time, or `given_up()`."""
+        """The port of the Flight service, on demand at once; None: there is none, it is not up in time, or `given_up()`."""
         return None if self._supervisor is None else self._supervisor.wait_ready(self._config.limits.flight_start_s, given_up)
 
     @property
     def flight_port(self) -> int | None:
-        """Where the Flight service listens now."""
+        """Where clients of the Flight service are served, or wait for its start."""
         return None if self._supervisor is None else self._supervisor.port
 
     def stop(self) -> None:

@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
 from flintmq.access.hashes import hash_of
+from flintmq.access.outside_user import OutsideUser
 from flintmq.access.secret import Secret
+from flintmq.access.token_user import TokenUser, is_token
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.browse import Browses
+from flintmq.dataplane.logins import Logins
 from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
 from flintmq.dataplane.snapshots import Pins, Snapshots
 from flintmq.dataplane.stages import Stages
@@ -35,12 +39,19 @@ from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 from flintmq.session.broker import Broker
 
+if TYPE_CHECKING:
+    from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
+
 _Method = Callable[[Caller, Arguments], dict[str, Any]]
 _Rows = tuple[dict[str, Any], Payload]
 # weight of a whole subscription (the default of an actor), and slices that are told apart
 _WEIGHT, _SLICES = 100, 65_536
 # characters of a peer's address
 _PEER_MAX = 255
+# the first character of a token's subject: a user of the broker by its name, another one by the handle of its login
+INSIDE, OUTSIDE = "u", "o"
+# the one source of all logins over Flight
+_SOURCE = "flight"
 # an address that is not this machine's (RFC 5737)
 _ELSEWHERE = "192.0.2.1"
 
@@ -62,21 +73,24 @@ class Service:
         self.browses = Browses(self.plane, self.pins, times)
         self.snapshots = Snapshots(self.plane, self.pins)
         self.streams = Streams(self.plane)
+        self.logins = Logins(self.plane.limits, self.plane.clock)
         self.tokens = Tokens(self.plane.limits, self.plane.clock, self._hash_of)
         self.flight: Callable[[], dict[str, Any]] = dict
+        self._making = threading.Lock()
+        self._shared: SharedSubscriptions | None = None
         self.calls = 0
         self.refused = 0
         subscriptions, stages, snapshots = self.subscriptions, self.stages, self.snapshots
         self._calls: dict[str, _Method] = {
-            "sub.open": subscriptions.open,
-            "sub.acquire": subscriptions.acquire,
-            "sub.plan": subscriptions.plan,
-            "sub.commit": subscriptions.commit,
-            "sub.alive": subscriptions.alive,
-            "sub.tail": subscriptions.tail,
-            "sub.list": subscriptions.list_all,
-            "sub.status": subscriptions.status,
-            "sub.reset": subscriptions.reset,
+            "sub.open": partial(self._reading, "open"),
+            "sub.acquire": partial(self._reading, "acquire"),
+            "sub.plan": partial(self._reading, "plan"),
+            "sub.commit": partial(self._reading, "commit"),
+            "sub.alive": partial(self._reading, "alive"),
+            "sub.tail": partial(self._reading, "tail"),
+            "sub.list": self.sub_list,
+            "sub.status": partial(self._reading, "status"),
+            "sub.reset": partial(self._reading, "reset"),
             "scope.open": stages.open,
             "scope.status": stages.status,
             "scope.list": stages.list_all,
@@ -107,7 +121,7 @@ class Service:
 
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass. Never waits for the disk."""
-        for part in (self.subscriptions.watch, self.stages.tick, self.pins.tick, self.streams.tick):
+        for part in (self.subscriptions.watch, self.stages.tick, self.pins.tick, self.streams.tick, self.logins.tick):
             guarded("housekeeping of the data plane", part, part)
 
     def stop(self) -> None:
@@ -167,6 +181,9 @@ class Service:
         if len(payload):
             raise Refused("BAD_ARGUMENT", f"{name} takes no payload")
         if name == "rows":
+            if arguments.peek("kind") == "set" and self._is_shared(caller, arguments):
+                arguments.ignore("kind")
+                return self.shared_subscriptions().rows(caller, arguments)  # it waits for the engine, which no actor does
             return self._on_actor(caller, head, lambda: self.rows(caller, arguments))
         method = self._calls.get(name)
         if method is None:
@@ -179,6 +196,11 @@ class Service:
         user, vhost = head.get("user"), head.get("vhost", "/")
         if not isinstance(user, str) or not isinstance(vhost, str):
             raise Refused("BAD_ARGUMENT", "user and vhost are names")
+        if (handle := head.get("outside")) is not None:
+            found = self.logins.find(handle)
+            if found is None or found != user:
+                raise Refused("UNAUTHENTICATED", "the login is over: its token ended, or it was not used for long")
+            user = found
         caller = Caller(user, vhost)
         self.plane.vhost(caller)
         self.plane.check_grants(caller, *Verb)
@@ -201,6 +223,44 @@ class Service:
             raise Refused("UNAVAILABLE", "the broker stops") from None
         return result
 
+    def _is_shared(self, caller: Caller, arguments: Arguments) -> bool:
+        """Whether a call about a subscription is about one on shared queues, or may be."""
+        if self.plane.broker.shared is None:
+            return False
+        sub_id, name, queues = (arguments.peek(one) for one in ("sub_id", "name", "queues"))
+        if sub_id is not None:
+            return not self.subscriptions.knows(caller.vhost, sub_id=sub_id)
+        if not isinstance(name, str) or self.subscriptions.knows(caller.vhost, name):
+            return False
+        if isinstance(queues, list):
+            return any(self.plane.is_shared(caller.vhost, queue) for queue in queues)
+        return arguments.peek("pattern") is None
+
+    def shared_subscriptions(self) -> SharedSubscriptions:
+        """A node that has no shared queue does not load what they are made of."""
+        with self._making:
+            if self._shared is None:
+                from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
+
+                self._shared = SharedSubscriptions(self.plane)
+            return self._shared
+
+    def _reading(self, call: str, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.*: of the subscriptions of this node, or of those on shared queues."""
+        subscriptions = self.shared_subscriptions() if self._is_shared(caller, arguments) else self.subscriptions
+        answer: dict[str, Any] = getattr(subscriptions, call)(caller, arguments)
+        return answer
+
+    def sub_list(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.list: those of this node, and those on shared queues, while their engine answers."""
+        answer = self.subscriptions.list_all(caller, arguments)
+        if self.plane.broker.shared is not None:
+            try:
+                answer["subscriptions"] += self.shared_subscriptions().list_all(caller)
+            except Refused as refused:
+                log.info("subscriptions on shared queues are not listed: %s", refused)
+        return answer
+
     def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], Payload]:
         """rows: of a ticket, with first and count."""
         kind = arguments.choice("kind", ("set", "browse"))
@@ -209,54 +269,91 @@ class Service:
         return self.browses.rows(caller, arguments)
 
     def auth(self, user: object, arguments: Arguments) -> dict[str, Any]:
-        """auth: {user, password} -> tags, token; `loopback_only`: the service must not let this user in from elsewhere.
+        """auth: {user, password} -> user, tags, token; `loopback_only`: the service must not let this user in from elsewhere; `outside`:
+        the handle of one whom a token or a directory named.
 
-        `peer`: address of the client, when the service leaves that to us.
+        `peer`: address of the client, when the service leaves that to us; `source`: where the password comes from, for the line of checks.
         """
         password = arguments.raw("password")
         peer = arguments.text("peer", _PEER_MAX, "")
+        source = arguments.text("source", _PEER_MAX, "")
         arguments.done()
         limits = self.plane.limits
-        if not isinstance(user, str) or not 1 <= len(user) <= limits.login_name_max:
+        secret = Secret(password) if isinstance(password, str) else Secret("")
+        by_token = self.plane.broker.tokens is not None and is_token(secret)
+        if not isinstance(user, str) or not (by_token or user) or len(user) > limits.login_name_max:
             raise Refused("BAD_ARGUMENT", f"auth: user must be a name of at most {limits.login_name_max} characters")
-        if not isinstance(password, str) or len(password) > limits.login_password_max:
+        if not isinstance(password, str) or (len(password) > limits.login_password_max and not by_token):
             raise Refused("BAD_ARGUMENT", f"auth: password must be a string of at most {limits.login_password_max} characters")
-        users = self.plane.broker.users
+        try:
+            found = self._logged_in("" if by_token else user, secret, (peer, source or _SOURCE), by_token)
+        except Refused as error:
+            if error.code == "UNAUTHENTICATED":
+                self.plane.broker.audit.refused("" if by_token else user, f"login over Flight: {error.text}", peer or source)
+                error = Refused("UNAUTHENTICATED", "wrong user or password")
+            raise error from None
+        record = self.plane.broker.users.get(found)
+        answer = self._identity(found)
+        subject = OUTSIDE + answer["outside"] if "outside" in answer else INSIDE + found
+        return {**answer, "tags": [] if record is None else list(record.tags), "token": self.tokens.make(subject)}
+
+    def _logged_in(self, user: str, secret: Secret, origin: tuple[str, str], by_token: bool) -> str:
+        """The user whom a password, or a token, lets in: an OutsideUser is one whom the broker has no record of.
+
+        Args: origin: the peer's address for the rule of this machine's users, and whom the line of checks takes it for.
+        Raises: Refused UNAUTHENTICATED, whose text is for the audit alone; BUSY, UNAVAILABLE.
+        """
+        users, tokens = self.plane.broker.users, self.plane.broker.tokens
+        peer, where = origin
+        if by_token:
+            known = tokens.cached(secret) or self._checked(lambda answer: tokens.submit(secret, where, answer))
+            if not isinstance(known, TokenUser):
+                raise Refused("UNAUTHENTICATED", str(known))
+            return known
         if users.refused_from(user, peer):
             raise Refused("UNAUTHENTICATED", f"user '{user}' can only connect via localhost")
-        secret = Secret(password)
-        if not users.check_cached(user, secret) and not self._checked(user, secret):
+        found = users.login_cached(user, secret) or self._checked(lambda answer: users.submit_login(user, secret, answer, where))
+        if not isinstance(found, str):
             raise Refused("UNAUTHENTICATED", "wrong user or password")
-        record = users.get(user)
-        loopback_only = users.refused_from(user, _ELSEWHERE)
-        tags = [] if record is None else list(record.tags)
-        return {"user": user, "tags": tags, "loopback_only": loopback_only, "token": self.tokens.make(user)}
+        if found != user and users.refused_from(found, peer):
+            raise Refused("UNAUTHENTICATED", f"user '{found}' can only connect via localhost")
+        return found
+
+    def _identity(self, user: str) -> dict[str, Any]:
+        """What the service is told of a user that was let in."""
+        answer = {"user": str(user), "loopback_only": self.plane.broker.users.refused_from(user, _ELSEWHERE)}
+        if isinstance(user, OutsideUser):
+            answer["outside"] = self.logins.enter(user)
+        return answer
 
     def token(self, arguments: Arguments) -> dict[str, Any]:
-        """token: {token} -> user, loopback_only: whose token it is. Raises: Refused UNAUTHENTICATED, also when the user is gone."""
+        """token: {token} -> user, loopback_only, outside: whose token it is. Raises: Refused UNAUTHENTICATED, also for who is gone."""
         token = arguments.raw("token")
         arguments.done()
-        users = self.plane.broker.users
-        user = self.tokens.whose(token) if isinstance(token, str) else None
+        subject = self.tokens.whose(token) if isinstance(token, str) else None
+        user = None if subject is None else self.logins.find(subject[1:]) if subject[0] == OUTSIDE else subject[1:]
         if user is None:
             raise Refused("UNAUTHENTICATED", "the token is wrong or too old")
-        return {"user": user, "loopback_only": users.refused_from(user, _ELSEWHERE)}
+        return self._identity(user)
 
-    def _hash_of(self, user: str) -> str | None:
-        record = self.plane.broker.users.get(user)
+    def _hash_of(self, subject: str) -> str | None:
+        """For Tokens: a subject is a mark and a name or a handle."""
+        if subject[:1] == OUTSIDE:
+            return None if self.logins.find(subject[1:]) is None else ""
+        record = self.plane.broker.users.get(subject[1:]) if subject[:1] == INSIDE else None
         return None if record is None else hash_of(record.password_hash)
 
-    def _checked(self, user: str, password: Secret) -> bool:
-        """Waits for the line of password checks. All logins over Flight are one source there: gRPC tells no address before a call runs."""
+    def _checked(self, submit: Callable[[Callable[[Any], None]], Any]) -> Any:
+        """Waits for a line of checks, where a peer's address stands for it as over AMQP and HTTP."""
         answered = threading.Event()
-        result: list[bool | None] = [None]
+        result: list[Any] = [None]
 
-        def answer(good: bool | None) -> None:
+        def answer(good: Any) -> None:
             result[0] = good
             answered.set()
 
         try:
-            check = self.plane.broker.users.submit_check(user, password, answer, "flight")
+            check = submit(answer)
         except RuntimeError:
             raise Refused("UNAVAILABLE", "the broker stops") from None
         if not answered.wait(self.plane.limits.password_check_s):
@@ -272,6 +369,7 @@ class Service:
         store = self.plane.store
         return {
             "version": __version__,
+            "cluster": "" if self.plane.broker.shared is None else self.plane.broker.shared.identity,
             "store": {"uuid": bytes(store.messages.store_uuid).hex(), "directory": store.directory},
             "flight": self.flight(),
             "calls": self.calls,
@@ -291,6 +389,7 @@ class Service:
             **self.pins.counts(),
             "calls": self.calls,
             "refused": self.refused,
+            "flight": self.flight(),
         }
 
     def queues(self, caller: Caller) -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -83,21 +83,11 @@ class MessageSet:
             return [0]
         found = self._slices.get(slices)
         if found is None:
-            found = [0, self.count] if slices == 1 else self._cut(slices)
+            found = [0, self.count] if slices == 1 else cut(self._sizes(), self.count, slices)
             if len(self._slices) >= 8:
                 self._slices.clear()
             self._slices[slices] = found
         return found
-
-    def _cut(self, slices: int) -> list[int]:
-        ends = list(accumulate(size + _ROW_WEIGHT for size in self._sizes()))
-        total = ends[-1]
-        bounds = [0]
-        for number in range(1, slices):
-            cut = bisect_left(ends, total * number / slices) + 1
-            # each slice has a row, and leaves one for each that follows
-            bounds.append(max(bounds[-1] + 1, min(cut, self.count - (slices - number))))
-        return [*bounds, self.count]
 
     def _sizes(self) -> Iterator[int]:
         for run in self.runs:
@@ -155,6 +145,18 @@ class MessageSet:
             came_us = known_us or (self.since_ms * 1000 if arrivals is None else arrivals.time_of(position))
             timed.append(INLINE.pack(length, header_size, came_us) + content[INLINE.size :])
         return timed
+
+
+def cut(sizes: Iterable[int], count: int, slices: int) -> list[int]:
+    """Row numbers at which slices of about equal bytes begin, and the end. Args: sizes: of `count` rows; slices: 2 to count."""
+    ends = list(accumulate(size + _ROW_WEIGHT for size in sizes))
+    total = ends[-1]
+    bounds = [0]
+    for number in range(1, slices):
+        place = bisect_left(ends, total * number / slices) + 1
+        # each slice has a row, and leaves one for each that follows
+        bounds.append(max(bounds[-1] + 1, min(place, count - (slices - number))))
+    return [*bounds, count]
 
 
 def rows_at_once(run: Any) -> int:

@@ -55,10 +55,18 @@ def refusal_of(error: PeerError) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a call is made: an authenticated user in a virtual host."""
+    """On whose behalf a call is made: an authenticated user in a virtual host.
+
+    user: what permissions are asked for, an OutsideUser perhaps; what outlives the call keeps `name`, which has no rights of its own.
+    """
 
     user: str
     vhost: str
+
+    @property
+    def name(self) -> str:
+        """The user's name as plain text."""
+        return str(self.user)
 
 
 class Plane:
@@ -207,19 +215,38 @@ class Plane:
         record = self.broker.users.get(caller.user)
         return record is not None and "administrator" in record.tags
 
-    def queue(self, vhost: str, name: str) -> Any:
-        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (exclusive to a connection), BAD_ARGUMENT (a stream)."""
+    def _queue(self, vhost: str, name: str) -> Any:
+        """Raises: Refused NOT_FOUND."""
         found = self.broker.vhosts.get(vhost)
         if found is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
         try:
-            queue = found.queue(name)
+            return found.queue(name)
         except PeerError as error:
             raise refusal_of(error) from None
+
+    def is_shared(self, vhost: str, name: object) -> bool:
+        """Whether that is the name of a shared queue of this node."""
+        found = self.broker.vhosts.get(vhost)
+        queue = found.queues.get(name) if found is not None and isinstance(name, str) else None
+        return queue is not None and bool(queue.policy.is_shared)
+
+    def shared_queue(self, vhost: str, name: str) -> Any:
+        """A shared queue. Raises: Refused NOT_FOUND, BAD_ARGUMENT."""
+        queue = self._queue(vhost, name)
+        if not queue.policy.is_shared:
+            text = f"queue '{name}' in vhost '{vhost}' is no shared queue: a subscription reads shared queues alone, or none"
+            raise Refused("BAD_ARGUMENT", text)
+        return queue
+
+    def queue(self, vhost: str, name: str) -> Any:
+        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (exclusive to a connection), BAD_ARGUMENT (a stream)."""
+        queue = self._queue(vhost, name)
         if queue.exclusive:
             raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
         if queue.policy.is_shared:
-            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a shared queue: Spark does not read it yet")
+            what = "a subscription reads shared queues alone, by their names, and nobody looks at them without taking"
+            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a shared queue: {what}")
         if queue.policy.is_stream:
             raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: it is read by offset (stream.open)")
         return queue

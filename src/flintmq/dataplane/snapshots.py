@@ -67,13 +67,13 @@ class Pins:
         """A new pin on all that the logs have. Raises: Refused (LIMIT)."""
         identity = uuid.uuid4().hex
         until_ns = self._plane.clock.monotonic_ns() + ttl_s * 1_000_000_000
-        pin = Pin(identity, caller.user, caller.vhost, kind, ttl_s, until_ns, dict.fromkeys(logs, 0))
+        pin = Pin(identity, caller.name, caller.vhost, kind, ttl_s, until_ns, dict.fromkeys(logs, 0))
         with self._lock:
             full = self._quota.full(caller.user, caller.vhost)
             if full and not self._drop_read(full, caller):
                 raise self._quota.refused(full, caller.user, caller.vhost)
             self._pins[identity] = pin
-            self._quota.enter(identity, caller.user, caller.vhost)
+            self._quota.enter(identity, caller.name, caller.vhost)
             self._count()
         return pin
 

@@ -232,7 +232,7 @@ class Stages:
                     identity=identity,
                     scope=name,
                     vhost=caller.vhost,
-                    user=caller.user,
+                    user=caller.name,
                     epoch=epoch,
                     batch=batch,
                     part=part,
@@ -243,7 +243,7 @@ class Stages:
                 stage.refuses = over_limit.action == FAIL
                 with self._lock:
                     self._stage_quota.check(caller.user, caller.vhost)
-                    self._stage_quota.enter(identity, caller.user, caller.vhost)
+                    self._stage_quota.enter(identity, caller.name, caller.vhost)
                     self._stages[identity] = stage
                 try:
                     plane.begin(stage.session, stage.xid)
@@ -264,7 +264,7 @@ class Stages:
             assert stage.router is not None
             before = (stage.counts.count, stage.counts.bytes)
             try:
-                block, all_routes, destinations = stage.router.place(payload, routes, stage.counts)
+                block, all_routes, destinations = stage.router.place(caller, payload, routes, stage.counts)
                 if stage.counts.failed == 0:  # else it won't be published: its messages are only counted
                     self._plane.coordinator.enqueue_block(stage.session, stage.xid, bytes(block), all_routes, destinations)
             except (Refused, PeerError, ValueError, StoreError) as error:
@@ -331,7 +331,7 @@ class Stages:
             if full := blocks.over_limit(self._plane, (stage.counts for stage in chosen if stage.refuses)):
                 raise Refused("OVER_LIMIT", f"batch {batch}: {full}. Nothing of it was published")
             others = [stage for stage in scope.stages.values() if stage.batch <= batch and stage not in chosen]
-            self._decide(scope, epoch, batch, chosen, others, caller.user)
+            self._decide(scope, epoch, batch, chosen, others, caller.name)
             return {"committed": batch, "already": False, "rolled_back": len(others)}
 
     def _decide(self, scope: Scope, epoch: int, batch: int, chosen: list[Stage], others: list[Stage], user: str) -> None:
@@ -467,7 +467,7 @@ class Stages:
                 full = quota.full(caller.user, caller.vhost)
                 if full and not self._forget_oldest(full, caller, kind):
                     raise quota.refused(full, caller.user, caller.vhost)
-                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms(), kind=kind))
+                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.name, used_ms=self._plane.now_ms(), kind=kind))
         self._check_owner(caller, scope)
         return scope
 

@@ -111,8 +111,8 @@ class Streams:
             elif known is None:
                 if full := self._quota.full(caller.user, caller.vhost):
                     self._drop_oldest(full, caller)
-                self._pins[identity] = _Pin(queue_id, caller.user, caller.vhost, sequence, until_ns)
-                self._quota.enter(identity, caller.user, caller.vhost)
+                self._pins[identity] = _Pin(queue_id, caller.name, caller.vhost, sequence, until_ns)
+                self._quota.enter(identity, caller.name, caller.vhost)
         stream.managed.set_pins(lambda: self._lowest(queue_id))
         return identity
 

@@ -178,7 +178,7 @@ class Subscriptions:
     def _open_new(self, caller: Caller, name: str, wanted: _Wanted, start: tuple[str, int]) -> dict[str, Any] | None:
         """None: somebody else was faster. Raises: Refused NOT_FOUND, FORBIDDEN, LIMIT, QUEUE_BUSY."""
         plane = self._plane
-        created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, [], plane.now_ms(), user=caller.user)
+        created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, [], plane.now_ms(), user=caller.name)
         for field, value in self._changed(caller, created, wanted).items():
             setattr(created, field, value)
         if not created.queues:
@@ -527,6 +527,16 @@ class Subscriptions:
         with self._lock:
             all_ = list(self._by_name.values())
         return {"subscriptions": len(all_), "prepared_sets": sum(one.prepared is not None for one in all_)}
+
+    def knows(self, vhost: str, name: object = None, sub_id: object = None) -> bool:
+        """Whether there is a subscription of that name, or with that id."""
+        with self._lock:
+            if isinstance(sub_id, str):
+                try:
+                    return uuid.UUID(sub_id) in self._by_id
+                except ValueError:
+                    return True  # it is refused here
+            return (vhost, name) in self._by_name
 
     # --- tables ---------------------------------------------------------------------------------------------------------
 

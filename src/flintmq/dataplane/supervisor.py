@@ -1,17 +1,23 @@
-"""The Flight service as a child process: started with its socket pairs, restarted when it dies, taken down with the broker.
+"""The Flight service as a child process: started when somebody needs it, restarted when it dies, taken down with the broker.
 
-in: the node's configuration, a Service that answers. out: the child, its port, its log lines on our standard error.
+in: the node's configuration, a Service that answers. out: the port, the child with its socket pairs, its log lines on our standard error.
 
 C1  The child has one end of each pair, the broker the other, and nobody else has either: when the broker is gone, however that came, the
     child reads the end of its first channel and exits.
 C2  Any channel that ends takes the whole child with it: a child with fewer channels would only be slower without anybody knowing.
 C3  A child that can't run costs the broker nothing but log lines: the start goes on without it, and it is tried again with back-off.
+C4  On demand (`--flight-start`) the first connection starts the child. One that was up and died is started again at once, one that never
+    came up by the next connection, after the back-off. There is one child at most, whatever connects.
+C5  The broker holds the port (flight_port.py). Where the child can't take that socket over, because LD_PRELOAD has no effect, it binds the
+    port itself, and starts at once.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,8 +26,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flintmq.config import Config
-from flintmq.dataplane.wire import Channel, ChannelClosed, WireError
+from flintmq.config import AT_ONCE, Config
+from flintmq.dataplane.flight_port import FlightPort
+from flintmq.dataplane.wire import EXIT_NOT_ADOPTED, Channel, ChannelClosed, WireError
 from flintmq.endpoint import endpoint
 from flintmq.errors import FlintError
 
@@ -30,6 +37,8 @@ log = logging.getLogger("flintmq.flight")
 MODULE = "flintmq.flight"
 # bytes of one log line of the child
 _LINE_MAX = 16_384
+# seconds between two looks at whether a port is free
+_LOOK_S = 0.05
 
 
 def flight_is_installed() -> bool:
@@ -37,22 +46,38 @@ def flight_is_installed() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-class Child:
-    """One life of the Flight service."""
+def adopting_library() -> str | None:
+    """Path of what lets gRPC serve a socket that listens already (flight/_adopt.c); None: it is not there, or its path has a character that
+    separates paths in LD_PRELOAD."""
+    spec = importlib.util.find_spec(f"{MODULE}._adopt")
+    path = None if spec is None else spec.origin
+    return None if path is None or re.search(r"[\s:]", path) else path
 
-    def __init__(self, command: Sequence[str], channels: int, config: Config) -> None:
-        pairs = [socket.socketpair() for _ in range(channels)]
+
+class Child:
+    """One life of the Flight service. Args: command: without descriptors; config; listener: descriptor of the socket that it takes over and
+    the library that it needs for that, None: it binds the port that the command names."""
+
+    def __init__(self, command: Sequence[str], config: Config, listener: tuple[int, str] | None) -> None:
+        pairs = [socket.socketpair() for _ in range(config.limits.dataplane_channels)]
         theirs = [pair[1] for pair in pairs]
         self.channels = [Channel(pair[0], config.limits) for pair in pairs]
         self._end_s, self._term_s = config.limits.flight_end_ms / 1000, config.limits.flight_term_ms / 1000
         descriptors = [one.fileno() for one in theirs]
+        words = [*command, "--channels", ",".join(map(str, descriptors))]
+        environment = dict(os.environ)
+        if listener is not None:
+            descriptors.append(listener[0])
+            words += ["--listener", str(listener[0])]
+            environment["LD_PRELOAD"] = f"{environment.get('LD_PRELOAD', '')} {listener[1]}".strip()
         try:
             self.process = subprocess.Popen(
-                [*command, "--channels", ",".join(map(str, descriptors))],
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=descriptors,
+                env=environment,
             )
         except BaseException:
             self.close()
@@ -79,31 +104,43 @@ class Child:
 
 class Supervisor:
     """See module. Args: config; store_dir: for the child; serve: answers the requests of a channel until it ends; command: of the child,
-    without its channels (tests)."""
+    without its descriptors (tests)."""
 
     def __init__(self, config: Config, store_dir: str, serve: Callable[[Channel], None], command: Sequence[str] | None = None) -> None:
         self._config = config
         self._store_dir = store_dir
         self._serve = serve
         self._command = command
+        # None: the child binds its port itself
+        self._library = adopting_library()
+        self._held = FlightPort(config)
+        self._at_once = self._library is None or config.flight_start == AT_ONCE
         self._port = config.flight_port or 0
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._listening: int | None = None
         self._attempts = 0
         self._pid: int | None = None
+        self._starting = False
+        self._was_up = False
         self._thread: threading.Thread | None = None
         self._serving: list[threading.Thread] = []
 
     # --- the node -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the child; returns at once."""
+        """Takes the port, then starts the child or waits until somebody needs it; returns at once."""
+        if self._library is None:
+            log.warning(
+                "the Flight service binds its port itself, and starts at once: %s._adopt can't be preloaded from where it is", MODULE
+            )
+        self._take_port()  # the thread says why when it can't, and tries again
         self._thread = threading.Thread(target=self._run, name="flintmq-flight", daemon=True)
         self._thread.start()
 
     def wait_ready(self, timeout_s: float, given_up: Callable[[], bool] = lambda: False) -> int | None:
-        """The child's port when it listens; None when the first try failed or took too long (it is tried on), or `given_up()`."""
+        """The service's port: on demand at once, else when the child listens. None when the first try failed or took too long (it is tried
+        on), or `given_up()`."""
         until = time.monotonic() + timeout_s
         with self._changed:
             while self._listening is None and self._attempts == 0 and not self._stopping.is_set() and not given_up():
@@ -117,17 +154,20 @@ class Supervisor:
 
     @property
     def port(self) -> int | None:
-        """Where the child listens now; None while it does not."""
+        """Where clients are served, or on demand wait for the child; None while neither is so."""
         return self._listening
 
     def status(self) -> dict[str, Any]:
-        """For the call `status`."""
-        return {"port": self._listening, "pid": self._pid, "failed_starts": self._attempts}
+        """For the call `status`, metrics and the diagnosis. state: up; starting; waiting, for the first connection; down."""
+        state = "up" if self._pid is not None else "starting" if self._starting else "down" if self._listening is None else "waiting"
+        return {"port": self._listening, "pid": self._pid, "failed_starts": self._attempts, "state": state}
 
     def stop(self) -> None:
         """Takes the child down; it is gone, and no call of it runs any more, when this returns. Again is no error."""
         limits = self._config.limits
         end_s = limits.flight_end_ms / 1000
+        if not self._stopping.is_set():
+            self._held.stop()
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -135,6 +175,9 @@ class Supervisor:
             self._thread.join(end_s + limits.flight_term_ms / 1000 + 5)
         for thread in self._serving:
             thread.join(end_s)
+        if self._thread is None or not self._thread.is_alive():
+            self._listens(None, None)
+            self._held.close()
 
     # --- the child's life -----------------------------------------------------------------------------------------------
 
@@ -142,30 +185,75 @@ class Supervisor:
         limits = self._config.limits
         pause_ms = limits.flight_restart_ms
         while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                code = self._live()
-                why = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-            except OSError as error:
-                why = f"could not be started: {error.strerror}"
-            except (FlintError, ValueError) as error:
-                why = f"could not be started: {error}"
-            finally:
-                self._listens(None, None)
+            began, when = time.monotonic(), "in"
+            # The service of a broker that was killed has the port for a moment longer.
+            while (why := self._take_port()) and time.monotonic() - began < limits.flight_port_ms / 1000:
+                if self._stopping.wait(_LOOK_S):
+                    return
+            if not why:
+                if not (self._at_once or self._was_up or self._held.wait()):
+                    return
+                began = time.monotonic()
+                why = self._one_life()
+                if not (self._at_once or self._was_up):
+                    when = "when somebody connects, but not within"
             if self._stopping.is_set():
                 return
             if time.monotonic() - began > limits.flight_well_s:
                 pause_ms = limits.flight_restart_ms
-            log.error("the Flight service %s; it is started again in %d ms", why, pause_ms)
+            log.error("the Flight service %s; it is started again %s %d ms", why, when, pause_ms)
             with self._changed:
                 self._attempts += 1
                 self._changed.notify_all()
             self._stopping.wait(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, limits.flight_restart_ms_max)
 
+    def _take_port(self) -> str:
+        """Listens, unless that is the child's affair. Returns: why that can't be, "" when it is so."""
+        if self._library is None:
+            return ""
+        try:
+            self._port = self._held.open()
+        except OSError as error:
+            self._listens(None, None)
+            where = endpoint(*self._held.address)
+            return (
+                f"can't listen on {where}: {error.strerror} (choose another --flight-port, 0 picks a free one, 'off' goes without;"
+                " or stop what uses it)"
+            )
+        if not self._at_once:
+            self._listens(self._port, None)
+        return ""
+
+    def _one_life(self) -> str:
+        """Of a child, from its start to its end. Returns: why it ended."""
+        self._was_up, self._starting = False, True
+        code = 0
+        try:
+            code = self._live()
+            why = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+        except OSError as error:
+            why = f"could not be started: {error.strerror}"
+        except (FlintError, ValueError, RuntimeError, MemoryError) as error:  # RuntimeError: no thread can be started
+            why = f"could not be started: {error}"
+        finally:
+            self._starting = False
+        if code == EXIT_NOT_ADOPTED and self._library is not None:
+            self._library, self._at_once = None, True
+            self._listens(None, None)
+            self._held.release()
+            return "can't take over the broker's listening socket, because LD_PRELOAD has no effect: it binds its port itself from now on"
+        lost = self._take_port()  # the child may have shut the listener down
+        if lost or self._at_once:
+            self._listens(None, None)
+        if not lost and self._library is not None and not self._was_up:
+            self._held.turn_away()  # those who wait for a child that never came up
+        return why
+
     def _live(self) -> int:
         """From start to end. Returns the exit code."""
-        child = Child(self._command_line(), self._config.limits.dataplane_channels, self._config)
+        listener = None if self._library is None else (self._held.fileno(), self._library)
+        child = Child(self._command_line(), self._config, listener)
         try:
             threading.Thread(target=self._copy_log, args=(child.process,), name="flintmq-flight-log", daemon=True).start()
             self._await_ready(child)
@@ -200,7 +288,10 @@ class Supervisor:
         port = head.get("port")
         if head.get("call") != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
             raise WireError(f"its first frame is not the one that says its port: {str(head)[:200]}")
+        if self._library is not None and port != self._port:
+            raise WireError(f"it listens at port {port}, not at {self._port}")
         self._port = port  # a later child takes the same one: clients know it
+        self._was_up, self._starting = True, False
         self._listens(port, child.process.pid)
         log.info("Arrow Flight on %s (process %d)", endpoint(self._config.host, port), child.process.pid)
 
@@ -222,7 +313,7 @@ class Supervisor:
     def _listens(self, port: int | None, pid: int | None) -> None:
         with self._changed:
             self._listening, self._pid = port, pid
-            if port is not None:
+            if pid is not None:
                 self._attempts = 0
             self._changed.notify_all()
 

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flintmq.dataplane.sets import MessageSet, shares
 from flintmq.dataplane.shared import FORMAT_SET, Caller, Plane, refusal_of
@@ -78,36 +78,43 @@ class Subscription:
         return self.planned is not None and self.planned[0] == seq and self.planned[1] < before
 
 
+class Named(Protocol):
+    """A subscription, on queues of whichever kind."""
+
+    name: str
+    committed: int
+
+
 def unknown(caller: Caller, name: str) -> Refused:
     """For a name that no subscription has."""
     return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
 
 
-def ahead(found: Subscription, seq: int) -> Refused:
+def ahead(found: Named, seq: int) -> Refused:
     """For a set that the subscription has not come to."""
     text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}, which was never prepared"
     return Refused("CHECKPOINT_AHEAD", f"{text}: the checkpoint belongs to another subscription, or the broker's store is older")
 
 
-def lost(found: Subscription, seq: int) -> Refused:
+def lost(found: Named, seq: int) -> Refused:
     """For a set that tasks of another checkpoint may have read."""
     text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
     return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
 
 
-def planned(found: Subscription, seq: int) -> Refused:
+def planned(found: Named, seq: int) -> Refused:
     """For an operator who gives back what tasks may have written."""
     text = f"set {seq} of subscription '{found.name}' was planned: Spark may have written it, and its messages would come twice"
     return Refused("MAY_DUPLICATE", f"{text}. Start its query once more, which commits what Spark has; or commit it; or say may_duplicate")
 
 
-def used(found: Subscription, active: bool) -> Refused:
+def used(found: Named, active: bool) -> Refused:
     """For a reader without a checkpoint, of a subscription that has served another one."""
     text = f"subscription '{found.name}' has committed {found.committed} batches for another checkpoint, and this one is new"
     return Refused("CHECKPOINT_NEW", f"{text}: its messages are gone from the queues{'; its query is running now' if active else ''}")
 
 
-def active(found: Subscription, heard_ms: int) -> Refused:
+def active(found: Named, heard_ms: int) -> Refused:
     """For a reader without a checkpoint, while another one works."""
     text = f"subscription '{found.name}' has a reader, which was heard of {heard_ms} ms ago"
     return Refused("READER_ACTIVE", f"{text}: stop it, or take another name")

@@ -13,12 +13,14 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flintmq.ports import POSITION_INDEX_BITS
 from flintmq.store.log.containers import HEADER_SIZE, MESSAGES, container_name, sequence_of
-from flintmq.store.log.inspect import BLOCK_HEADER, Block
 from flintmq.store.log.reader import block_at, blocks_in, record_in, records_in
+
+if TYPE_CHECKING:
+    from flintmq.store.log.inspect import Block
 
 # samples of one level of a queue; when there are more, every other one goes
 _SAMPLES_MAX = 1_024
@@ -74,6 +76,9 @@ class LogTimes:
         return self._directory / container_name(sequence)
 
     def _first_block(self, sequence: int) -> Block | None:
+        # loaded when somebody asks for a time: a start does not wait for it
+        from flintmq.store.log.inspect import BLOCK_HEADER, Block
+
         try:
             descriptor = os.open(self._path(sequence), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -96,6 +101,8 @@ class LogTimes:
 
 
 def _blocks(data: bytes, start: int) -> list[Block]:
+    from flintmq.store.log.inspect import Block
+
     return [Block(*block) for block in blocks_in(data, start, MESSAGES)]
 
 

@@ -26,6 +26,8 @@ from flintmq.errors import FlintError
 _LENGTHS = struct.Struct("<IQ")
 # buffers that one sendmsg takes (IOV_MAX of Linux is 1,024)
 _BUFFERS = 512
+# exit code of a service that can't take over the listening socket it was given (EX_PROTOCOL): the broker starts it without one
+EXIT_NOT_ADOPTED = 76
 
 Buffer = bytes | bytearray | memoryview
 Payload = Buffer | Sequence[Buffer]

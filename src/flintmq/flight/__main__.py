@@ -1,9 +1,10 @@
 """The child process: takes over the broker's socket pairs, listens, says its port on the first of them, and ends with it.
 
-`python -m flintmq.flight --channels FD,FD,... --host H --port P --store-dir DIR [--tls-cert F --tls-key F] --log-level L`
+`python -m flintmq.flight --channels FD,FD,... --host H --port P [--listener FD] --store-dir DIR [--tls-cert F --tls-key F] --log-level L`
 
-in: descriptors of connected sockets (inherited). out: one frame {"call": "ready", "port": N} on the first channel; exit code 0 when the
-broker closed it or on SIGTERM, 69 when it can't listen, 78 for wrong files. Logs go to stderr.
+in: descriptors of connected sockets (inherited), and of a socket that listens already. out: one frame {"call": "ready", "port": N} on the
+first channel; exit code 0 when the broker closed it or on SIGTERM, 69 when it can't listen, 76 when it can't take the listening socket
+over (`listener`), 78 for wrong files. Logs go to stderr.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from flintmq.allocator import limit_kept
 from flintmq.config import Limits
-from flintmq.dataplane.wire import Channel
+from flintmq.dataplane.wire import EXIT_NOT_ADOPTED, Channel
 from flintmq.endpoint import endpoint
+from flintmq.flight.listener import adopt
 from flintmq.loglines import LineFormatter
 
 EXIT_UNAVAILABLE = 69
@@ -38,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--channels", required=True, help="descriptors of connected sockets, separated by commas")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--listener", type=int, help="descriptor of a socket that listens already, in place of host and port")
     parser.add_argument("--store-dir", required=True)
     parser.add_argument("--tls-cert")
     parser.add_argument("--tls-key")
@@ -59,6 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         log.error("--channels %s: %s", options.channels, error)
         return EXIT_CONFIG
+    if options.listener is not None:
+        try:
+            address = adopt(options.listener)
+        except OSError as error:
+            log.error("--listener %d: %s", options.listener, error)
+            return EXIT_CONFIG
+        if address is None:
+            return EXIT_NOT_ADOPTED
+        options.host, options.port = address
     try:
         return serve(options, channels, limits)
     except ImportError as error:

@@ -44,7 +44,7 @@ ACTIONS: dict[str, str] = {
 }
 
 # What the service itself writes into the head of a request: a client's argument of such a name would speak for somebody else.
-RESERVED = frozenset({"call", "user", "vhost"})
+RESERVED = frozenset({"call", "user", "vhost", "outside"})
 
 
 def read_object(body: bytes, what: str, limit: int) -> dict[str, Any]:

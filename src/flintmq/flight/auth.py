@@ -1,13 +1,19 @@
-"""Who calls: Basic credentials (checked by the broker, which knows the users) or the Bearer token of a Flight handshake.
+"""Who calls: Basic credentials, a token of OAuth 2 (Bearer, or the password of Basic), or the Bearer token of a Flight handshake. The
+broker checks all of them.
 
-in: headers of a call. out: an Identity that the call's handler asks for, or UNAUTHENTICATED before any handler runs.
+in: headers of a call, then the address of its peer. out: a Caller, or UNAUTHENTICATED before a handler does anything.
 
-A1  A password is held while its check runs and never after: what is remembered is a MAC under a key that exists only in this process,
+A1  A password is held until its check is over and never after: what is remembered is a MAC under a key that exists only in this process,
     for `flight_auth_cache_ms`, and only of answers that were yes.
 A2  All refusals say the same: not which part was wrong, nor whether the user exists.
-A3  Checks are slow (argon2): at most two run at once and few wait, so strangers can't keep channels or places from those who are known.
+A3  Checks are slow (argon2): at most two run at once and few wait, of one address a part of them, so strangers can't keep channels or
+    places from those who are known. The broker counts what was wrong by address: gRPC tells that to a handler, so a password that is not
+    known is checked when the handler asks who calls. A handshake has no handler, and what the one of get_schema raises reaches the caller
+    as a Python trace (pyarrow): both are checked before, and are one source.
 A4  Tokens are made and read by the broker: nothing in this process, which reads what clients send, could make one. A token grants
     nothing: permissions are the broker's, asked at each call.
+A5  Who was let in by a token of OAuth 2 or a directory is known here by the handle that the broker gave (`outside`): what such a user may
+    stays in the broker, and a login that the broker does not take any more is forgotten at once.
 """
 
 from __future__ import annotations
@@ -19,13 +25,16 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from pyarrow import flight
 
+from flintmq.access.token_user import is_token
 from flintmq.config import Limits
 from flintmq.flight.errors import BAD_ARGUMENT, BUSY, FORBIDDEN, UNAUTHENTICATED, PlaneError, to_flight
 from flintmq.flight.headers import VHOST_HEADER
@@ -36,16 +45,25 @@ log = logging.getLogger("flintmq.flight")
 # name of the middleware
 KEY = "flintmq"
 MAC_BYTES = 32
+# characters of the address of a peer
+SOURCE_MAX = 255
 REFUSED = "login was refused: user or password is wrong, or the token is too old"
+# the source of calls that are checked before a handler runs: their peers have no address there
+HANDSHAKES = "flight handshakes"
+WITHOUT_ADDRESS = (flight.FlightMethod.HANDSHAKE, flight.FlightMethod.GET_SCHEMA)
+# part of the logins in line that one source may be
+SOURCE_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A verified user. loopback_only: may call from this machine only (RabbitMQ's loopback_users); token: the broker's, for a handshake."""
+    """A verified user. loopback_only: may call from this machine only (RabbitMQ's loopback_users); token: the broker's, for a handshake;
+    outside: the broker's handle, when a token or a directory named the user (A5)."""
 
     user: str
     loopback_only: bool
     token: str | None = field(default=None, compare=False, repr=False)
+    outside: str = field(default="", repr=False)
 
 
 class Vault:
@@ -85,15 +103,21 @@ class Vault:
                 self._known.clear()
             self._known[mac] = (identity, self._clock() + self._keep_s)
 
+    def forget(self, outside: str) -> None:
+        """The login of this handle is over. O(what is remembered), once for each login that ends."""
+        with self._lock:
+            for mac in [mac for mac, (identity, _) in self._known.items() if outside and identity.outside == outside]:
+                del self._known[mac]
+
     def _mac(self, content: bytes, use: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._key, digest_size=MAC_BYTES, person=use).digest()
 
 
 class Session(flight.ServerMiddleware):  # type: ignore[misc]
-    """One call. Attributes: identity, vhost."""
+    """One call. Args: identity: who calls, or how to find out for a peer's address; token: for the answer."""
 
-    def __init__(self, identity: Identity, vhost: str, token: str | None, done: Callable[[], None]) -> None:
-        self.identity = identity
+    def __init__(self, identity: Identity | Callable[[str], Identity], vhost: str, token: str | None, done: Callable[[], None]) -> None:
+        self._identity = identity
         self.vhost = vhost
         self._token = token
         self._done = done
@@ -105,10 +129,14 @@ class Session(flight.ServerMiddleware):  # type: ignore[misc]
         self._done()
 
     def caller(self, peer: str) -> Caller:
-        """Who the broker is told. Args: peer: of gRPC's context, `ipv4:127.0.0.1:50000`. Raises: PlaneError FORBIDDEN."""
-        if self.identity.loopback_only and not from_this_machine(peer):
-            raise PlaneError(FORBIDDEN, f"user '{self.identity.user}' can only connect via localhost")
-        return Caller(self.identity.user, self.vhost)
+        """Who the broker is told. Args: peer: of gRPC's context, `ipv4:127.0.0.1:50000`. Raises: PlaneError UNAUTHENTICATED, BUSY,
+        FORBIDDEN."""
+        if not isinstance(self._identity, Identity):
+            self._identity = self._identity(address_of(peer))
+        identity = self._identity
+        if identity.loopback_only and not from_this_machine(peer):
+            raise PlaneError(FORBIDDEN, f"user '{identity.user}' can only connect via localhost")
+        return Caller(identity.user, self.vhost, identity.outside)
 
 
 class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -118,10 +146,11 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._link = link
         self._limits = limits
         self._vault = vault or Vault(limits)
+        link.on_over = self._vault.forget
         self._checks = threading.BoundedSemaphore(min(limits.password_checks_max, max(1, link.size - 1)))
         self._lock = threading.Lock()
         self._running = 0
-        self._in_line = 0
+        self._in_line: Counter[str] = Counter()  # source -> logins that wait
 
     @property
     def running(self) -> int:
@@ -132,10 +161,13 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         try:
             self._enter()
             try:
-                identity, basic = self._identify(headers)
+                found, basic = self._identify(headers)
+                token = None
+                if info.method in WITHOUT_ADDRESS:
+                    identity = found if isinstance(found, Identity) else found(HANDSHAKES)
+                    found, token = identity, identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
                 vhost = _one(headers, VHOST_HEADER, self._limits.flight_header_max) or "/"
-                token = identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
-                return Session(identity, unquote(vhost), token, self._leave)
+                return Session(found, unquote(vhost), token, self._leave)
             except BaseException:
                 self._leave()
                 raise
@@ -154,17 +186,24 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         with self._lock:
             self._running -= 1
 
-    def _identify(self, headers: Mapping[str, list[Any]]) -> tuple[Identity, bool]:
-        """The caller, and whether it gave a password."""
+    def _identify(self, headers: Mapping[str, list[Any]]) -> tuple[Identity | Callable[[str], Identity], bool]:
+        """The caller; of a password or token that is not known, the check of it, which wants to be told where it comes from. And whether it
+        gave a password."""
         header = _one(headers, "authorization", self._limits.flight_header_max)
         scheme, _, value = header.partition(" ")
         if scheme.lower() == "bearer":
-            return self._holder(value.strip()), False
+            token = value.strip()
+            if not is_token(token):
+                return self._holder(token), False
+            mac = self._vault.mac("", token)
+            return self._vault.find(mac) or partial(self._ask, mac, "", token), False
         if scheme.lower() != "basic":
-            raise PlaneError(UNAUTHENTICATED, "user and password are missing (authorization: Basic, or Bearer of a handshake)")
+            raise PlaneError(
+                UNAUTHENTICATED, "user and password are missing (authorization: Basic; or Bearer, of a handshake or of OAuth 2)"
+            )
         user, password = _basic(value.strip())
         mac = self._vault.mac(user, password)
-        return self._vault.find(mac) or self._ask(mac, user, password), True
+        return self._vault.find(mac) or partial(self._ask, mac, user, password), True
 
     def _holder(self, token: str) -> Identity:
         """Whose token it is, says the broker (A4), which is asked again when `flight_auth_cache_ms` are over."""
@@ -178,20 +217,23 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             if error.code not in (UNAUTHENTICATED, FORBIDDEN, BAD_ARGUMENT):
                 raise
             raise PlaneError(UNAUTHENTICATED, REFUSED) from None
-        identity = Identity(str(answer["user"]), bool(answer.get("loopback_only", True)))
+        identity = _identity(answer)
         self._vault.remember(mac, identity)
         return identity
 
-    def _ask(self, mac: bytes, user: str, password: str) -> Identity:
+    def _ask(self, mac: bytes, user: str, password: str, source: str) -> Identity:
+        most = self._limits.flight_waiting_max
         with self._lock:
-            if self._in_line >= self._limits.flight_waiting_max:
+            if self._in_line.total() >= most or self._in_line[source] >= max(1, most // SOURCE_PART):
                 raise PlaneError(BUSY, "too many logins at once")
-            self._in_line += 1
+            self._in_line[source] += 1
         try:
             admitted = self._checks.acquire(timeout=self._limits.flight_wait_ms / 1000)
         finally:
             with self._lock:
-                self._in_line -= 1
+                self._in_line[source] -= 1
+                if not self._in_line[source]:
+                    del self._in_line[source]
         if not admitted:
             raise PlaneError(BUSY, "too many logins at once")
         try:
@@ -199,14 +241,13 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             if known is not None:
                 return known
             try:
-                answer, _ = self._link.call("auth", None, {"user": user, "password": password})
+                answer, _ = self._link.call("auth", None, {"user": user, "password": password, "source": source})
             except PlaneError as error:
                 if error.code not in (UNAUTHENTICATED, FORBIDDEN, BAD_ARGUMENT):
                     raise
-                log.warning("login refused for user %r", user)
+                log.debug("login refused for user %.80r at %s", user, source)  # the broker's audit has a line, bounded by user
                 raise PlaneError(UNAUTHENTICATED, REFUSED) from None
-            token = answer.get("token")
-            identity = Identity(user, bool(answer.get("loopback_only", True)), token if isinstance(token, str) else None)
+            identity = _identity(answer)
         finally:
             self._checks.release()
         self._vault.remember(mac, identity)
@@ -221,6 +262,25 @@ class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
 
     def is_valid(self, token: Any) -> bytes:
         return b""
+
+
+def _identity(answer: Mapping[str, Any]) -> Identity:
+    """Whom the broker let in: its name may be another one than the client said, a token's or the directory's spelling."""
+    token, outside = answer.get("token"), answer.get("outside")
+    return Identity(
+        str(answer["user"]),
+        bool(answer.get("loopback_only", True)),
+        token if isinstance(token, str) else None,
+        outside if isinstance(outside, str) else "",
+    )
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer; all of the name where there is none."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer[:SOURCE_MAX]
+    return address.rpartition(":")[0].strip("[]")[:SOURCE_MAX]
 
 
 def from_this_machine(peer: str) -> bool:

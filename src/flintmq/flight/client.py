@@ -8,7 +8,8 @@ C3  `put` is never repeated: what arrived of it is not known. The caller gives t
 C4  pyarrow and gRPC are imported by the first call: a process may fork before, and must not afterwards.
 C5  A password appears in no text that this module makes.
 C6  Several addresses are those of one broker, tried in turn: the store of the first one that answers is the only one that is talked to,
-    so a call never goes on at a broker that knows nothing of the calls before it.
+    so a call never goes on at a broker that knows nothing of the calls before it. With `cluster` they are nodes of one engine of shared
+    queues, which knows of all calls about those.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class DataPlane:
     Args: where: `grpc://HOST:PORT` and so on (see locations_of), or a host with `port`; user, password, vhost: as in AMQP;
     tls_ca: authorities to trust, PEM, as bytes or as the path of a file; given, it turns TLS on; timeout_s: seconds a call may take,
     tries and pauses included (waiting for messages comes on top); store: with several addresses, the UUID of the store that is meant,
-    by default that of the first broker that answers. Attributes: store: the same, once it is known; empty with one address.
+    by default that of the first broker that answers; cluster: the addresses are nodes with shared queues on one engine, and `store` says
+    which engine is meant. Attributes: store: the same, once it is known; empty with one address.
     Raises: ValueError, OSError for wrong arguments.
     """
 
@@ -115,12 +117,14 @@ class DataPlane:
         tls_ca: bytes | str | Path | None = None,
         timeout_s: float = 30.0,
         store: str = "",
+        cluster: bool = False,
     ) -> None:
         if port is not None and "://" not in where:
             where = f"grpc://{f'[{where}]' if ':' in where else where}:{port}"
         self._locations, url_user, url_password, url_vhost = locations_of(where, tls=bool(tls_ca))
         self.location = ",".join(self._locations)
         self.store = store
+        self._cluster = cluster
         self.user = user or url_user or "guest"
         self.vhost = vhost or url_vhost or "/"
         self.timeout_s = timeout_s
@@ -432,15 +436,20 @@ class DataPlane:
         from pyarrow import flight
 
         (answer,) = client.do_action(flight.Action("status", b"{}"), flight.FlightCallOptions(timeout=left_s, headers=self._headers))
-        store = str(_field(_field(json.loads(answer.body.to_pybytes()), "store"), "uuid"))
+        told = json.loads(answer.body.to_pybytes())
+        store = str(_field(told, "cluster") if self._cluster else _field(_field(told, "store"), "uuid"))
+        if not store:
+            raise ConnectionError(
+                "one of these addresses leads to a broker that has heard of no engine of shared queues, and is passed over"
+            )
         with self._lock:
             self.store = self.store or store
             if store == self.store:
                 self._checked = client
                 return
         raise ConnectionError(
-            f"one of these addresses leads to a broker with another store ({store}, not {self.store}), which knows nothing of this one's "
-            "messages, and is passed over"
+            f"one of these addresses leads to a broker with another {'engine' if self._cluster else 'store'} ({store}, not {self.store}), "
+            "which knows nothing of this one's messages, and is passed over"
         )
 
     def _pause(self, error: PlaneError, patience: Patience) -> None:

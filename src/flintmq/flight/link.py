@@ -17,17 +17,21 @@ from typing import Any
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel, ChannelClosed, Refused, WireError
-from flintmq.flight.errors import BAD_ARGUMENT, BUSY, UNAVAILABLE, PlaneError
+from flintmq.flight.errors import BAD_ARGUMENT, BUSY, UNAUTHENTICATED, UNAVAILABLE, PlaneError
 
 log = logging.getLogger("flintmq.flight")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a call is made for: the broker checks the permissions of `user` in `vhost`."""
+    """Who a call is made for: the broker checks the permissions of `user` in `vhost`.
+
+    outside: the broker's handle of a user whom a token or a directory named; "": a user of the broker.
+    """
 
     user: str
     vhost: str
+    outside: str = ""
 
 
 class Link:
@@ -39,6 +43,8 @@ class Link:
         self.size = self._alive
         self._limits = limits
         self._on_lost = on_lost
+        # is told the handle of a login that the broker does not take any more
+        self.on_over: Callable[[str], None] = lambda outside: None
         self._changed = threading.Condition()
         self._waiting = 0
 
@@ -53,11 +59,15 @@ class Link:
         head["call"] = name
         if caller is not None:
             head["user"], head["vhost"] = caller.user, caller.vhost
+            if caller.outside:
+                head["outside"] = caller.outside
         channel = self._take()
         try:
             answer: tuple[Any, Any] = channel.call(head, payload)
         except Refused as refused:
             self._give_back(channel)
+            if refused.code == UNAUTHENTICATED and caller is not None:
+                self.on_over(caller.outside)
             raise PlaneError(refused.code, refused.text) from None
         except (ValueError, TypeError) as error:
             # It does not fit a frame: nothing was sent.

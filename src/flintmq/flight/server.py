@@ -85,14 +85,17 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
     # --- control calls --------------------------------------------------------------------------------------------------
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        return list(ACTIONS.items())
+        with Guard("list_actions"):
+            _caller(context)
+            return list(ACTIONS.items())
+        raise AssertionError  # Guard never swallows
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with Guard("do_action"):
+            caller = _caller(context)
             name = str(action.type)
             if name not in ACTIONS:
                 raise PlaneError(NOT_FOUND, f"there is no action '{name[:64]}'")
-            caller = _caller(context)
             arguments = read_object(action.body.to_pybytes(), f"the argument of {name}", self._limits.flight_action_bytes_max)
             if name == "sub.acquire":
                 answer = self._acquire(caller, arguments, context.is_cancelled)
@@ -127,15 +130,17 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Guard("do_get"):
+            caller = _caller(context)
             asked = self._plane.ticket(ticket.ticket)
-            batches = self._plane.read(_caller(context), asked)
+            batches = self._plane.read(caller, asked)
             return flight.GeneratorStream(asked.schema, _guarded(batches, self._uses))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with Guard("do_put"), self._uses:
+            caller = _caller(context)
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
-            told = self._plane.put(_caller(context), descriptor.command, (chunk.data for chunk in reader))
+            told = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
             writer.write(pa.py_buffer(told))
 
     # --- for clients that know Flight and not FlintMQ ---------------------------------------------------------------------
@@ -165,10 +170,14 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, criteria: Any) -> Iterator[Any]:
         """None are listed: queues are found by name, over AMQP or the management interface."""
+        with Guard("list_flights"):
+            _caller(context)
         return iter(())
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        raise to_flight(PlaneError(NOT_FOUND, "there is no do_exchange here"))
+        with Guard("do_exchange"):
+            _caller(context)
+            raise PlaneError(NOT_FOUND, "there is no do_exchange here")
 
 
 class Guard:

@@ -1,7 +1,7 @@
 """Engines by their URLs.
 
-in: `sqlite:PATH` or `etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT` (`etcds://`: with TLS), or `file:PATH` of a file with such a URL. out: an
-engine, or the reason why there is none. No text of an error has the password.
+in: `sqlite:PATH`, `etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT` (`etcds://`: with TLS) or `fdb:PATH` of a cluster file, or `file:PATH` of a
+file with such a URL. out: an engine, or the reason why there is none. No text of an error has the password.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _FILE_BYTES_MAX = 4_096
 
 
 def engine_url(named: str) -> str:
-    """The URL itself, or the one in the file that it names. Raises: ValueError: no engine has such a URL; the file can't be read."""
+    """The URL itself, or the one in the file that it names.
+
+    Raises: ValueError: no engine has such a URL; the file can't be read; what the engine needs is not installed.
+    """
     url = named
     if named.startswith("file:"):
         try:
@@ -27,10 +30,14 @@ def engine_url(named: str) -> str:
         except OSError as error:
             raise ValueError(f"{named}: {error.strerror}") from error
     scheme, _, rest = url.partition(":")
-    if not (scheme == "sqlite" and rest) and not (scheme in ("etcd", "etcds") and _members(rest) and _is_login(rest)):
+    if not (scheme in ("sqlite", "fdb") and rest) and not (scheme in ("etcd", "etcds") and _members(rest) and _is_login(rest)):
         shown = named if named != url or "@" not in url else f"{scheme}://...@{url.rpartition('@')[2]}"
-        raise ValueError(f"{shown!r} is no engine: sqlite:PATH or etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]")
-    if scheme != "sqlite":
+        raise ValueError(f"{shown!r} is no engine: sqlite:PATH, fdb:PATH or etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]")
+    if scheme == "fdb":
+        from flintmq.kv.fdb_engine import load_binding
+
+        load_binding()
+    elif scheme != "sqlite":
         import flintmq.kv.etcd_engine  # noqa: F401  # an HTTP client: when the broker starts, and only then
     return url
 
@@ -69,6 +76,10 @@ def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:
         except OSError as error:
             raise Unavailable(f"{path.parent} can't be made: {error.strerror}") from error
         return SqliteEngine(path, limits)
+    if scheme == "fdb":
+        from flintmq.kv.fdb_engine import FdbEngine, load_binding
+
+        return FdbEngine(load_binding(), Path(rest), limits)
     from flintmq.kv.etcd_engine import EtcdEngine
 
     protocol = "https" if scheme == "etcds" else "http"

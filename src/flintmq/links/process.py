@@ -14,10 +14,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-from flintmq.config import Config
+from flintmq.config import Config, Limits
 from flintmq.moves.control import Decoder, encode
 
 log = logging.getLogger("flintmq.links")
@@ -50,7 +49,7 @@ class Process:
         finally:
             theirs.close()
         ours.settimeout(SEND_S)
-        limits = {name: value for name, value in asdict(config.limits).items() if name.startswith("shovel_")}
+        limits = {name: getattr(config.limits, name) for name in Limits.names() if name.startswith("shovel_")}
         self.send({"op": "limits", "limits": limits})
 
     @property

@@ -245,21 +245,21 @@ class Loop:
         if entry.socket.dead:
             return
         entry.socket.dead = True
-        if entry.socket.connection != NULL:
-            run_queue_forget(address(self.run_queue), entry.socket.connection)
+        self.unschedule(entry)
         lists_forget(self.io.lists, address(entry.socket))
         if entry.socket.paused & PAUSED_TURN:
             turns_forget(address(self.io.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), address(entry.socket))
         if self.current == address(entry.socket):
             self.current = NULL
         self.sockets.pop(entry.socket.fd, None)
+        if entry.socket.kind == KIND_LISTENER:
+            self.listeners.remove(entry)  # its descriptor is somebody else's soon
         entry.close()
         self.graves.append(entry)
         if self.accept_paused:
             self.accept(True)  # a descriptor is free
         if entry.connection is not None:
-            # Handler and connection name each other: without this they would wait for the cycle collector.
-            entry.connection.handler = None
+            entry.connection.handler = None  # they name each other: they would wait for the cycle collector
 
     def unschedule(self, entry: Socket) -> None:
         """No consumer of the connection is left: it has no turn to come, and its memory may go. O(connections that wait for a turn)."""

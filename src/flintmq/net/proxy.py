@@ -40,12 +40,12 @@ class ProxyError(OSError):
     """What came is no header of this protocol."""
 
 
-def networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Addresses and networks of an operator. Raises: OperatorError (78)."""
+def networks(texts: Sequence[str], option: str = "--proxy-from") -> tuple[Network, ...]:
+    """Addresses and networks of an operator. Args: option: that they are of, for the error. Raises: OperatorError (78)."""
     try:
         return tuple(ipaddress.ip_network(text) for text in texts)
     except ValueError as error:
-        raise OperatorError(f"--proxy-from: {error}") from error
+        raise OperatorError(f"{option}: {error}") from error
 
 
 def is_trusted(host: str, trusted: Sequence[Network]) -> bool:

@@ -6,12 +6,12 @@
 #        n-8  u64  id ^ TAIL_MASK, in bodies of 24 bytes and more
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-cdef struct stream_t:         # messages of one (producer, key) that came out of one queue
+cdef struct lane_t:         # messages of one (producer, key) that came out of one queue
     uint64_t *seen            # bit per sequence number
     uint32_t words
 
 cdef struct queue_t:
-    stream_t *streams         # index: producer * keys per queue + key / queues
+    lane_t *lanes         # index: producer * keys per queue + key / queues
     uint64_t distinct         # messages seen at least once
 
 cdef struct check_t:
@@ -30,7 +30,7 @@ cdef struct check_t:
 cdef uint64_t tail_of(uint64_t identity) noexcept nogil
 cdef bint check_start(check_t *check, uint32_t queues, uint32_t producers, uint32_t keys, bint fans_out) noexcept nogil
 cdef void check_end(check_t *check) noexcept nogil
-# Per stream the sequence that is due next on one consumer (free() it); NULL without memory.
+# Per lane the sequence that is due next on one consumer (free() it); NULL without memory.
 cdef uint32_t *check_consumer(check_t *check, uint32_t queue) noexcept nogil
 # False: out of memory. `tail` is the last 8 bytes of the body, `size` its length.
 cdef bint check_message(check_t *check, uint32_t queue, uint32_t *highest, uint64_t size, uint64_t identity, uint64_t tail, bint redelivered) noexcept nogil

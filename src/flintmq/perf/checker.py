@@ -32,42 +32,42 @@ def check_start(check: pointer[check_t], queues: uint32_t, producers: uint32_t, 
 
 def check_end(check: pointer[check_t]) -> void:
     index: uint32_t
-    stream: uint32_t
+    lane: uint32_t
     if check.queues == NULL:
         return
     for index in range(check.queue_count):
-        if check.queues[index].streams != NULL:
-            for stream in range(check.producer_count * check.keys_per_queue):
-                free(check.queues[index].streams[stream].seen)
-            free(check.queues[index].streams)
+        if check.queues[index].lanes != NULL:
+            for lane in range(check.producer_count * check.keys_per_queue):
+                free(check.queues[index].lanes[lane].seen)
+            free(check.queues[index].lanes)
     free(check.queues)
     check.queues = NULL
 
 
 def check_consumer(check: pointer[check_t], queue: uint32_t) -> pointer[uint32_t]:
-    streams: size_t = check.producer_count * check.keys_per_queue
-    if check.queues[queue].streams == NULL:
-        check.queues[queue].streams = cast(pointer[stream_t], calloc(streams, sizeof(stream_t)))
-        if check.queues[queue].streams == NULL:
+    lanes: size_t = check.producer_count * check.keys_per_queue
+    if check.queues[queue].lanes == NULL:
+        check.queues[queue].lanes = cast(pointer[lane_t], calloc(lanes, sizeof(lane_t)))
+        if check.queues[queue].lanes == NULL:
             return NULL
-    return cast(pointer[uint32_t], calloc(streams, 4))
+    return cast(pointer[uint32_t], calloc(lanes, 4))
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _grow(stream: pointer[stream_t], word: uint32_t) -> bint:
+def _grow(lane: pointer[lane_t], word: uint32_t) -> bint:
     """Makes room for bit word `word`; False without memory."""
     seen: pointer[uint64_t]
-    words: uint32_t = stream.words * 2 if stream.words else 4
+    words: uint32_t = lane.words * 2 if lane.words else 4
     while words <= word:
         words *= 2
-    seen = cast(pointer[uint64_t], realloc(stream.seen, cast(size_t, words) * 8))
+    seen = cast(pointer[uint64_t], realloc(lane.seen, cast(size_t, words) * 8))
     if seen == NULL:
         return False
-    memset(seen + stream.words, 0, cast(size_t, words - stream.words) * 8)
-    stream.seen = seen
-    stream.words = words
+    memset(seen + lane.words, 0, cast(size_t, words - lane.words) * 8)
+    lane.seen = seen
+    lane.words = words
     return True
 
 
@@ -86,7 +86,7 @@ def check_message(
     word: uint32_t = sequence >> 6
     bit: uint64_t = cast(uint64_t, 1) << (sequence & 63)
     index: uint64_t
-    stream: pointer[stream_t]
+    lane: pointer[lane_t]
     if redelivered:
         check.redelivered += 1
     if size < 16 or producer >= check.producer_count or key >= check.key_count or (size >= 24 and tail != identity ^ TAIL_MASK):
@@ -96,15 +96,15 @@ def check_message(
         check.misrouted += 1
         return True
     index = producer * check.keys_per_queue + (0 if check.fans_out else key // check.queue_count)
-    stream = address(check.queues[queue].streams[index])
-    if word >= stream.words and not _grow(stream, word):
+    lane = address(check.queues[queue].lanes[index])
+    if word >= lane.words and not _grow(lane, word):
         return False
-    if stream.seen[word] & bit:
+    if lane.seen[word] & bit:
         # A repetition that the broker announces is what AMQP allows.
         if not redelivered:
             check.duplicates += 1
         return True
-    stream.seen[word] |= bit
+    lane.seen[word] |= bit
     check.queues[queue].distinct += 1
     if sequence < highest[index]:
         if not redelivered:

@@ -56,8 +56,8 @@ from cython.cimports.flintmq.pulls.types import (
     LEASE_DELAYED,
     LEASE_FREE,
     LEASE_HELD,
+    LEASE_NONE,
     PLACE_BITS,
-    PLACE_NONE,
     answers_t,
     lease_t,
     lease_table_t,
@@ -592,7 +592,7 @@ def leases_init(table: pointer[lease_table_t]) -> void:
     table.heap = NULL
     table.capacity = 0
     table.count = 0
-    table.free = PLACE_NONE
+    table.free = LEASE_NONE
     table.serial = 0
 
 
@@ -675,7 +675,7 @@ def leases_add(
 ) -> uint64_t:
     lease: pointer[lease_t]
     place: uint32_t
-    if table.free == PLACE_NONE and not _grow(table):
+    if table.free == LEASE_NONE and not _grow(table):
         return 0
     place = table.free
     lease = address(table.items[place])

@@ -16,6 +16,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -66,6 +67,8 @@ class PullService:
         self._pull_groups: dict[tuple[int, str], PullGroup] = {}
         self._by_key: dict[str, PullGroup] = {}
         self._closing: list[PullGroup] = []
+        self._of_users: Counter[str] = Counter()  # pull groups by the user whose pull made them
+        self._makers: dict[PullGroup, str] = {}
         self._serial = 0
         self._run = secrets.token_hex(4)
         self.stopping = False
@@ -90,12 +93,13 @@ class PullService:
         visibility_ms: int,
         hold_ms: int,
         start: StreamStart | None = None,
+        user: str = "",
     ) -> Pull:
         """Asks `queue` for messages; the Pull comes out of `answers` when it is answered: messages, nothing within the hold, or why not.
 
         Args: group: up to 255 bytes; context: kept in the Pull; most: messages; bytes_max: of bodies, the message that reaches it is still
         given; visibility_ms: how long the leases are good; hold_ms: how long to wait for the first message, 0: not at all.
-        start: where a group of a stream that has no place yet begins.
+        start: where a group of a stream that has no place yet begins; user: who asks.
         Raises: PullRefused.
         """
         self._check(group, most, bytes_max, visibility_ms, hold_ms)
@@ -103,7 +107,7 @@ class PullService:
         if vhost is not None:
             vhost.touch(queue)
         with self._lock:
-            pull_group = self._pull_group(queue, group, start)
+            pull_group = self._pull_group(queue, group, start, user)
             pull = pull_group.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)
         if pull is None:
             if queue.deleted or self.stopping:
@@ -138,7 +142,7 @@ class PullService:
                 self.refused_invalid += 1
                 raise PullRefused(INVALID, f"{name}: {value} is not between {low} and {high}")
 
-    def _pull_group(self, queue: Any, group: str, start: StreamStart | None) -> PullGroup:
+    def _pull_group(self, queue: Any, group: str, start: StreamStart | None, user: str) -> PullGroup:
         """The pull group of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
         if self.stopping or queue.deleted:
             raise self._gone(queue)
@@ -150,6 +154,10 @@ class PullService:
         if len(self._pull_groups) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
+        most = self._broker.quotas.share_of(self._limits.pull_groups_max, self._limits.pull_groups_user_share)
+        if self._of_users[user] >= most:
+            self.refused_busy += 1
+            raise PullRefused(BUSY, f"user '{user}' has {most} groups of pulls already, which is the limit of a user")
         seat = None
         if queue.policy.browse_only:
             raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
@@ -182,6 +190,8 @@ class PullService:
             raise PullRefused(EXCLUSIVE, f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
         self._pull_groups[queue.queue_id, group] = pull_group
         self._by_key[pull_group.key] = pull_group
+        self._makers[pull_group] = user
+        self._of_users[user] += 1
         if queue.queue_id in self._broker.pauses.queues:
             pull_group.pause(True)
         return pull_group
@@ -322,6 +332,10 @@ class PullService:
         pull_group.stop()
         if self._pull_groups.pop((pull_group.queue.queue_id, pull_group.group), None) is not None:
             del self._by_key[pull_group.key]
+            user = self._makers.pop(pull_group)
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
             for name, value in pull_group.figures().items():
                 self._before[name] = self._before.get(name, 0) + value
             self._closing.append(pull_group)
@@ -343,6 +357,8 @@ class PullService:
             self._closing += self._pull_groups.values()
             self._pull_groups.clear()
             self._by_key.clear()
+            self._makers.clear()
+            self._of_users.clear()
             for pull_group in self._closing:
                 while not pull_group.close():  # a worker finishes the pull it has begun
                     if time.monotonic() > until:

@@ -27,12 +27,12 @@ cdef struct lease_table_t:
     uint32_t *heap            # places, by until_ns
     uint32_t capacity         # of both
     uint32_t count
-    uint32_t free             # first free place; PLACE_NONE: all are used
+    uint32_t free             # first free place; LEASE_NONE: all are used
     uint64_t serial           # of the last lease
 
 cdef enum:
     PLACE_BITS = 24
-    PLACE_NONE = 0xFFFFFFFF
+    LEASE_NONE = 0xFFFFFFFF
 
 cdef struct pull_group_t
 

@@ -32,6 +32,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.list_moves import list_may_move
 from cython.cimports.flintmq.queue.selections import (
     selection_join,
     selection_leave,
@@ -252,27 +253,9 @@ def _change(queue: pointer[queue_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _may_move(consumer: pointer[consumer_t], to: uint32_t) -> bint:
-    """The table of lists (Qpid consumer-queue interaction), as data: from, to, acquiring or browser."""
-    at: uint32_t = consumer.list
-    acquires: bint = consumer.flags & CONSUMER_ACQUIRES
-    if at == CONSUMER_REMOVED:
-        return False
-    if to == CONSUMER_NOT_INTERESTED:
-        return at != CONSUMER_NOT_INTERESTED
-    if to == CONSUMER_NON_ACQUIRING:
-        return at == CONSUMER_NOT_INTERESTED and not acquires
-    if to == CONSUMER_NOTIFIED:
-        return at == CONSUMER_INTERESTED
-    return acquires  # INTERESTED: from NOT_INTERESTED, NOTIFIED, or INTERESTED itself to its back
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _move(queue: pointer[queue_t], consumer: pointer[consumer_t], to: uint32_t) -> uint32_t:
     at: uint32_t = consumer.list
-    if not _may_move(consumer, to):
+    if not list_may_move(at, to, consumer.flags & CONSUMER_ACQUIRES == 0):
         return 0
     _unlink(queue, consumer)
     _append(queue, consumer, to)

@@ -12,6 +12,8 @@ cdef void grouped_returned(queue_t *queue, uint64_t position) noexcept nogil
 cdef void grouped_ended(queue_t *queue, uint64_t position) noexcept nogil
 # An entry that a consumer gave back is the broker's until it ends or comes back; `waits`: nothing of its group overtakes it.
 cdef void grouped_passed_on(queue_t *queue, uint64_t position, bint waits) noexcept nogil
+# Groups of cold entries were learned: who may have one of these is woken.
+cdef void grouped_learned(queue_t *queue) noexcept nogil
 # Those who wait for content look again.
 cdef void grouped_look_again(queue_t *queue) noexcept nogil
 # The consumer wants work again: it is told of what its groups have.

@@ -83,6 +83,10 @@ def grouped_passed_on(queue: pointer[queue_t], position: uint64_t, waits: bint) 
         _wake(queue, True)
 
 
+def grouped_learned(queue: pointer[queue_t]) -> void:
+    _wake(queue, True)
+
+
 def grouped_look_again(queue: pointer[queue_t]) -> void:
     _tell(queue)
 

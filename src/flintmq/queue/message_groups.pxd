@@ -4,6 +4,7 @@
 # the heap of its consumer, in that of groups that are free, or in none, so the next entry of a consumer is the lower top of two heaps.
 # A sorted queue is one whose groups are always free and ordered by their value.
 from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport content_t
 from flintmq.queue.group_keys cimport group_key_t
 from flintmq.queue.types cimport consumer_t, found_t, member_t, message_groups_t, place_t, queue_t
 from flintmq.selectors.program cimport program_t
@@ -36,6 +37,9 @@ cdef int groups_take(queue_t *queue, member_t *member, uint32_t owner, int free,
 # Looks at one entry whose group is not known: GROUPS_READ (then there may be members to tell), GROUPS_COLD, GROUPS_AGAIN (no memory),
 # GROUPS_NOTHING (all are known). Called as groups_take; place: the caller's.
 cdef int groups_read(queue_t *queue, member_t *member, place_t *place, found_t *found) noexcept nogil
+# The content of the cold entry at `position` was read: True: it was the next one to be read, and its group is known now (then there may be
+# members to tell). place: the caller's, under a pin of the queue.
+cdef bint groups_note(queue_t *queue, place_t *place, uint64_t position, content_t *content) noexcept nogil
 # Whether the member could find something. False is exact; True may be late.
 cdef bint groups_pending(message_groups_t *groups, member_t *member) noexcept nogil
 

@@ -75,6 +75,8 @@ from cython.cimports.libc.string import memcpy
 SWEPT = declare(uint32_t, 2)
 # places of entries that are gone, before an arrival looks for them: looks at random places cost more than the rest of it
 GONE_MAX = declare(uint64_t, 64)
+# places of entries that are gone, which one look at a cold entry passes over
+NOTE_LOOKS = declare(c_int, 16)
 # groups that values share when there is no room for one each
 SHARED_GROUPS = declare(uint64_t, 1024)
 # of `held`, in the lowest bits of the group's address
@@ -336,11 +338,30 @@ def _next_unread(queue: pointer[queue_t], place: pointer[place_t], found: pointe
     return GROUPS_READ
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _learn(groups: pointer[message_groups_t], position: uint64_t, content: pointer[content_t]) -> bint:
+    """The first entry that was to be read is in the heap of its group. False: no memory."""
+    key: group_key_t
+    group: pointer[message_group_t]
+    known: bint = False
+    groups_key(groups, content, address(key))
+    group = _find(groups, address(key))
+    if group != NULL and group_push(groups, group, position):
+        known = True
+        if groups.walk == position:
+            groups.walk += 1
+        else:
+            _todo_done(groups)
+    if group != NULL and _arrange(groups, group) and group.owner != NULL:
+        _tell(groups, group.owner)
+    return known
+
+
 def groups_read(queue: pointer[queue_t], member: pointer[member_t], place: pointer[place_t], found: pointer[found_t]) -> c_int:
     groups: pointer[message_groups_t] = queue.message_groups
     content: pointer[content_t] = NULL
-    key: group_key_t
-    group: pointer[message_group_t]
     outcome: c_int
     spin_lock(address(groups.lock))
     outcome = _next_unread(queue, place, found)
@@ -351,22 +372,30 @@ def groups_read(queue: pointer[queue_t], member: pointer[member_t], place: point
             outcome = GROUPS_COLD
         else:
             content = slot_borrow(found.slot, False, NULL)
-    if content != NULL:
-        groups_key(groups, content, address(key))
-        group = _find(groups, address(key))
-        if group == NULL or not group_push(groups, group, found.position):
-            outcome = GROUPS_AGAIN  # without memory for it, it stays to be read
-        elif groups.walk == found.position:
-            groups.walk += 1
-        else:
-            _todo_done(groups)
-        if group != NULL and _arrange(groups, group) and group.owner != NULL:
-            _tell(groups, group.owner)
+    if content != NULL and not _learn(groups, found.position, content):
+        outcome = GROUPS_AGAIN  # without memory for it, it stays to be read
     _unread(groups)
     spin_unlock(address(groups.lock))
     if content != NULL:
         content_decref(content)
     return outcome
+
+
+def groups_note(queue: pointer[queue_t], place: pointer[place_t], position: uint64_t, content: pointer[content_t]) -> bint:
+    groups: pointer[message_groups_t] = queue.message_groups
+    found: found_t
+    looks: c_int = NOTE_LOOKS
+    known: bint = False
+    found.slot = NULL
+    found.position = 0
+    spin_lock(address(groups.lock))
+    while looks and found.slot == NULL and _next_unread(queue, place, address(found)) == GROUPS_READ:
+        looks -= 1
+    if found.slot != NULL and found.position == position:
+        known = _learn(groups, position, content)
+    _unread(groups)
+    spin_unlock(address(groups.lock))
+    return known
 
 
 def groups_read_all(queue: pointer[queue_t]) -> bint:

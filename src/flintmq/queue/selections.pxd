@@ -32,6 +32,9 @@ cdef void selection_leave(queue_t *queue, consumer_t *consumer) noexcept nogil
 cdef selection_t *selections_came(queue_t *queue, uint64_t position, content_t *content) noexcept nogil
 # Entries from `position` on became available: everybody has to look.
 cdef selection_t *selections_behind(queue_t *queue, uint64_t position) noexcept nogil
+# The content of the cold entry at `position` was read, that of `before` (0: none) just before it, and between the two nothing is
+# available: selections whose look has come that far know it now. True: there was one. Takes the manager lock itself.
+cdef bint selections_note(queue_t *queue, uint64_t before, uint64_t position, content_t *content) noexcept nogil
 # Whether one that has a ready consumer above this priority wants the message (NULL: perhaps).
 cdef bint selections_outrank(queue_t *queue, int priority, content_t *content, ready_t ready) noexcept nogil
 # Whether there is anything to look at.

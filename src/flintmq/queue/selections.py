@@ -422,6 +422,35 @@ def selections_came(queue: pointer[queue_t], position: uint64_t, content: pointe
     return due
 
 
+def selections_note(queue: pointer[queue_t], before: uint64_t, position: uint64_t, content: pointer[content_t]) -> bint:
+    selection: pointer[selection_t]
+    known: bint = False
+    wanted: bint
+    steps: int64_t = ARRIVAL_STEPS_MAX
+    own: int64_t
+    spin_lock(address(queue.manager.lock))  # no selection comes or goes
+    selection = queue.manager.selections.all
+    while selection != NULL and steps > 0:
+        spin_lock(address(selection.lock))
+        if (
+            selection.scanning == 0
+            and (selection.scan_from == position or (before != 0 and before < selection.scan_from <= position))
+            and selection.overflow_from > position
+        ):
+            own = min(steps, STEPS_MAX)
+            steps -= own
+            wanted = program_selects(selection.program, content, address(own))
+            steps += own
+            if wanted:
+                _put(selection, position)
+            selection.scan_from = position + 1
+            known = True
+        spin_unlock(address(selection.lock))
+        selection = selection.next
+    spin_unlock(address(queue.manager.lock))
+    return known
+
+
 def selections_behind(queue: pointer[queue_t], position: uint64_t) -> pointer[selection_t]:
     selection: pointer[selection_t] = queue.manager.selections.all
     due: pointer[selection_t] = NULL

@@ -17,10 +17,10 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
+from flintmq.routing.kept import Kept
 from flintmq.routing.topic import TopicTrie
 
 DEFAULT_EXCHANGE = ""
@@ -95,7 +95,7 @@ class Exchange:
         """Refuses a binding that this kind cannot use. Raises: PeerError 406."""
         self.validate(binding.arguments)
 
-    def limit(self, limits: Limits, total: MemoryTotal | None = None) -> None:
+    def limit(self, limits: Limits, total: Kept | None = None) -> None:
         """Tells the exchange what one match may cost, and what it counts the messages in that it keeps (None: nowhere)."""
 
     def forget(self) -> None:
@@ -228,7 +228,7 @@ class TopicExchange(Exchange):
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         return found
 
-    def limit(self, limits: Limits, total: MemoryTotal | None = None) -> None:
+    def limit(self, limits: Limits, total: Kept | None = None) -> None:
         self._trie.steps_max = limits.topic_steps_max
 
     def _index(self, binding: Binding) -> None:

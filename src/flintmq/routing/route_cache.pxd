@@ -4,6 +4,7 @@
 # marked invalid for channels that still hold it, when a binding that can change it changes.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.keyed_hash cimport hash_key_t
+from flintmq.queue.schedule_share cimport schedule_share_t
 from flintmq.queue.types cimport queue_t
 
 cpdef enum:                   # destination_t.flags: all there are, in the order of their bits
@@ -22,6 +23,7 @@ cdef struct destination_t:
     uint32_t flags            # DEST_*
     uint32_t ttl_least_ms     # what a message's own expiration is raised to; 0: stays
     int64_t ttl_ms            # x-message-ttl; -1 = none
+    schedule_share_t *share   # of a schedule: what its publisher may have there, a counted reference; else NULL
 
 cdef struct route_t:
     uint32_t refs             # atomic

@@ -39,6 +39,7 @@ from cython.cimports.flintmq.core.keyed_hash import keyed_hash
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
+from cython.cimports.flintmq.queue.schedule_share import share_decref
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
@@ -75,6 +76,8 @@ def route_decref(route: pointer[route_t]) -> void:
         check(at_load32(address(route.valid)) == 0, b"route_cache I3 a route that is freed is valid nowhere", route.hash, route.count)
         for i in range(route.count):
             queue_decref(route.destinations[i].queue)
+            if route.destinations[i].share != NULL:
+                share_decref(route.destinations[i].share)
         memory_add(MEMORY_ROUTES, -cast(int64_t, _route_bytes(route)))
         free(route.destinations)
         free(route.key)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.access.audit import Audit
+from flintmq.access.audit import Audit, LineBound
 from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import PeerError, ReplyCode
@@ -36,13 +36,13 @@ from flintmq.session.events import Events
 from flintmq.session.expiry import Expiry
 from flintmq.session.flow import Flow
 from flintmq.session.letters import Letters
+from flintmq.session.log_exchange import LogExchange
 from flintmq.session.pausing import Pauses
 from flintmq.session.pending import Pending
 from flintmq.session.quotas import Quotas
 from flintmq.session.records import Consumer
 from flintmq.session.retries import Retries
 from flintmq.session.schedules import Schedules
-from flintmq.session.shared_service import SharedService
 from flintmq.session.spans import Spans, traced_bits
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
@@ -57,6 +57,7 @@ from flintmq.vhost.weights import Allowance
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
     from flintmq.session.loop_port import LoopPort
+    from flintmq.session.shared_service import SharedService
 
 log = logging.getLogger("flintmq.broker")
 
@@ -128,8 +129,10 @@ class Broker:
         self.delivery_counts: DeliveryCounts | None = None
         # None: there is no durable store, and so no stream
         self.streams: StreamService | None = None
-        # None: there is no durable store, and so no shared queue
+        # None: there is no shared queue (yet), and no engine was named
         self.shared: SharedService | None = None
+        # makes it with the embedded engine, for the first shared queue; None: there is no durable store, and so no shared queue
+        self.make_shared: Callable[[], SharedService] | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
         # one at a time brings a queue back under its limit, or two loops would each drop a message for the same excess; taken before
@@ -151,6 +154,8 @@ class Broker:
         self.active: dict[int, Consumer] = {}
         # queue id -> its consumers, in the order they came; ordered, as a dict walks over all who left before its first one
         self.consumers: dict[int, collections.OrderedDict[Consumer, None]] = {}
+        # this node is drained (session.cluster): who opens a connection is sent to another one
+        self.draining = False
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
@@ -164,6 +169,7 @@ class Broker:
         self.timeouts = ConsumerTimeouts(self)
         self.pauses = Pauses(self)
         self.audit = Audit(clock, config.limits)
+        self.lines = LineBound(clock, config.limits.peer_lines, config.limits.audit_users_max)
         permissions.on_refused = self.audit.refused
         # messages that are routed at a time of their own
         self.schedules = Schedules(self)
@@ -182,6 +188,10 @@ class Broker:
         # spans of messages (OpenTelemetry); None: nobody wants any. Set before the first connection
         self.spans: Spans | None = None
         self.events = Events(self)
+        # None: lines of the log are no messages
+        self.log_exchange = LogExchange(self) if config.log_exchange else None
+        if self.log_exchange is not None:
+            self.events.followers.append(self.log_exchange.follow)
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
         self.closings = object()
@@ -199,6 +209,7 @@ class Broker:
         """Creates a virtual host with the predeclared exchanges."""
         quotas = self.quotas.of_vhost(name)
         vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock, self.allowance, quotas)
+        vhost.kept.alone = self.quotas.alone
         vhost.home_call = lambda function: self.home_call(function)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = partial(self._default_route_changed, name)
@@ -206,6 +217,8 @@ class Broker:
         vhost.on_queue_deleted = self._queue_deleted
         vhost.on_policy_changed = partial(operator_changes.follow_policy, self)
         vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
+        if self.log_exchange is not None:
+            self.log_exchange.watch(vhost)
         self.events.watch(vhost)
         self.vhosts[name] = vhost
         return vhost
@@ -292,15 +305,23 @@ class Broker:
         return core
 
     def _new_shared(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
-        if self.shared is None:
+        shared = self.shared_service()
+        if shared is None:
             text = f"{describe('queue', spec.name, spec.vhost)} can't be shared: this broker keeps nothing on disk"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         core = QueueHandle(queue_id)
         core.watch(self.expiry.index)
         core.destination_flags = DEST_SHARED
         operator_changes.configure_shared(core, spec.policy)
-        self.shared.open(queue_id, spec, core, anew=bool(self.loops))
+        shared.open(queue_id, spec, core, anew=bool(self.loops))
         return core
+
+    def shared_service(self) -> SharedService | None:
+        """Of the embedded engine with the first shared queue: the modules of an engine are a twentieth of a start."""
+        with self.lock:
+            if self.shared is None and self.make_shared is not None:
+                self.shared = self.make_shared()
+            return self.shared
 
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
@@ -337,6 +358,8 @@ class Broker:
         self.events.queue(queue, False)
         self.queues.pop(queue_id, None)
         self.queues_deleted += 1
+        if queue.name == SCHEDULE:
+            self.schedules.purged(queue.vhost)
         self.expiry.forget(queue_id)
         if queue_id in self.pauses.queues:
             self.pauses.forget(queue)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.access.checks import source_of
 from flintmq.core.memory_account import MemoryShare
 from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -270,7 +271,7 @@ class ConnectionHandler:
         code, text, channel, method_id, value = self.connection.engine_error()
         if text == UNKNOWN_FRAME_TYPE:
             # Specification 4.2.3: close the connection without sending any further data on it.
-            log.error("closing connection %s: %s", self.name, text)
+            self.complain(log.error, "closing connection %s: %s", self.name, text)
             self.finish()
             return
         if header is not None:
@@ -289,7 +290,7 @@ class ConnectionHandler:
         self.is_blocked = True
         if self.wants_blocked:
             self.send(0, spec.ConnectionBlocked(f"low on {what}"))
-        log.warning("connection %s: publisher is blocked: low on %s", self.name, what)
+        self.complain(log.warning, "connection %s: publisher is blocked: low on %s", self.name, what)
 
     def unblocked(self) -> None:
         """Nothing is low any more: the publisher is read on."""
@@ -305,7 +306,7 @@ class ConnectionHandler:
     def closed(self, reason: str) -> None:
         """The socket is gone (or about to go)."""
         if self.state == handshake.RUNNING:
-            log.warning("connection %s user %r: %s", self.name, self.user, reason)
+            self.complain(log.warning, "connection %s user %r: %s", self.name, self.user, reason)
         elif self.state != handshake.CLOSED:
             log.debug("connection %s: %s", self.name, reason)
         self._end(reason)
@@ -413,6 +414,11 @@ class ConnectionHandler:
         self.send(channel, method)
         self.loop.touch(self.socket)
 
+    def complain(self, log_line: Callable[..., None], text: str, *values: object) -> None:
+        """A line of the log that the client causes: each user has so many in a second, and before a login each address."""
+        cause = str(self.user) if self.state == handshake.RUNNING else source_of(self.peer_host)
+        self.broker.lines.say(log_line, cause, text, *values)
+
     # --- errors and ends --------------------------------------------------------------------------------------------
 
     def refuse(self, channel: int, error: PeerError, method_id: int = 0) -> None:
@@ -422,7 +428,7 @@ class ConnectionHandler:
         if error.hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
             self.close(error.code, text, class_id, method)
             return
-        log.error("channel error on connection %s, channel %d: %s", self.name, channel, text)
+        self.complain(log.error, "channel error on connection %s, channel %d: %s", self.name, channel, text)
         # What the client does after its close-ok finds everything given back: it is not read before that.
         self.send(channel, spec.ChannelClose(int(error.code), text, class_id, method))
         self.drop_channel(channel, lambda: None, wait_for_ok=True)
@@ -431,9 +437,7 @@ class ConnectionHandler:
         """Ends the connection from our side: connection.close, wait for close-ok, at most close_ms_max."""
         if self.state in (handshake.CLOSING, handshake.CLOSED):
             return
-        log.error("closing connection %s: %s", self.name, text) if code != ReplyCode.CONNECTION_FORCED else log.info(
-            "closing connection %s: %s", self.name, text
-        )
+        self.complain(log.info if code == ReplyCode.CONNECTION_FORCED else log.error, "closing connection %s: %s", self.name, text)
         # A peer whose login is refused answers with close-ok, as any other: rabbitpy takes an end of the stream before it for a reset.
         early = self.state not in (handshake.RUNNING, handshake.AUTHENTICATING)
         self.state = handshake.CLOSING

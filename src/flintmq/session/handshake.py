@@ -264,7 +264,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
 def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
     handler.broker.events.login(handler, user, False)
-    log.error("connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
+    handler.complain(log.error, "connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
     handler.broker.audit.refused(user, f"login over AMQP: {reason}", handler.peer_host)
     if handler.wants_login_close:
         handler.close(
@@ -307,6 +307,8 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
     _check_user(handler, name)
+    if broker.draining:
+        raise PeerError(ReplyCode.CONNECTION_FORCED, "node is drained: connect to another one", hard=True)
     broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
@@ -314,8 +316,18 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     broker.connection_opened(handler)
     if broker.closings is not closings:  # else whoever deletes the user or the vhost finds the connection
         _check_there(handler, vhost)
-    handler.send(0, spec.ConnectionOpenOk())
+    cluster = None if broker.shared is None else broker.shared.cluster
+    if cluster is None:
+        handler.send(0, spec.ConnectionOpenOk())
+    else:
+        handler.connection.write_method(0, _open_ok(cluster.known_hosts(handler.secure)))
     log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
+
+
+def _open_ok(hosts: bytes) -> bytes:
+    """connection.open-ok with its old known-hosts (AMQP 0-8; reserved-1 since): where a client can go that loses this node. Nobody learns
+    of it before the login."""
+    return spec.ConnectionOpenOk.ID.to_bytes(4, "big") + bytes([len(hosts)]) + hosts
 
 
 def _check_there(handler: ConnectionHandler, vhost: Any) -> None:
@@ -374,7 +386,7 @@ def _new_token(handler: ConnectionHandler, answer: TokenUser | str | None) -> No
                 broker.permissions.on_changed()  # what channels remember of the old one
             handler.send(0, spec.ConnectionUpdateSecretOk())
         if reason:
-            log.error("connection %s: the new token for user %r was refused: %s", handler.name, before, reason)
+            handler.complain(log.error, "connection %s: the new token for user %r was refused: %s", handler.name, before, reason)
             broker.audit.refused(before, f"new token over AMQP: {reason}", handler.peer_host)
             handler.close(ReplyCode.NOT_ALLOWED, "NOT_ALLOWED - New secret was refused by one of the backends")
     if handler.socket is not None:

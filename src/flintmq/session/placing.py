@@ -56,6 +56,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_bytes,
     queue_ready_count,
 )
+from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
 from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, due_index_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK,
@@ -200,6 +201,10 @@ def _place(
     if destination.flags & DEST_SHARED:
         _place_on_shared(connection, destination, content, expires_at, tally)
         return
+    if destination.share != NULL and not share_takes(destination.share, 0, 0, content.body_len):
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
+        return
     if (
         destination.flags & DEST_REJECT_OVER
         and (
@@ -231,6 +236,8 @@ def _place(
         _count_not_placed(connection, destination, bits, tally)
         return
     tally.placed += 1
+    if destination.share != NULL:
+        share_note(destination.share, expires_at, content.body_len)
     if destination.flags & DEST_LIMITED and queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
         if not destination.flags & DEST_DEAD_LETTERS:
             connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)

@@ -100,7 +100,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
         told = properties.get("headers")
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
-        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content)
+        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content, user=handler.user)
         due_ms, reply_to = scheduled_publish.due(connection, channel), None
         if due_ms < 0:
             due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)

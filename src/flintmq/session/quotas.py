@@ -51,6 +51,14 @@ class Quotas:
         known = self._user_count
         self._user_count = lambda: known() + 1
 
+    def alone(self) -> bool:
+        """Whether there is one user only, so that nothing is kept for others (Q2)."""
+        return self._user_count() <= 1
+
+    def share_of(self, most: int, share: float) -> int:
+        """How many of `most` one user may have: all of them while there is one user only (Q2)."""
+        return most if self.alone() else int(most * share)
+
     def put(self, record: LimitsRecord) -> None:
         """What the operator sets from now on (Q3); an empty record takes it away."""
         with self._lock:
@@ -63,6 +71,11 @@ class Quotas:
         """All that is set, by kind and name."""
         with self._lock:
             return [LimitsRecord(kind, name, dict(limits)) for (kind, name), limits in sorted(self._set.items())]
+
+    def of(self, kind: str, name: str) -> dict[str, int]:
+        """What is set of one virtual host or user."""
+        with self._lock:
+            return dict(self._set.get((kind, name), {}))
 
     def set_connections(self, count: int) -> None:
         """`count`: connections that the node takes in all; fewer than the limit when its descriptors do not reach as far."""
@@ -92,7 +105,7 @@ class Quotas:
             own: long = counts.get(user, 0)
             default: long = self._most[CONNECTIONS]
             if (self._set or own >= default) and (most := self._reached(user, CONNECTIONS, default, own)) >= 0:
-                raise PeerError(ReplyCode.NOT_ALLOWED, f"Connection refused for user '{user}': user connection limit ({most}) is reached")
+                raise PeerError(ReplyCode.NOT_ALLOWED, f"connection refused for user '{user}': user connection limit ({most}) is reached")
             self._of_vhosts[vhost] = here + 1
             counts[user] = own + 1
 

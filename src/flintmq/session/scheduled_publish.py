@@ -12,6 +12,7 @@ from cython import NULL, address, bint, cast, p_char, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_PAUSE
 from cython.cimports.flintmq.queue.control import QueueHandle
+from cython.cimports.flintmq.queue.schedule_share import ScheduleShare, share_incref
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_new
 from cython.cimports.flintmq.session.channel import channel_schedule
 from cython.cimports.flintmq.session.connection import Connection
@@ -43,12 +44,14 @@ def timed_accept(connection: Connection, number: c_int, due_ms: int64_t) -> bint
     return policy
 
 
-def _know(connection: Connection, handle: QueueHandle) -> object:
-    """From now on the connection knows the schedule of its virtual host."""
+def _know(connection: Connection, handle: QueueHandle, share: ScheduleShare) -> object:
+    """From now on the connection knows the schedule of its virtual host, and what its user may have there."""
     if connection.connection.timed != NULL:
         route_decref(connection.connection.timed)
         connection.connection.timed = NULL
     connection.connection.timed = route_new(cast(pointer[uint8_t], cast(p_char, b"\0\0")), 2, [handle], b"")
+    share_incref(share.share)
+    connection.connection.timed.destinations[0].share = share.share
 
 
 def schedule(handler: object, channel: int, due_ms: int) -> None:
@@ -60,7 +63,7 @@ def schedule(handler: object, channel: int, due_ms: int) -> None:
         return
 
     def made(queue: object) -> None:
-        _know(connection, queue.core)
+        _know(connection, queue.core, handler.broker.schedules.share(handler.vhost.name, handler.user))
         schedule(handler, channel, due_ms)
 
     try:

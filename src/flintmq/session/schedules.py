@@ -10,6 +10,8 @@ S1  A message is confirmed when its entry is durable in the schedule. It is rout
     `immediate` ask nothing (as with RabbitMQ's plugin).
 S2  Due messages of a virtual host are routed in the order of their times, of one millisecond in the order in which they were published.
 S3  A batch moves in one transaction of the log (session/firing.py). What fails goes back, and is tried again after schedule_retry_ms.
+S5  While there are several users, the messages of one are schedule_user_share of a schedule at most (queue/schedule_share.py). A start
+    forgets whose the messages are that it finds.
 S4  One message that can't be routed holds up no other; a virtual host has one batch, then others that are due have theirs.
 """
 
@@ -30,6 +32,7 @@ from flintmq.protocol.v0_9_1.codec import decode_properties, scan_properties_of
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.due_index import DueIndex
+from flintmq.queue.schedule_share import ScheduleShare
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock
@@ -45,6 +48,8 @@ log = logging.getLogger("flintmq.schedules")
 
 # of scan_properties_of: the message has none
 _NO_PRIORITY = 255
+# shares of users that one housekeeping pass looks at
+SHARES_AT_ONCE = 256
 # seconds between two looks whether the node stops while a batch waits for the disk
 _LOOK_S = 0.5
 
@@ -132,6 +137,11 @@ class Schedules:
         self._heap: list[tuple[int, int]] = []
         self._times: dict[int, int] = {}
         self._stopping = threading.Event()
+        # (virtual host, user) -> what the user's messages are of its schedule; and those that upkeep has still to look at
+        self._shares: dict[tuple[str, object], ScheduleShare] = {}
+        self._shares_left: list[tuple[str, object]] = []
+        self._shares_idle: set[tuple[str, object]] = set()
+        self._shares_lock = threading.Lock()
         # messages that were routed, and batches
         self.routed = 0
         self.batches = 0
@@ -165,8 +175,51 @@ class Schedules:
         """Lets go of the queues. Idempotent."""
         self.index.release()
 
+    # --- what users may have --------------------------------------------------------------------------------------------
+
+    def share(self, vhost: str, user: object) -> ScheduleShare:
+        """What this user's messages are of the schedule (S5). user: a text, or whom a token names."""
+        with self._shares_lock:
+            self._shares_idle.discard((vhost, user))
+            share = self._shares.get((vhost, user))
+            if share is None:
+                share = self._shares[vhost, user] = ScheduleShare()
+                self._limit(share)
+            return share
+
+    def purged(self, vhost: str) -> None:
+        """All that waited was cancelled, or went with its virtual host."""
+        with self._shares_lock:
+            for (name, _), share in self._shares.items():
+                if name == vhost:
+                    share.forget()
+
+    def _limit(self, share: ScheduleShare) -> None:
+        limits = self._limits
+        part = 1.0 if self._broker.quotas.alone() else limits.schedule_user_share
+        share.limit(int(limits.schedule_messages_max * part), int(limits.schedule_bytes_max * part))
+
+    def _keep_shares(self) -> None:
+        with self._shares_lock:
+            if not self._shares_left:
+                self._shares_left = list(self._shares)
+            for _ in range(min(SHARES_AT_ONCE, len(self._shares_left))):
+                key = self._shares_left.pop()
+                share = self._shares.get(key)
+                if share is None:
+                    continue
+                self._limit(share)
+                if share.known() or share.figures()[0]:
+                    continue
+                if key not in self._shares_idle:
+                    self._shares_idle.add(key)  # somebody may have taken it, and not given it to a connection yet
+                    continue
+                self._shares_idle.discard(key)
+                del self._shares[key]
+
     def tick(self) -> None:
         """A housekeeping pass: upkeep, and what the clock did not ring for because the wall clock was set."""
+        self._keep_shares()
         for queue_id in self.index.take_worked():
             queue = self._broker.queues.get(queue_id)
             if queue is not None:

@@ -62,10 +62,12 @@ def channel_settle(
     connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, tag: uint64_t, multiple: bint, requeue: bint
 ) -> c_int:
     part: part_t
+    found: pointer[unacked_t]
     if not multiple:
-        if unacked_find(address(channel.unacked), tag) == NULL:
+        found = unacked_find(address(channel.unacked), tag)
+        if found == NULL:
             return _settle_late(channel, tag)
-        channel_settle_item(connection, channel, tag, method, requeue)
+        _settle_found(connection, channel, tag, found, method, requeue)
         return SETTLE_DONE
     # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
     if tag > channel.unacked.last_tag:
@@ -104,7 +106,7 @@ def channel_settle_some(
             if item.dead_letters and method != BASIC_ACK and not requeue:
                 part.dead = True
                 break
-            channel_settle_item(connection, channel, at, method, requeue)
+            _settle_found(connection, channel, at, item, method, requeue)
         at = unacked_next(address(channel.unacked), at + 1)
     part.at = at if at <= part.upto else 0
 
@@ -114,6 +116,20 @@ def channel_settle_item(
 ) -> void:
     found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
     check(found != NULL, b"settlement I1 a delivery that is settled is the channel's", tag, channel.unacked.last_tag)
+    _settle_found(connection, channel, tag, found, method, requeue)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _settle_found(
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    tag: uint64_t,
+    found: pointer[unacked_t],
+    method: uint32_t,
+    requeue: bint,
+) -> void:
     item: unacked_t = found[0]
     unacked_remove(address(channel.unacked), tag)
     settle_taken(connection, channel, address(item), method, requeue, False)

@@ -8,6 +8,8 @@ N2  A bind or unbind is answered when the engine has it. Of one binding the last
 N3  What the directory asks for and this node can't do (no such virtual host, another queue of that name, a limit) is refused by itself,
     said once in the log, and tried again each shared_definitions_retry_ms.
 N4  Readings of the directory take a tenth of the time of one thread at most: whoever binds and unbinds without end slows no other.
+N5  What a change costs does not grow with the changes of other queues, and its end is told to those who wait for it alone: the locks here
+    are taken on I/O loops.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ _REST_S_MAX = 10.0
 
 
 class _Change:
-    """A binding that the engine is to be told of. row: None: it ends; tried: the engine may know of it; void: it came and went untold."""
+    """A binding that the engine is to be told of. row: None: it ends; tried: the engine may know of it; void: it came and went untold;
+    waiters: who waits for it."""
 
-    __slots__ = ("entry", "row", "tried", "void")
+    __slots__ = ("entry", "row", "tried", "void", "waiters")
 
     def __init__(self, entry: SharedQueueEntry, row: bytes | None, void: bool = False) -> None:
         self.entry = entry
         self.row = row
         self.tried = False
         self.void = void
+        self.waiters: set[_Waiter] = set()
 
 
 class _Waiter:
@@ -96,9 +100,10 @@ class SharedDefinitions:
         self._limits = service.limits
         self._alone = alone
         self._event = threading.Event()
-        self._lock = threading.Lock()  # of the next three
+        self._lock = threading.Lock()  # of the next four
         self._changes: dict[tuple[int, bytes], _Change] = {}  # (queue id, hash) -> what the engine is to be told
-        self._waiters: list[_Waiter] = []
+        self._of_queues: dict[int, dict[bytes, _Change]] = {}  # the same by queue id, then by hash
+        self._waiters: dict[_Waiter, None] = {}
         self._known: dict[bytes, dict[bytes, bytes]] = {}  # what the engine has: id of a life -> hash -> row
         # the thread's own
         self._token: bytes | None = None
@@ -134,20 +139,28 @@ class SharedDefinitions:
             if before is None and known == new:
                 return  # the engine said so
             void = not new and not known and before is not None and not before.tried
-            self._changes[key] = _Change(entry, row_of(binding) if new else None, void)
+            change = self._changes[key] = _Change(entry, row_of(binding) if new else None, void)
+            self._of_queues.setdefault(queue.queue_id, {})[name] = change
+            if before is not None:
+                for waiter in before.waiters:  # a later change of the binding is told for an earlier one, too
+                    waiter.changes.discard(before)
+                    waiter.changes.add(change)
+                change.waiters, before.waiters = before.waiters, set()
         self._event.set()
 
     def waits(self, queue_id: int) -> bool:
         """Whether the engine is to be told of bindings of this queue."""
-        with self._lock:
-            return any(change.entry.queue_id == queue_id for change in self._changes.values())
+        return queue_id in self._of_queues
 
     def when_told(self, queue_id: int, done: Done) -> None:
         """`done` is called once, on any thread, when the engine was told of the present changes of a queue's bindings; PeerError 541."""
         with self._lock:
-            changes = {change for change in self._changes.values() if change.entry.queue_id == queue_id}
+            changes = set(self._of_queues.get(queue_id, {}).values())
             if changes:
-                self._waiters.append(_Waiter(changes, done))
+                waiter = _Waiter(changes, done)
+                self._waiters[waiter] = None
+                for change in changes:
+                    change.waiters.add(waiter)
         if not changes:
             done(None, None)
 
@@ -156,10 +169,17 @@ class SharedDefinitions:
         since = time.monotonic() - self._limits.shared_waiting_ms_max / 1000
         with self._lock:
             late = [waiter for waiter in self._waiters if waiter.since < since]
-            self._waiters = [waiter for waiter in self._waiters if waiter.since >= since]
+            for waiter in late:
+                self._forget(waiter)
         error = PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
         for waiter in late:
             guarded("shared queues", "a binding", waiter.done, None, error)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        """Under the lock."""
+        self._waiters.pop(waiter, None)
+        for change in waiter.changes:
+            change.waiters.discard(waiter)
 
     def _over(self, key: tuple[int, bytes], change: _Change, life: bytes | None, error: Exception | None = None) -> None:
         """The engine has a change, or never will."""
@@ -172,13 +192,17 @@ class SharedDefinitions:
                     rows[key[1]] = change.row
             if self._changes.get(key) is change:
                 del self._changes[key]
+                changes = self._of_queues[key[0]]
+                del changes[key[1]]
+                if not changes:
+                    del self._of_queues[key[0]]
             over: list[_Waiter] = []
-            for waiter in self._waiters:
-                # A later change of the binding is told for an earlier one, too.
+            for waiter in list(change.waiters):
                 waiter.changes.discard(change)
-                if error is not None or not waiter.changes.intersection(self._changes.values()):
+                if error is not None or not waiter.changes:
+                    self._forget(waiter)
                     over.append(waiter)
-            self._waiters = [waiter for waiter in self._waiters if waiter not in over]
+            change.waiters.clear()
         for waiter in over:
             guarded("shared queues", "a binding", waiter.done, None, error)
 
@@ -319,7 +343,7 @@ class SharedDefinitions:
                 continue
             try:
                 arguments = json.loads(directory.arguments.get(life) or b"null")
-            except ValueError:
+            except (ValueError, RecursionError):
                 arguments = None
             if not isinstance(arguments, dict) or arguments.get("x-queue-type") != SHARED:
                 self._refusals[what] = "its arguments are not known: declare it here"
@@ -354,7 +378,7 @@ class SharedDefinitions:
         }
         with self._lock:
             rows = dict(self._known.get(life, {}))
-            waiting = {name for number, name in self._changes if number == entry.queue_id}
+            waiting = set(self._of_queues.get(entry.queue_id, ()))
         for name, row in rows.items():
             if name not in here and name not in waiting:
                 self._bind(vhost, entry.name, row, exchanges, bindings)

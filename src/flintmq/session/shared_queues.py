@@ -36,11 +36,12 @@ def declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare, 
     def done(result: Any, error: Exception | None) -> None:
         handler.loop.call(partial(_answered, handler, number, method.ID, proceed, error))
 
-    if handler.broker.shared is None:
+    shared = handler.broker.shared_service()
+    if shared is None:
         proceed()  # which says why not
         return
     properties = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
-    make(handler.broker.shared, handler.vhost, name, method.arguments, properties, done)
+    make(shared, handler.vhost, name, method.arguments, properties, done)
     handler.connection.waiting = True
 
 

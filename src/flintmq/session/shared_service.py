@@ -39,15 +39,17 @@ from flintmq.queue.handoff import (
     window_take_back,
     window_wanted,
 )
+from flintmq.session.publishing import dead_letter
 from flintmq.session.shared_definitions import SharedDefinitions
 from flintmq.session.shared_letters import SharedLetters
 from flintmq.shared.codec import pack_message, unpack_message
 from flintmq.shared.directory import read_arguments
 from flintmq.shared.keys import SIGNALS, QueueKeys
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Fenced, Message, NotEmpty, QueueGone, Taken, clear_doomed, delete_queue, is_there, open_queue
+from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, QueueGone, Taken, clear_doomed, delete_queue, is_there, open_queue
+from flintmq.shared.sets import end_deleted, engine_identity
 from flintmq.shared.station import Station, Waiting
-from flintmq.vhost.arguments import DROPPING
+from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN
 from flintmq.vhost.equivalence import check_arguments
 from flintmq.vhost.names import describe
@@ -55,6 +57,7 @@ from flintmq.vhost.names import describe
 if TYPE_CHECKING:
     from flintmq.queue.control import QueueHandle
     from flintmq.session.broker import Broker
+    from flintmq.session.cluster import Cluster
     from flintmq.vhost.policy import QueuePolicy
     from flintmq.vhost.queue import QueueSpec
 
@@ -109,11 +112,10 @@ class SharedQueueEntry:
         "ended",
         "failure",
         "life",
-        "max_length",
         "name",
         "order",
+        "policy",
         "queue_id",
-        "refuses",
         "running",
         "scheduled",
         "share",
@@ -142,11 +144,28 @@ class SharedQueueEntry:
 
     def follow(self, policy: QueuePolicy) -> None:
         """The queue's policy, and later its changes."""
-        self.max_length = policy.max_length
-        self.refuses = policy.overflow not in DROPPING
+        self.policy = policy
 
-    def limit(self) -> tuple[int | None, bool]:
-        return self.max_length, self.refuses
+    def limit(self) -> tuple[int | None, int | None, bool]:
+        policy = self.policy
+        return policy.max_length, policy.max_length_bytes, policy.overflow not in DROPPING
+
+    def levels(self) -> int:
+        return self.policy.levels
+
+    def single(self) -> bool:
+        return self.policy.single_active_consumer
+
+    def consumers(self) -> int:
+        return 0 if self._service.is_held_up(self.queue_id) else self.core.consumer_count()
+
+    def overflowed(self, waiting: list[Waiting]) -> None:
+        queue = self._service.broker.queues.get(self.queue_id)
+        if queue is None or self.policy.overflow != REJECT_PUBLISH_DLX:
+            return
+        for one in waiting:
+            message = unpack_message(one.message.content)[:4]
+            guarded("dead letters", f"queue {self.name!r}", dead_letter, self._service.broker, queue, message, MAXLEN)
 
     def is_full(self) -> bool:
         return self._service.letters.is_full(self.queue_id)
@@ -264,6 +283,7 @@ class SharedService:
         self._engine: Engine | None = None
         self._owners: Owners | None = None
         self.definitions = SharedDefinitions(self, is_alone(self._url))
+        self.cluster: Cluster | None = None  # None: this node is alone, or nobody asked for one
         self._lock = threading.Condition()  # of all below
         self._entries: dict[int, SharedQueueEntry] = {}
         self._ending: collections.Counter[tuple[str, str]] = collections.Counter()  # deleted queues that the engine was not told of
@@ -277,11 +297,17 @@ class SharedService:
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self._turn = 0  # where the polls go on
-        self.failures = self.lives = 0
+        self.identity = ""  # of the engine: nodes with the same one serve the same queues; "": it was not heard of yet
+        self.failures = self.contended = self.lives = 0
         broker.pauses.followers.append(self._paused)
         broker.events.followers.append(self.definitions.noted)
 
     # --- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node opens the engine."""
+        return is_alone(self._url)
 
     def node(self) -> tuple[Engine, Owners]:
         """The engine, and this node there. On a worker's thread: the first call waits for the engine. Raises: EngineError."""
@@ -293,6 +319,7 @@ class SharedService:
                 owners = Owners(engine, self.limits)
                 owners.register()
                 returned = owners.look(others_are_gone=True) if engine.limits.exclusive else 0
+                self.identity = engine_identity(engine)
             except BaseException:
                 engine.close()
                 raise
@@ -319,9 +346,11 @@ class SharedService:
 
     def follow(self) -> None:
         """All is restored: from now on this node learns of queues that others declare. Waits for nothing."""
-        if not is_alone(self._url):
+        if not self.is_alone:
             self._begin()
             self._start([self.definitions.run])
+        if self.cluster is not None:
+            self._start([self.cluster.run])
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what is in windows goes back to the engine, as far as it answers. Idempotent."""
@@ -333,6 +362,8 @@ class SharedService:
             threads = list(self._threads)
         self._stopped.set()
         self.definitions.wake()
+        if self.cluster is not None:
+            self.cluster.wake()
         self._port.close()
         self._port.wake()
         until = time.monotonic() + self.limits.shutdown_ms_max / 1000
@@ -380,6 +411,11 @@ class SharedService:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
     def _rests(self, queue_id: int) -> bool:
+        """Whether this node takes nothing of a queue, and gives back what no client has."""
+        return self.broker.draining or self.is_held_up(queue_id)
+
+    def is_held_up(self, queue_id: int) -> bool:
+        """Whether it is paused, or its letters wait. A drain is none of these: what its clients have comes back before others go on."""
         return queue_id in self.broker.pauses.queues or self.letters.is_full(queue_id)
 
     def follow_policy(self, queue: Any) -> None:
@@ -482,7 +518,7 @@ class SharedService:
         lane = 0 if entry is None else self._port.admit(core, size)
         if entry is None or not lane:
             return False
-        return self._wait(entry, Waiting(Message(content, expires_at_ms), (lane, told), size))
+        return self._wait(entry, Waiting(Message(content, expires_at_ms, message[5]), (lane, told), size))
 
     def _wait(self, entry: SharedQueueEntry, waiting: Waiting) -> bool:
         entry.share.add(waiting.size)
@@ -517,11 +553,10 @@ class SharedService:
         """For people and metrics. O(queues)."""
         with self._lock:
             entries = list(self._entries.values())
-            away = bool(self._away_ms)
-        owners, engine = self._owners, self._engine
+        owners = self._owners
         return {
             "engine": self._url.partition(":")[0],
-            "answers": engine is not None and not away,
+            "answers": self._engine is not None and not self.is_away,
             "node": "" if owners is None else owners.owner.hex(),
             "lives": self.lives,
             "queues": len(entries),
@@ -531,8 +566,15 @@ class SharedService:
             "refused": sum(entry.station.refused for entry in entries),
             "returned": 0 if owners is None else owners.swept,
             "failures": self.failures,
+            "contended": self.contended,
+            "conflicts": sum(entry.station.conflicts for entry in entries),
             "definitions_refused": self.definitions.refused,
         }
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the engine did not answer when it was asked last."""
+        return bool(self._away_ms)
 
     def entries(self) -> dict[int, SharedQueueEntry]:
         """By queue id, as they are now. O(queues)."""
@@ -542,6 +584,11 @@ class SharedService:
     def entry(self, queue_id: int) -> SharedQueueEntry | None:
         return self._entries.get(queue_id)
 
+    def is_active(self, queue_id: int) -> bool:
+        """Whether consumers of this node get the messages of a queue with a single active consumer."""
+        entry = self._entries.get(queue_id)
+        return entry is not None and bool(entry.station.active)
+
     def is_ending(self, vhost: str, name: str) -> bool:
         """Whether the engine is still to be told that a queue was deleted here."""
         return (vhost, name) in self._ending
@@ -549,6 +596,21 @@ class SharedService:
     @property
     def stopping(self) -> bool:
         return self._stopping
+
+    def give_back_all(self) -> None:
+        """This node is drained: stations that hold something look again, and give back what no client has."""
+        for entry in self.entries().values():
+            if entry.station.holds:
+                self.look(entry)
+
+    def holds(self) -> int:
+        """Leases and publishes that stations still have. O(queues)."""
+        return sum(entry.station.holds for entry in self.entries().values())
+
+    def ask(self, run: Callable[[], object], done: Done) -> None:
+        """Runs a request to the engine on a worker. `done` on any thread; errors: PeerError, 541: the engine does not answer in time."""
+        self._begin()
+        self._give(_Task(run, lambda result, error: done(result, _refusal(error))))
 
     def pause(self, seconds: float) -> None:
         """Waits so long, or until the broker stops."""
@@ -621,7 +683,7 @@ class SharedService:
         except Exception as error:
             failure = error
             away = isinstance(error, Unavailable | UnknownOutcome)
-            if away:
+            if away and not isinstance(error, Contended):
                 self._engine_failed(error)
             late = time.monotonic() - task.since > self.limits.shared_waiting_ms_max / 1000
             if task.lasting or (away and not late):
@@ -642,6 +704,9 @@ class SharedService:
         except Fenced:
             failed = not guarded("shared queues", "a new life of this node", self._reborn, owner)
             more = True
+        except Contended:
+            with self._lock:
+                self.contended += 1  # the queue waits by itself: a tenant whose nodes fight for one stops no other
         except (Unavailable, UnknownOutcome) as error:
             self._engine_failed(error)
         except Exception as error:
@@ -695,7 +760,8 @@ class SharedService:
                     if entry is not None:
                         entry.station.end(position)
                     continue
-                waiting = Waiting(Message(pack_message(*message), expires_at_ms), (lane, receipt), size)
+                level = message[5]
+                waiting = Waiting(Message(pack_message(*message), expires_at_ms, level), (lane, receipt), size)
                 if entry is None:
                     self._port.leave(lane, size)
                 if entry is None or not self._wait(entry, waiting):
@@ -768,7 +834,7 @@ class SharedService:
                 if returned:
                     log.info("%d messages of nodes that are gone are ready again", returned)
                 for _ in range(_SLICES_AT_ONCE):
-                    if self._stopping or not clear_doomed(engine):
+                    if self._stopping or not (clear_doomed(engine) or end_deleted(engine)):
                         break
             except EngineError as error:
                 log.debug("other nodes were not looked at: %s", error)

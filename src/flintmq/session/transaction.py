@@ -44,6 +44,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_is_deleted,
     queue_is_durable,
 )
+from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK,
@@ -284,6 +285,8 @@ class Transaction(Landing):
                 destination.queue, content, publish.due_ms if publish.due_ms else expiry_on(destination, expiration_of(content))
             ):
                 gone += 1
+            elif destination.share != NULL:
+                share_note(destination.share, publish.due_ms, content.body_len)  # should it be taken back, it counts until its time
             elif destination.flags & DEST_LIMITED:
                 late = self._add(LATE_LIMIT, destination.queue, NULL, NULL)
                 late.flags = destination.flags
@@ -307,6 +310,8 @@ class Transaction(Landing):
             return False  # it is full of what goes with it
         before[0] += 1
         before[1] += content.body_len
+        if destination.share != NULL and not share_takes(destination.share, messages, size, content.body_len):
+            return True
         return queue_refuses(destination.queue, content.body_len, messages, size)
 
     def _take(self, settle: pointer[tx_settle_t], taken: pointer[settled_t]) -> c_int:

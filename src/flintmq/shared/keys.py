@@ -65,6 +65,31 @@ BINDINGS = ROOT + b"f"
 # + id of a life: the queue was deleted, and rows of it are there still
 DOOMED = ROOT + b"g"
 OWNERS = ROOT + b"o"
+# + name of a node -> what it says of itself (members.py); + name of a node -> the life that is to be drained
+MEMBERS = ROOT + b"m"
+ORDERS = ROOT + b"k"
+# bytes of the id of a subscription; + id + "s": what it is, "b": its reader's last sign of life, "p" + number of a set + number: a part
+SUBSCRIPTION_BYTES = 16
+SUBSCRIPTIONS = ROOT + b"t"
+# + virtual host, name -> id and user of a subscription; a token that changes with each new one; + id: deleted, and its set goes back
+SUBSCRIPTION_NAMES = ROOT + b"i"
+SUBSCRIPTION_MADE = ROOT + b"u"
+SUBSCRIPTIONS_DELETED = ROOT + b"j"
+# -> which engine this is: nodes with the same id serve the same queues
+IDENTITY = ROOT + b"e"
+
+
+def subscription_row(identity: bytes, kind: bytes) -> bytes:
+    return SUBSCRIPTIONS + identity + kind
+
+
+def subscription_parts(identity: bytes, seq: int) -> bytes:
+    """+ number -> which messages a part of a set has."""
+    return SUBSCRIPTIONS + identity + b"p" + seq.to_bytes(8, "big")
+
+
+def subscription_name(vhost: str, name: str) -> bytes:
+    return SUBSCRIPTION_NAMES + text(vhost) + text(name)
 
 
 def owner_row(owner: bytes, kind: bytes) -> bytes:
@@ -94,7 +119,7 @@ class QueueKeys:
 
     @property
     def ready(self) -> bytes:
-        """+ order -> meta and content: what nobody has taken."""
+        """+ order -> meta and content: what nobody has taken. Of a queue with priorities the order begins with 255 - level."""
         return self.prefix + b"r"
 
     @property
@@ -109,6 +134,10 @@ class QueueKeys:
         """+ order -> meta and content: what a node has taken."""
         return self.prefix + b"l" + owner
 
+    def set_leases(self, subscription: bytes, seq: int) -> bytes:
+        """+ order -> meta and content: what a set of a subscription holds. No node has these, and none of them ends with a node."""
+        return self.prefix + b"z" + subscription + seq.to_bytes(8, "big")
+
     def counts(self, owner: bytes) -> bytes:
         return self.prefix + b"c" + owner
 
@@ -120,10 +149,19 @@ class QueueKeys:
         """+ blob id: chunks of a message that is not there yet."""
         return self.prefix + b"u" + owner
 
+    def highest(self, owner: bytes) -> bytes:
+        """-> the highest index that a node gave to a message of a queue in order "relaxed"."""
+        return self.prefix + b"h" + owner
+
     @property
     def bindings(self) -> bytes:
         """+ hash -> a binding that leads here. These rows stand together: a node reads those of all queues at once."""
         return BINDINGS + self.life
+
+    @property
+    def active(self) -> bytes:
+        """-> life of the node whose consumers get messages, and an epoch (x-single-active-consumer)."""
+        return self.prefix + b"a"
 
     @property
     def waiters(self) -> bytes:

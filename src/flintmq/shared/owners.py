@@ -11,12 +11,13 @@ O3  A sweep that ends in the middle is ended by the next one, on any node.
 from __future__ import annotations
 
 import secrets
+import struct
 import threading
 import time
 from collections.abc import Callable
 
 from flintmq.config import Limits
-from flintmq.kv.engine import Engine, Transaction
+from flintmq.kv.engine import Engine, EngineError, Transaction
 from flintmq.shared.keys import ID_BYTES, META_BYTES, OWNERS, Counts, QueueKeys, after, owner_row, unpack
 from flintmq.shared.queue import ALIVE, GONE, Fenced, attempt
 
@@ -101,27 +102,34 @@ class Owners:
     def look(self, others_are_gone: bool = False) -> int:
         """Looks at the other nodes, and sweeps those that are gone. `others_are_gone`: nobody else can use this engine.
 
-        Returns: messages that went back.
+        Returns: messages that went back. Raises: EngineError; what the rows of one node brought about, after all others had their turn.
         """
         now = self._monotonic()
         nodes = self.nodes()
         self._seen = {owner: seen for owner, seen in self._seen.items() if owner in nodes}
-        returned = 0
+        before = self.swept
+        failure: Exception | None = None
         for owner, (state, beat) in nodes.items():
-            if owner == self.owner:
+            if owner == self.owner or (state == ALIVE and not others_are_gone and not self._is_silent(owner, beat, now)):
                 continue
-            if state == ALIVE and not others_are_gone:
-                known, since = self._seen.get(owner, (b"", now))
-                if known != beat:
-                    self._seen[owner] = (beat, now)
-                    continue
-                if (now - since) * 1000 < self._limits.shared_lease_ms:
-                    continue
-            if state == ALIVE and not self.fence(owner, beat):
-                continue
-            returned += self.sweep(owner)
-        self.swept += returned
-        return returned
+            try:
+                if state != ALIVE or self.fence(owner, beat):
+                    self.swept += self.sweep(owner)
+            except EngineError:
+                raise
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return self.swept - before
+
+    def _is_silent(self, owner: bytes, beat: bytes, now: float) -> bool:
+        """Whether a node gave no sign of life for a whole lease (O1)."""
+        known, since = self._seen.get(owner, (b"", now))
+        if known != beat:
+            self._seen[owner] = (beat, now)
+            return False
+        return (now - since) * 1000 >= self._limits.shared_lease_ms
 
     def fence(self, owner: bytes, beat: bytes) -> bool:
         """Declares a node gone, unless it gave a sign of life after `beat`."""
@@ -184,10 +192,14 @@ def _return_some(transaction: Transaction, keys: QueueKeys, owner: bytes, at_onc
     counts = Counts.unpack(transaction.get(keys.counts(owner)))
     size = 0
     for key, value in rows:
-        meta, _ = unpack(value)
-        size += meta.size
+        try:
+            meta, _ = unpack(value)
+            size += meta.size
+            value = meta.returned(True).pack() + value[META_BYTES:]
+        except (ValueError, struct.error):
+            pass  # a later version's: it goes back as it is, to nodes that can read it
         transaction.clear(key)
-        transaction.set(keys.ready + key[len(prefix) :], meta.returned(True).pack() + value[META_BYTES:])
+        transaction.set(keys.ready + key[len(prefix) :], value)
     transaction.set(keys.counts(owner), counts.plus(Counts(leased=-len(rows), leased_bytes=-size)).pack())
     transaction.set(keys.signal, owner + secrets.token_bytes(8))
     return len(rows)
@@ -210,4 +222,8 @@ def _forget(transaction: Transaction, keys: QueueKeys, owner: bytes, row: bytes)
         total = Counts.unpack(transaction.get(keys.counts(BASE))).plus(last)
         transaction.set(keys.counts(BASE), total.pack())
         transaction.clear(keys.counts(owner))
+    highest = max(transaction.get(keys.highest(owner)) or b"", transaction.get(keys.highest(BASE)) or b"")
+    if highest:
+        transaction.set(keys.highest(BASE), highest)
+        transaction.clear(keys.highest(owner))
     transaction.clear(keys.request(owner))

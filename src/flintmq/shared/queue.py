@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,10 @@ class QueueGone(EngineError):
     """The queue was deleted, perhaps on another node."""
 
 
+class Contended(Unavailable):
+    """The engine answers, and others were faster at the same rows each time: no reason to leave other queues alone."""
+
+
 @dataclass(slots=True)
 class Taken:
     """A message that this node has a lease of. `content` is None until `load`."""
@@ -73,10 +78,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """content: what comes out again; expires_at_ms: wall clock, 0: never."""
+    """content: what comes out again; expires_at_ms: wall clock, 0: never; level: the higher ones come first, where the queue has levels."""
 
     content: bytes
     expires_at_ms: int = 0
+    level: int = 0
 
 
 def open_queue(
@@ -205,19 +211,27 @@ class Pause:
         self._until = time.monotonic() + patience_ms / 1000
 
     def wait(self, error: EngineError) -> None:
-        """Raises: Unavailable when the patience is over."""
+        """Raises: Contended after a conflict, Unavailable after anything else, when the patience is over."""
         if time.monotonic() >= self._until:
-            raise Unavailable(f"the engine does not take a transaction: {error}") from error
+            kind = Contended if isinstance(error, Conflict) else Unavailable
+            raise kind(f"the engine does not take a transaction: {error}") from error
         time.sleep(self._ms * (0.5 + random.random()) / 1000)
         self._ms = min(self._ms * 2, self._most_ms)
 
 
 class SharedQueue:
     """Args: keys: of `open_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as the queue was made; patience_ms: of one
-    transaction, which is made anew so long."""
+    transaction, which is made anew so long; levels: of priority (x-max-priority and one), the same on all nodes; 1: none."""
 
     def __init__(
-        self, engine: Engine, keys: QueueKeys, owner: bytes, limits: Limits, order: str = STRICT, patience_ms: int = _PATIENCE_MS
+        self,
+        engine: Engine,
+        keys: QueueKeys,
+        owner: bytes,
+        limits: Limits,
+        order: str = STRICT,
+        patience_ms: int = _PATIENCE_MS,
+        levels: int = 1,
     ) -> None:
         self.engine = engine
         self.keys = keys
@@ -226,6 +240,7 @@ class SharedQueue:
         self._limits = limits
         self._order = order
         self._patience_ms = patience_ms
+        self._levels = levels
         # messages of one transaction: each is two writes, beside a few of the queue's own
         self.batch = max(1, min(limits.shared_batch, (engine.limits.transaction_writes - 8) // 2))
         self._batch_bytes = min(limits.shared_batch_bytes, engine.limits.transaction_bytes // 2)
@@ -269,12 +284,16 @@ class SharedQueue:
             raise Fenced("this node was declared gone by another one")
 
     def _happened(self, number: bytes, pause: Pause, unknown: UnknownOutcome) -> bool:
-        """Whether the request of that number committed. It is no longer on its way (G6), so the answer stays."""
+        """Whether the request of that number committed. It is no longer on its way (G6), so the answer stays.
+
+        Raises: UnknownOutcome: the node was declared gone, and the row that said it went with what it held.
+        """
         while True:
             try:
                 transaction = self.engine.begin()
                 try:
-                    return transaction.get(self.keys.request(self.owner)) == number
+                    known = transaction.get(self.keys.request(self.owner))
+                    is_swept = known is None and transaction.get(owner_row(self.owner, b"e")) != ALIVE
                 finally:
                     transaction.close()
             except EngineError:
@@ -282,6 +301,10 @@ class SharedQueue:
                     pause.wait(unknown)
                 except Unavailable:
                     raise unknown from None
+                continue
+            if is_swept:
+                raise unknown
+            return known == number
 
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
@@ -296,25 +319,27 @@ class SharedQueue:
             count += 1
         return count
 
-    def enqueue(self, messages: Sequence[Message], most: int | None = None) -> int:
+    def enqueue(self, messages: Sequence[Message], most: int | None = None, most_bytes: int | None = None) -> int:
         """Adds messages behind everything that is there, in one transaction: all or none. `cut` says how many fit.
 
         A message that fits into no transaction has its chunks written ahead; nobody sees them before the message.
 
-        Args: most: messages that may be ready on all nodes; None: any number. Returns: how many of the first ones were added: all, unless
-        the limit said no. Nodes that enqueue at the same time do not see each other, so each may add a batch above the limit.
+        Args: most, most_bytes: messages, and bytes of contents, that may be ready on all nodes; None: any number. Returns: how many of the
+        first ones were added: all, up to the first for which there is no room. Nodes that enqueue at the same time do not see each other,
+        so each may add a batch above the limit.
         """
         large = any(len(message.content) > self._limits.shared_inline_bytes for message in messages)
-        if large and most is not None and self.read_counts().ready >= most:
+        limited = most is not None or most_bytes is not None
+        if large and limited and not _room(self.read_counts(), messages[:1], most, most_bytes):
             return 0  # before chunks are written
         rows = [self._prepare(message) for message in messages]
 
         def body(transaction: Transaction) -> tuple[int, bool]:
             count = len(rows)
-            if most is not None:
-                count = max(0, min(count, most - self._all_counts(transaction).ready))
+            if limited:
+                count = _room(self._all_counts(transaction), messages, most, most_bytes)
             if count:
-                self._add(transaction, rows[:count], sum(len(message.content) for message in messages[:count]))
+                self._add(transaction, rows[:count], messages)
             return count, count > 0
 
         count = self.run(body)
@@ -336,29 +361,47 @@ class SharedQueue:
 
         self.run(body)
 
-    def _add(self, transaction: Transaction, rows: Sequence[_Row], total: int) -> None:
-        first = 0 if self._order == STRICT else self._next_index(transaction)
+    def _add(self, transaction: Transaction, rows: Sequence[_Row], messages: Sequence[Message]) -> None:
+        first: dict[bytes, int] = {}  # the next index of each level (relaxed)
+        total = 0
         for number, (value, chunks, blob) in enumerate(rows):
+            total += len(messages[number].content)
+            ready = self._of_level(messages[number].level)
             for key, chunk in chunks:
                 transaction.set(key, chunk)
             if blob and not chunks:
                 transaction.clear(self.keys.uploads(self.owner) + blob)
             if self._order == STRICT:
-                transaction.set_stamped(self.keys.ready, number.to_bytes(_NUMBER, "big"), value)
+                transaction.set_stamped(ready, number.to_bytes(_NUMBER, "big"), value)
             else:
                 # The seed's key: who enqueues at the same time may have the same index, and another random part.
-                key = self.keys.ready + (first + number).to_bytes(_INDEX, "big") + secrets.token_bytes(_INDEX)
-                transaction.set(key, value)
+                index = first.get(ready) or self._next_index(transaction, ready)
+                first[ready] = index + 1
+                transaction.set(ready + index.to_bytes(_INDEX, "big") + secrets.token_bytes(_INDEX), value)
+        if first:
+            transaction.set(self.keys.highest(self.owner), (max(first.values()) - 1).to_bytes(_INDEX, "big"))
         transaction.set(self.keys.signal, self.owner + self._number.to_bytes(8, "big"))
         self._count(transaction, Counts(enqueued=len(rows), enqueued_bytes=total))
 
-    def _next_index(self, transaction: Transaction) -> int:
-        """By a snapshot read of the tail: two who enqueue at once do not conflict (seed 001)."""
-        last = transaction.range(self.keys.ready, after(self.keys.ready), 1, reverse=True, snapshot=True)
-        if not last:
-            return 1
-        at = len(self.keys.ready)
-        return int.from_bytes(last[0][0][at : at + _INDEX], "big") + 1
+    def _of_level(self, level: int) -> bytes:
+        """What the keys of ready messages of a level begin with: the highest level has the first ones."""
+        if self._levels == 1:
+            return self.keys.ready
+        return self.keys.ready + bytes([0xFF - max(0, min(level, self._levels - 1))])
+
+    def _next_index(self, transaction: Transaction, ready: bytes) -> int:
+        """By snapshot reads: two who enqueue at once do not conflict (seed 001). The tail alone does not do: a leased message is not there,
+        and when it came back it would stand behind what was enqueued meanwhile."""
+        last = transaction.range(ready, after(ready), 1, reverse=True, snapshot=True)
+        at = len(ready)
+        tail = int.from_bytes(last[0][0][at : at + _INDEX], "big") if last else 0
+        return max(tail, self._highest_index(transaction)) + 1
+
+    def _highest_index(self, transaction: Transaction) -> int:
+        """Of all nodes. Each writes its own row, which only grows."""
+        prefix = self.keys.highest(b"")
+        rows = transaction.range(prefix, after(prefix), self._limits.shared_nodes_max, snapshot=True)
+        return max((int.from_bytes(value, "big") for _, value in rows), default=0)
 
     def _prepare(self, message: Message) -> _Row:
         """(value of its row, chunks to be written with it, blob id). Chunks that are too many for that are written here."""
@@ -426,7 +469,7 @@ class SharedQueue:
         taken: list[Taken] = []
         size = 0
         for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):
-            meta, rest = unpack(value)
+            meta, rest = opened(value)
             size += meta.size
             if (taken and size > size_bytes) or (wanted is not None and not wanted(value)):
                 break
@@ -514,7 +557,7 @@ class SharedQueue:
 
         def body(transaction: Transaction) -> tuple[list[Taken], bool]:
             rows = transaction.range(begin, after(prefix), limit, snapshot=True)
-            return [_taken(key[len(prefix) :], *unpack(value)) for key, value in rows], False
+            return [_taken(key[len(prefix) :], *opened(value)) for key, value in rows], False
 
         return self.run(body)
 
@@ -534,12 +577,11 @@ class SharedQueue:
 
         return self._ended(self.run(body))
 
-    def drop_over(self, most: int) -> int:
-        """Ends the ready messages at the head above the limit: `most` on all nodes; a batch of them. Returns how many."""
+    def drop_over(self, most: int | None, most_bytes: int | None = None) -> int:
+        """Ends the ready messages at the head above the limits of all nodes, a batch of them. Returns how many."""
 
         def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
-            excess = self._all_counts(transaction).ready - most
-            return self._end_head(transaction, excess) if excess > 0 else ((0, 0), False)
+            return self._end_head(transaction, self.batch, _excess(self._all_counts(transaction), most, most_bytes))
 
         return self._ended(self.run(body))
 
@@ -552,7 +594,7 @@ class SharedQueue:
         for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):
             if wanted is not None and not wanted(value):
                 break
-            meta, rest = unpack(value)
+            meta, rest = opened(value)
             ended += 1
             size += meta.size
             transaction.require(key)
@@ -583,12 +625,11 @@ class SharedQueue:
 
         return self._noted(self.run(body))
 
-    def take_over(self, most: int) -> list[Taken]:
-        """Leases the ready messages at the head that are too many where `most` may be ready on all nodes, a batch of them."""
+    def take_over(self, most: int | None, most_bytes: int | None = None) -> list[Taken]:
+        """Leases the ready messages at the head that are above the limits of all nodes, a batch of them."""
 
         def body(transaction: Transaction) -> tuple[list[Taken], bool]:
-            excess = self._all_counts(transaction).ready - most
-            taken = self._take_head(transaction, min(excess, self.batch), lambda value: True) if excess > 0 else []
+            taken = self._take_head(transaction, self.batch, _excess(self._all_counts(transaction), most, most_bytes))
             return taken, bool(taken)
 
         return self._noted(self.run(body))
@@ -622,8 +663,41 @@ class SharedQueue:
         transaction.set(self.keys.counts(self.owner), self.counts.plus(change).pack())
 
 
+def opened(value: bytes) -> tuple[Meta, bytes]:
+    """A row's meta and content. A row that this version can't read is a content that nobody can read: its node puts it aside, and what
+    stands behind it is not held up."""
+    try:
+        return unpack(value)
+    except (ValueError, struct.error):
+        return Meta(), value
+
+
+def _room(counts: Counts, messages: Sequence[Message], most: int | None, most_bytes: int | None) -> int:
+    """For how many of the first messages there is room."""
+    count, size = counts.ready, counts.ready_bytes
+    for number, message in enumerate(messages):
+        count, size = count + 1, size + len(message.content)
+        if (most is not None and count > most) or (most_bytes is not None and size > most_bytes):
+            return number
+    return len(messages)
+
+
+def _excess(counts: Counts, most: int | None, most_bytes: int | None) -> Callable[[bytes], bool]:
+    """Of the rows at the head, asked one after the other, which are above the limits."""
+    count = 0 if most is None else counts.ready - most
+    size = 0 if most_bytes is None else counts.ready_bytes - most_bytes
+
+    def is_over(value: bytes) -> bool:
+        nonlocal count, size
+        over = count > 0 or size > 0
+        count, size = count - 1, size - opened(value)[0].size
+        return over
+
+    return is_over
+
+
 def _is_over(value: bytes, now_ms: int) -> bool:
-    expires_at_ms = unpack(value)[0].expires_at_ms
+    expires_at_ms = opened(value)[0].expires_at_ms
     return 0 < expires_at_ms <= now_ms
 
 

@@ -132,6 +132,8 @@ class StagedQueue(SharedQueue):
             rows = transaction.range(ready, after(ready), at_once, snapshot=True) if waiting else []
             at = 0
             for key, value in waiting:
+                if at >= len(rows) and len(rows) == at_once:
+                    return False  # there may be more than was read
                 request = key[len(waiters) + _INDEX :]
                 owner, count = value[:-4], int.from_bytes(value[-4:], "big")
                 transaction.require(key)

@@ -8,6 +8,7 @@ S3  A node that was declared gone empties its window before it takes anything ag
 S4  Nobody who calls from outside waits for the engine: only `step` does, on a worker's thread, one at a time.
 S5  What waits for the engine is bounded by who counts it (queue/handoff); a publish that waited for shared_waiting_ms_max is refused.
 S6  A message that can't be read is put aside, leased, and holds up no other.
+S8  Where one consumer of all nodes is active, a node takes for its consumers only while it is the one (active.py).
 S7  Messages that go back leave no later one in the window for the next who asks: all that nobody has goes back together.
 """
 
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 
 from flintmq.config import Limits
 from flintmq.kv.engine import Engine, EngineError, UnknownOutcome, Watch
+from flintmq.shared.active import claim, yield_turn
 from flintmq.shared.keys import Counts, QueueKeys
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Fenced, Message, QueueGone, SharedQueue, Taken
@@ -90,8 +92,25 @@ class Host(Protocol):
         """Leases that the station remembers, more or fewer."""
         ...
 
-    def limit(self) -> tuple[int | None, bool]:
-        """Messages that may be ready on all nodes, None: any number; whether a publish above that is refused. Else the oldest go."""
+    def limit(self) -> tuple[int | None, int | None, bool]:
+        """Messages, and bytes, that may be ready on all nodes, None: any number; whether a publish above that is refused. Else the oldest
+        go."""
+        ...
+
+    def levels(self) -> int:
+        """Of priority; 1: none."""
+        ...
+
+    def single(self) -> bool:
+        """Whether one consumer of all nodes is active at a time."""
+        ...
+
+    def consumers(self) -> int:
+        """Consumers of this node, active or not; 0: it takes nothing for them now."""
+        ...
+
+    def overflowed(self, waiting: list[Waiting]) -> None:
+        """Publishes that are refused for the limit, before they are answered."""
         ...
 
     def is_full(self) -> bool:
@@ -165,6 +184,8 @@ class Station:
         self._audit = False  # leases may be there that nobody here knows of
         self._remembered = 0
         self._counts = Counts()
+        self._conflicts = 0  # of lives that are over
+        self.active = False  # of all nodes this is the one whose consumers get messages, where one consumer does
         self._unwanted_since: float | None = None  # since when the window has what no consumer wants, and consumers have the rest
         # what consumers have stands behind messages that went back to the engine: whoever wants one asks `fetch`, and not the window
         self.mixed = False
@@ -245,6 +266,16 @@ class Station:
         """The life of the node that its leases are of."""
         return b"" if self._queue is None else self._queue.owner
 
+    @property
+    def conflicts(self) -> int:
+        """Transactions that were made anew, as others were faster."""
+        return self._conflicts + (0 if self._queue is None else self._queue.conflicts)
+
+    @property
+    def holds(self) -> int:
+        """Leases and publishes that this node has to be rid of before it can go without a trace. What can't be read does not count."""
+        return max(0, self._remembered - len(self._aside)) + len(self._publishes)
+
     def close(self) -> None:
         """The queue is deleted here: what waits is refused, nothing more is taken."""
         with self._lock:
@@ -310,6 +341,7 @@ class Station:
             more = self._give_back(queue) or more
             more = self._purge(queue) or more
             more = self._balance(queue) or more
+            self._yield_turn(queue)
             return self._keep_limit(queue) or more
         except Fenced:
             self._lost()
@@ -340,7 +372,7 @@ class Station:
             self._lost()
         engine, owners, keys, order = self._host.open()
         owner = owners.uses(keys.life)
-        fresh = SharedQueue(engine, keys, owner, self._limits, order, self._limits.shared_patience_ms)
+        fresh = SharedQueue(engine, keys, owner, self._limits, order, self._limits.shared_patience_ms, self._host.levels())
         self._counts = fresh.read_counts()
         self._owners, self._queue = owners, fresh
         return fresh
@@ -348,6 +380,7 @@ class Station:
     def _lost(self) -> None:
         """Another node declared this one gone (S3)."""
         self._forget()
+        self._conflicts = self.conflicts
         self._queue = None
 
     def _forget(self) -> None:
@@ -356,7 +389,7 @@ class Station:
         self._back.clear()
         self._over.clear()
         self._aside.clear()
-        self._audit = self.mixed = False
+        self._audit = self.mixed = self.active = False
         with self._lock:
             self._ended.clear()
             self._counted.clear()
@@ -370,13 +403,16 @@ class Station:
             return False
         away = True
         added = 0
+        over = False
         try:
-            most, refuses = self._host.limit()
-            added = queue.enqueue([waiting.message for waiting in first[:count]], most if refuses else None)
+            most, most_bytes, refuses = self._host.limit()
+            bounds = (most, most_bytes) if refuses else (None, None)
+            added = queue.enqueue([waiting.message for waiting in first[:count]], *bounds)
+            over = added < count
             size = sum(len(waiting.message.content) for waiting in first[:added])
             self._counts = self._counts.plus(Counts(enqueued=added, enqueued_bytes=size))
             away = False
-            if most is not None and not refuses:
+            if (most, most_bytes) != (None, None) and not refuses:
                 self._forget_watch()  # consumers here have their turn before what is too much goes
         except UnknownOutcome:
             away = False
@@ -386,6 +422,8 @@ class Station:
                 mine = [] if away else [self._publishes.popleft() for _ in range(count)]
                 more = bool(self._publishes)
         self._answer(mine[:added], True)
+        if over:
+            self._host.overflowed(mine[added:])
         self._answer(mine[added:], False)
         return more
 
@@ -416,19 +454,23 @@ class Station:
 
     def _keep_limit(self, queue: SharedQueue) -> bool:
         """What is above the limit goes, the oldest first. The counts of other nodes may be old, so the transaction reads them anew."""
-        most, refuses = self._host.limit()
-        if most is None or refuses or self._counts.ready <= most:
+        most, most_bytes, refuses = self._host.limit()
+        if refuses or not self._is_over(most, most_bytes):
             return False
         count = 0
         if not self._host.buries():
-            count = queue.drop_over(most)
+            count = queue.drop_over(most, most_bytes)
             self._host.dropped(count)
         elif not self._host.is_full():
-            taken = self._leased(lambda: queue.take_over(most))
+            taken = self._leased(lambda: queue.take_over(most, most_bytes))
             count = len(taken)
             self._received(queue, taken, None, over=True)
         self._counts = queue.read_counts()
-        return count > 0 and self._counts.ready > most
+        return count > 0 and self._is_over(most, most_bytes)
+
+    def _is_over(self, most: int | None, most_bytes: int | None) -> bool:
+        counts = self._counts
+        return (most is not None and counts.ready > most) or (most_bytes is not None and counts.ready_bytes > most_bytes)
 
     def _leased(self, take: Callable[[], list[Taken]]) -> list[Taken]:
         try:
@@ -509,6 +551,8 @@ class Station:
             for _, done in fetches:
                 done(None)
             return False
+        if not fetches and not self._is_active(queue):
+            return False
         try:
             taken, watch = queue.take(min(wanted, queue.batch), self._limits.shared_window_bytes, None if self._watch else self._told)
         except UnknownOutcome:
@@ -518,6 +562,20 @@ class Station:
         for _, done in fetches:
             done(None)
         return more
+
+    def _is_active(self, queue: SharedQueue) -> bool:
+        """Whether consumers of this node may have messages (active.py). Who may not is told when that may have changed."""
+        if not self.active and self._host.single():
+            self.active, watch = claim(queue, self._told)
+            if watch is not None:
+                self._watch = watch
+        return self.active or not self._host.single()
+
+    def _yield_turn(self, queue: SharedQueue) -> None:
+        """The last consumer of this node is gone, and what nobody had went back: another node's has its turn."""
+        if self.active and not self._host.consumers() and not self._back and self._window.wanted() == 0:
+            yield_turn(queue)
+            self.active = False
 
     def _waited_enough(self) -> bool:
         """What consumers have may stand behind what would go back, and come back after it: it is waited for, but not without end."""

@@ -32,6 +32,7 @@ cdef void readers_give(readers_t *readers, int number) noexcept nogil
 
 cdef enum:
     STEP_ENTRIES = 32           # entries between two looks at the clock, at those who are parked, and at the pace
+    HEADER_ENTRIES = 256        # the same of entries that are read for their headers only: those who are parked have to look again after them
 
 cdef struct wanted_t:           # an entry that somebody is parked on
     uint64_t position
@@ -54,6 +55,7 @@ cdef struct cold_t:             # what is asked for of one queue; lives from the
     uint64_t room               # bytes of bodies that it may bring
     uint64_t loaded             # bytes that it has brought
     uint64_t count              # entries
+    uint64_t learned            # the last one, when message groups or selectors know it now (queue/cold_headers.pxd); else 0
 
 cdef struct batch_t:            # read, not handed to the queue yet
     uint64_t positions[STEP_ENTRIES]

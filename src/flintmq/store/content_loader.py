@@ -10,6 +10,8 @@ L3  One worker at a time serves a queue (actor); a worker serves a queue for one
 L4  While messages come to queues that have nothing on disk, cold reads keep a pace (cold_pace.py); a paused queue holds no worker.
 L5  What was read comes to the queue in one go: who is parked on the first entry is woken once, not for one entry after the other.
 L6  What can't be read for want of a file descriptor or memory is asked for again after a while; it is not set aside.
+L7  Behind a full window contents are read for their headers alone, as long as message groups or selectors have to know them, HEADER_ENTRIES
+    at most for one who is parked: they take no place in memory.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, 
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove
+from cython.cimports.flintmq.queue.cold_headers import queue_header_read, queue_headers_read, queue_wants_headers
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_failed,
     queue_content_loaded,
@@ -283,6 +286,7 @@ def _next_run(cold: pointer[cold_t]) -> bint:
         cold.in_run = True
         cold.room = queue_load_room(cold.queue)
         cold.loaded = 0
+        cold.learned = 0
         cold.count = 0
         at_add64(address(loader.runs), 1)
     return more
@@ -299,17 +303,20 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     message_id: uint64_t = 0
     content: pointer[content_t]
     stopping: bint
+    full: bint = False
+    learned: bint = False
     batch: batch_t
     result: c_int = SLICE_MORE
     batch.count = 0
-    while entries[0] < STEP_ENTRIES and bytes_[0] < STEP_BYTES:
+    while entries[0] < (HEADER_ENTRIES if full else STEP_ENTRIES) and bytes_[0] < STEP_BYTES:
+        full = cold.count != 0 and cold.loaded >= cold.room
         stopping = at_load32(address(loader.stopping)) != 0
         if stopping and cold.count == 0:
             queue_content_loaded(queue, cold.position, NULL)  # it may have been asked for: L1
         if (
             stopping
             or queue_is_deleted(queue)
-            or (cold.count and cold.loaded >= cold.room)
+            or (full and not queue_wants_headers(queue))
             or not queue_next_cold(queue, cold.position, address(found), address(message_id))
         ):
             result = SLICE_END
@@ -330,6 +337,16 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
                 result = SLICE_END
                 break
             continue
+        if queue_wants_headers(queue):
+            learned = queue_header_read(queue, cold.learned, found, content)
+            cold.learned = found if learned else 0
+        if full:  # L7
+            bytes_[0] += content.body_len
+            content_decref(content)
+            if not learned:
+                result = SLICE_END
+                break
+            continue
         batch.positions[batch.count] = found
         batch.contents[batch.count] = content
         batch.count += 1
@@ -341,7 +358,9 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
         content = batch.contents[batch.count]
         queue_content_loaded(queue, batch.positions[batch.count], content)
         content_decref(content)
-    return result
+    if cold.learned:
+        queue_headers_read(queue)
+    return SLICE_END if full else result
 
 
 @cfunc

@@ -70,7 +70,7 @@ from flintmq.ports import TxState
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, LogSettings
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.managed import open_log, set_damage_aside, take_back_clean
-from flintmq.store.log.space import message_floors, page_floors
+from flintmq.store.log.space import message_reserves, page_reserves
 from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
 from flintmq.store.options import StoreOptions
@@ -165,7 +165,7 @@ class LogStore(LogPort):
             store_uuid=options.store_uuid,
             container_size=options.container_size,
             clock=self.clock,
-            floors=message_floors(message_scan.container_size or options.container_size, options.unwritten_max),
+            reserves=message_reserves(message_scan.container_size or options.container_size, options.unwritten_max),
             retain_bytes=options.retain_bytes,
             retain_s=options.retain_s,
             archive=options.archive_dir,
@@ -186,7 +186,7 @@ class LogStore(LogPort):
                 container_size=options.container_size,
                 clock=self.clock,
                 syncs=False,
-                floors=page_floors(settings.floors),
+                reserves=page_reserves(settings.reserves),
             )
             self.pages = ManagedLog(self.files, f"{self.directory}/pages", pages)
 

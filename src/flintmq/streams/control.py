@@ -208,12 +208,12 @@ class StreamQueue:
         if start != "time":
             raise ValueError(f"unknown start: {start}")
         ms = value
-        place = self.stream.source.new_place(self.stream.source.log)
+        place = self.stream.source.new_reader(self.stream.source.log)
         if place == NULL:
             raise MemoryError("no memory to look for a time")
         with nogil:
             offset = self.stream.source.find_time(self.stream.source.log, place, cast(uint64_t, ms) if ms > 0 else 0)
-            self.stream.source.free_place(place)
+            self.stream.source.free_reader(place)
         return offset
 
     def open_seat(
@@ -422,10 +422,10 @@ class StreamQueue:
         with nogil:
             outcome = self.stream.source.hot_read(self.stream.source.log, offset, 1, 1, NULL, address(batch))
             if outcome == STREAM_COLD:
-                place = self.stream.source.new_place(self.stream.source.log)
+                place = self.stream.source.new_reader(self.stream.source.log)
                 if place != NULL:
                     outcome = self.stream.source.read(self.stream.source.log, place, offset, 1, 1, NULL, address(batch))
-                    self.stream.source.free_place(place)
+                    self.stream.source.free_reader(place)
             if outcome == STREAM_MESSAGES and batch.count and batch.items[0].offset == offset:
                 content = batch.items[0].content
                 batch.items[0].content = batch.items[batch.count - 1].content

@@ -89,7 +89,7 @@ def cursor_free(cursor: pointer[cursor_t]) -> void:
     stream_batch_free(address(cursor.now))
     stream_batch_free(address(cursor.ahead))
     if cursor.place != NULL:
-        cursor.stream.source.free_place(cursor.place)
+        cursor.stream.source.free_reader(cursor.place)
     memset(address(cursor.now), 0, sizeof(stream_batch_t))
     memset(address(cursor.ahead), 0, sizeof(stream_batch_t))
     cursor.place = NULL
@@ -291,7 +291,7 @@ def cursor_read(cursor: pointer[cursor_t]) -> uint64_t:
     waited: uint64_t
     _drop(address(cursor.ahead), 0)
     if cursor.place == NULL:
-        cursor.place = stream.source.new_place(stream.source.log)
+        cursor.place = stream.source.new_reader(stream.source.log)
     if cursor.place != NULL:
         outcome = stream.source.hot_read(
             stream.source.log, cursor.asked, stream.batch_messages, stream.batch_bytes, cursor.asked_filter, address(cursor.ahead)

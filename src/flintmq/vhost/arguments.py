@@ -66,13 +66,16 @@ SHARED_ARGUMENTS = (
     "x-shared-order",
     "x-message-ttl",
     "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
     "x-overflow",
+    "x-single-active-consumer",
     "x-delivery-limit",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
 )
-SHARED_OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH)
+SHARED_OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 # A check returns None when the value is good, else the reason as RabbitMQ prints it.
@@ -330,10 +333,10 @@ _ROWS = (
         note="at-least-once: with x-overflow reject-publish, on a stream, or on a shared queue",
     ),
     Argument("x-max-length", _not_negative, _COUNT, (*QUEUES, SHARED), field="max_length", policy=True, operator=True),
-    Argument("x-max-length-bytes", _not_negative, _COUNT, KINDS, True, "max_length_bytes", policy=True, operator=True),
+    Argument("x-max-length-bytes", _not_negative, _COUNT, (*KINDS, SHARED), True, "max_length_bytes", policy=True, operator=True),
     Argument("x-max-in-memory-length", _not_negative, _COUNT, policy=True, operator=True),
     Argument("x-max-in-memory-bytes", _not_negative, _COUNT, policy=True, operator=True),
-    Argument("x-max-priority", _max_priority, f"integer, 0 to {PRIORITY_MAX}", (CLASSIC, QUORUM), field="max_priority"),
+    Argument("x-max-priority", _max_priority, f"integer, 0 to {PRIORITY_MAX}", (CLASSIC, QUORUM, SHARED), field="max_priority"),
     Argument(
         "x-qpid-priorities",
         _qpid_priorities,
@@ -408,11 +411,11 @@ _ROWS = (
         policy=True,
         operator=True,
         policy_first=(QUORUM,),
-        note="on a quorum queue the policy beats the argument; a shared queue takes drop-head and reject-publish",
+        note="on a quorum queue the policy beats the argument; a shared queue takes the first three",
     ),
     Argument("x-queue-mode", _queue_mode, "default, lazy", policy=True, note="bodies leave memory as they have to"),
     Argument("x-queue-version", _queue_version, "1, 2", policy=True, operator=True, lower=_neither, note="there is one on-disk format"),
-    Argument("x-single-active-consumer", _boolean, "boolean", QUEUES, field="single_active_consumer"),
+    Argument("x-single-active-consumer", _boolean, "boolean", (*QUEUES, SHARED), field="single_active_consumer"),
     Argument(
         "x-delivery-limit",
         _integer,

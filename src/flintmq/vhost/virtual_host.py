@@ -16,7 +16,6 @@ I6  What goes by itself (x-expires, auto-delete) and can't be deleted now, becau
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import threading
@@ -26,12 +25,12 @@ from typing import Any
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
@@ -42,6 +41,7 @@ from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_argume
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.stream_arguments import check_lasting_properties
+from flintmq.vhost.unused import UnusedQueues
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
@@ -108,7 +108,7 @@ class VirtualHost(Scheduling):
         self._queue_factory = queue_factory
         self._limits = limits or Limits()
         self.holding = Holding(allowance)  # what its definitions take of memory
-        self.kept = MemoryTotal()  # of what its exchanges remember of messages
+        self.kept = Kept()  # of what its exchanges remember of messages
         self._quotas = quotas or {}
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
@@ -118,12 +118,7 @@ class VirtualHost(Scheduling):
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
-        # when a queue with x-expires may be unused for so long: (monotonic nanoseconds, number, queue); one for each of them
-        self._expiring: list[tuple[int, int, Queue]] = []
-        self._expiring_numbers = itertools.count(1)
-        self._expiring_count = 0  # of them that are not deleted
-        self._watched_anew: dict[Queue, int] = {}  # their x-expires changed -> number of the one entry that counts, 0: none does
-        self.expiry_visits = 0  # queues that were looked at for their x-expires
+        self.unused = UnusedQueues(self._clock)
         # What should be gone and is not: the database refused its deletion. -> when it is tried again (monotonic, ns)
         self._put_off: dict[Queue | Exchange, int] = {}
         self._alternate_of: dict[str, dict[Exchange, None]] = {}  # name -> exchanges that name it as their alternate
@@ -275,12 +270,7 @@ class VirtualHost(Scheduling):
         if policy == before:
             return
         queue.policy = policy
-        if policy.expires_ms != before.expires_ms:
-            queue.used_ns = self._clock.monotonic_ns() if before.expires_ms is None else queue.used_ns
-            self._expiring_count += (policy.expires_ms is not None) - (before.expires_ms is not None)
-            self._watched_anew[queue] = 0
-            if policy.expires_ms is not None:
-                self._watch_unused(queue, self._unused_at(queue))
+        self.unused.follow(queue, before.expires_ms)
         self.on_policy_changed(queue)
         # Routes have copies of what it set.
         self._routes_changed(*dict.fromkeys(binding.source for binding in (queue.bindings or {}).values()))
@@ -767,12 +757,11 @@ class VirtualHost(Scheduling):
 
     def touch(self, queue: Queue) -> None:
         """The queue was used (declared, consumed, basic.get): x-expires counts anew."""
-        self.keep(queue, 0)
+        self.unused.use(queue)
 
     def keep(self, queue: Queue, ms: int) -> None:
         """The queue is in use for so long from now on, by a reader that is no consumer: x-expires counts from then."""
-        if queue.policy.expires_ms is not None:
-            queue.used_ns = max(queue.used_ns, self._clock.monotonic_ns() + ms * 1_000_000)
+        self.unused.use(queue, ms)
 
     def expire_queues(self) -> int:
         """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
@@ -780,31 +769,7 @@ class VirtualHost(Scheduling):
             now = self._clock.monotonic_ns()
             if self._put_off:
                 self._delete_late(now)
-            expired = 0
-            while self._expiring and self._expiring[0][0] <= now:
-                _, number, queue = heapq.heappop(self._expiring)
-                if queue.deleted or self._watched_anew.get(queue, number) != number:
-                    continue
-                self.expiry_visits += 1
-                if queue.core.consumer_count():
-                    queue.used_ns = max(queue.used_ns, now)
-                elif self._is_expired(queue, now):
-                    expired += self.remove_by_itself(queue, partial(self._is_expired, queue, now))
-                if not queue.deleted:  # it was used since, or its deletion is under way or put off
-                    self._watch_unused(queue, max(now + 1, self._unused_at(queue)))
-            return expired
-
-    def _is_expired(self, queue: Queue, now: int) -> bool:
-        return not queue.core.consumer_count() and now >= self._unused_at(queue)
-
-    def _unused_at(self, queue: Queue) -> int:
-        return queue.used_ns + (queue.policy.expires_ms or 0) * 1_000_000
-
-    def _watch_unused(self, queue: Queue, at_ns: int) -> None:
-        number = next(self._expiring_numbers)
-        if queue in self._watched_anew:
-            self._watched_anew[queue] = number
-        heapq.heappush(self._expiring, (at_ns, number, queue))
+            return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in self.unused.over(now))
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
@@ -826,10 +791,7 @@ class VirtualHost(Scheduling):
         self.holding.add(size)
         if queue.exclusive_owner is not None:
             self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
-        if spec.policy.expires_ms is not None:
-            self.touch(queue)
-            self._expiring_count += 1
-            self._watch_unused(queue, self._unused_at(queue))
+        self.unused.add(queue)
         self.on_queue_created(queue)
         self._default_route_changed(queue.name)
         return queue
@@ -852,13 +814,7 @@ class VirtualHost(Scheduling):
                 sources[binding.source] = None
                 self._drop_binding(binding)
         queue.deleted = True
-        if self._watched_anew:
-            self._watched_anew.pop(queue, None)
-        if queue.policy.expires_ms is not None:
-            self._expiring_count -= 1
-            if len(self._expiring) > 2 * self._expiring_count + 64:  # most of them are deleted queues, which it must not keep
-                self._expiring = [entry for entry in self._expiring if not entry[2].deleted]
-                heapq.heapify(self._expiring)
+        self.unused.remove(queue)
         if self._put_off:
             self._put_off.pop(queue, None)
         queue.core.mark_deleted()

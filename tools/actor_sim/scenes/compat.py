@@ -26,7 +26,7 @@ def make_system(policy: str, workers: c_int, mailbox_max: object) -> ActorSystem
     if mailbox_max is not None:
         limits = KNOWN.get(mailbox_max)
         if limits is None:
-            limits = KNOWN[mailbox_max] = dataclasses.replace(LIMITS, actor_mailbox_max=mailbox_max)
+            limits = KNOWN[mailbox_max] = LIMITS.replace(actor_mailbox_max=mailbox_max)
     return ActorSystem(limits, policy=policy, workers=workers)
 
 

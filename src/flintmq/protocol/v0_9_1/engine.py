@@ -5,6 +5,7 @@ in: bytes of one connection. out: calls on a sink_t: publish, header, body, sett
 I1  The calls depend on the bytes alone, never on how they were cut into buffers.
 I2  No frame longer than frame_size_max, no body longer than its header said, no message above message_size_max is accepted.
 I3  Whatever the bytes are, the result is calls, FEED_ERROR or FEED_VERSION; memory is bounded by the channel table.
+I4  What is done with a frame follows from the phase, the state of its channel and its kind alone: docs/ENGINE.md has the table.
 
 Source: AMQP 0-9-1 specification 2.3.5 (frames), 4.2.6 (content), 4.2.7 (heartbeat), 1.4.2.6 (tune).
 """
@@ -12,7 +13,7 @@ Source: AMQP 0-9-1 specification 2.3.5 (frames), 4.2.6 (content), 4.2.7 (heartbe
 from __future__ import annotations
 
 import cython
-from cython import NULL, bint, cast, cfunc, char, exceptval, inline, nogil, p_void, pointer, size_t, sizeof, void
+from cython import NULL, cast, cfunc, char, exceptval, inline, nogil, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.byte_order import get16, get32, get64
 from cython.cimports.flintmq.core.content import FRAME_END
@@ -34,6 +35,27 @@ from cython.cimports.flintmq.protocol.v0_9_1.ids import (
     FRAME_HEARTBEAT,
     FRAME_METHOD,
     FRAME_TYPES,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.receive_states import (
+    ABOUT_FRAME,
+    ABOUT_PUBLISH,
+    EVENT_BASIC,
+    EVENT_BODY,
+    EVENT_CHANNEL_CLOSE,
+    EVENT_CHANNEL_CLOSE_OK,
+    EVENT_CHANNEL_OPEN,
+    EVENT_CONNECTION,
+    EVENT_CONNECTION_END,
+    EVENT_HEADER,
+    EVENT_HEARTBEAT,
+    EVENT_METHOD,
+    EVENT_PUBLISH,
+    RECEIVE_IGNORE,
+    RECEIVE_REFUSE,
+    RECEIVE_TAKE,
+    REFUSALS,
+    RX_ZERO,
+    receive_outcome,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -188,7 +210,7 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
         elif frame_type == FRAME_HEADER:
             result = _header_frame(engine, channel, payload, payload_size)
         elif channel != 0 or payload_size != 0:
-            result = _refuse(engine, 501, b"heartbeat frames belong to channel 0 and are empty", 0)
+            result = _refuse_by(engine, receive_outcome(PHASE_OPEN, RX_CLOSED, EVENT_HEARTBEAT) - RECEIVE_REFUSE, 0)
         else:
             result = engine.sink.heartbeat(engine.context)
         if result != FEED_MORE:
@@ -200,7 +222,45 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
 @cfunc
 @nogil
 @exceptval(check=False)
+def _refuse_by(engine: pointer[engine_t], refusal: uint32_t, method: uint32_t) -> c_int:
+    """Refuses with a row of the table of refusals; `method`: of the frame, 0 when it has none."""
+    about: uint8_t = REFUSALS[refusal].about
+    if about != ABOUT_FRAME:
+        method = BASIC_PUBLISH if about == ABOUT_PUBLISH else 0
+    return _refuse(engine, REFUSALS[refusal].code, REFUSALS[refusal].text, method)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _event_of(method: uint32_t) -> c_int:
+    if method >> 16 == CLASS_BASIC:
+        return EVENT_PUBLISH if method == BASIC_PUBLISH else EVENT_BASIC
+    if method >> 16 == CLASS_CONNECTION:
+        return EVENT_CONNECTION_END if method == CONNECTION_CLOSE or method == CONNECTION_CLOSE_OK else EVENT_CONNECTION
+    if method == CHANNEL_OPEN:
+        return EVENT_CHANNEL_OPEN
+    if method == CHANNEL_CLOSE:
+        return EVENT_CHANNEL_CLOSE
+    return EVENT_CHANNEL_CLOSE_OK if method == CHANNEL_CLOSE_OK else EVENT_METHOD
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _outcome(engine: pointer[engine_t], rx: pointer[channel_rx_t], channel: uint16_t, event: c_int) -> uint32_t:
+    """RECEIVE_*: what the table says of a frame. Beside the path of messages, which it keeps short."""
+    state: c_int = RX_ZERO
+    if channel != 0:
+        state = RX_CLOSED if rx == NULL else rx.state
+    return receive_outcome(engine.phase, state, event)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _method_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
+    outcome: uint32_t
     if size < 4:
         return _refuse(engine, 501, b"method frame without class and method id", 0)
     method: uint32_t = get32(payload)
@@ -208,53 +268,12 @@ def _method_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer
     # The common case first: a method of class basic on an open channel.
     if method >> 16 == CLASS_BASIC and engine.phase == PHASE_OPEN and rx != NULL and rx.state == RX_OPEN:
         return _basic_method(engine, rx, channel, method, payload, size)
-    if channel == 0:
-        if method >> 16 != CLASS_CONNECTION:
-            if engine.phase == PHASE_CLOSING:
-                return FEED_MORE
-            return _refuse(engine, 503, b"only methods of class connection may use channel 0", method)
-        if engine.phase == PHASE_CLOSING and method != CONNECTION_CLOSE and method != CONNECTION_CLOSE_OK:
-            return FEED_MORE
-        return engine.sink.method(engine.context, 0, method, payload, size)
-    if engine.phase == PHASE_CLOSING:
-        return FEED_MORE
-    if engine.phase != PHASE_OPEN:
-        return _refuse(engine, 503, b"connection is not open", method)
-    return _channel_method(engine, RX_CLOSED if rx == NULL else rx.state, channel, method, payload, size)
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _channel_method(
-    engine: pointer[engine_t],
-    state: c_int,
-    channel: uint16_t,
-    method: uint32_t,
-    payload: pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> c_int:
-    """A method that is none of class basic on an open channel."""
-    if state == RX_CLOSING:
-        if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
-            return engine.sink.method(engine.context, channel, method, payload, size)
-        if method == CHANNEL_OPEN:
-            # Not closed before close-ok: opening it is an error of the channel, which RabbitMQ answers so. Nobody waits for ever.
-            return _refuse(engine, 504, b"second 'channel.open' seen", method)
-        return FEED_MORE
-    if method >> 16 == CLASS_CONNECTION:
-        return _refuse(engine, 503, b"methods of class connection belong to channel 0", method)
-    if state == RX_CLOSED:
-        if method == CHANNEL_CLOSE_OK:
-            return FEED_MORE  # both sides closed at once, and the client's close was seen first
-        if method != CHANNEL_OPEN:
-            return _refuse(engine, 504, b"expected 'channel.open'", method)
+    outcome = _outcome(engine, rx, channel, _event_of(method))
+    if outcome == RECEIVE_TAKE:
         return engine.sink.method(engine.context, channel, method, payload, size)
-    if state == RX_HEADER:
-        return _refuse(engine, 505, b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
-    if state == RX_BODY:
-        return _refuse(engine, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
-    return engine.sink.method(engine.context, channel, method, payload, size)
+    if outcome == RECEIVE_IGNORE:
+        return FEED_MORE
+    return _refuse_by(engine, outcome - RECEIVE_REFUSE, method)
 
 
 @cfunc
@@ -295,17 +314,10 @@ def _basic_method(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _refuse_content(engine: pointer[engine_t], rx: pointer[channel_rx_t], header: bint) -> c_int:
-    """A header or body frame that is not due."""
-    if engine.phase == PHASE_CLOSING or (rx != NULL and rx.state == RX_CLOSING):
-        return FEED_MORE
-    if engine.phase != PHASE_OPEN or rx == NULL or rx.state == RX_CLOSED:
-        if header:
-            return _refuse(engine, 505, b"content header on a channel that is not open", 0)
-        return _refuse(engine, 505, b"content body on a channel that is not open", 0)
-    if header:
-        return _refuse(engine, 505, b"content header without a method that carries content", 0)
-    return _refuse(engine, 505, b"content body without a content header", 0)
+def _not_due(engine: pointer[engine_t], rx: pointer[channel_rx_t], channel: uint16_t, event: c_int) -> c_int:
+    """A header or body frame that is not due: the table never takes it."""
+    outcome: uint32_t = _outcome(engine, rx, channel, event)
+    return FEED_MORE if outcome < RECEIVE_REFUSE else _refuse_by(engine, outcome - RECEIVE_REFUSE, 0)
 
 
 @cfunc
@@ -314,7 +326,7 @@ def _refuse_content(engine: pointer[engine_t], rx: pointer[channel_rx_t], header
 def _header_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
     rx: pointer[channel_rx_t] = _rx(engine, channel)
     if engine.phase != PHASE_OPEN or rx == NULL or rx.state != RX_HEADER:
-        return _refuse_content(engine, rx, True)
+        return _not_due(engine, rx, channel, EVENT_HEADER)
     if size < 14 or get16(payload) != CLASS_BASIC:
         return _refuse(engine, 501, b"content header is malformed or not of class 60", BASIC_PUBLISH)
     body_size: uint64_t = get64(payload + 4)
@@ -337,7 +349,7 @@ def _header_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer
 def _body_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
     rx: pointer[channel_rx_t] = _rx(engine, channel)
     if engine.phase != PHASE_OPEN or rx == NULL or rx.state != RX_BODY:
-        return _refuse_content(engine, rx, False)
+        return _not_due(engine, rx, channel, EVENT_BODY)
     if size > rx.body_left:
         return _refuse(engine, 501, b"content body is longer than its header said", BASIC_PUBLISH)
     rx.body_left -= size

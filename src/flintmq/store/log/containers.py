@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flintmq.core.checksum import crc32c_of
-from flintmq.store.log.space import NO_FLOORS, Floors
+from flintmq.store.log.space import NO_RESERVES, Reserves
 
 if TYPE_CHECKING:
     from flintmq.clock import Clock
@@ -77,7 +77,7 @@ class LogSettings:
     """What one log of a store is, and how it is kept.
 
     name: for texts, and of its directory in an archive; log_id, store_uuid: what headers carry; sizes in bytes; clock:
-    flintmq.clock.Clock; syncs: False for the page log; floors: what stays free of the disk when a container is made; retain_bytes,
+    flintmq.clock.Clock; syncs: False for the page log; reserves: what stays free of the disk when a container is made; retain_bytes,
     retain_s: dead containers are kept readable that long; archive: directory to which each dead container is copied before its file is
     used again or removed, None: none is.
     """
@@ -88,7 +88,7 @@ class LogSettings:
     container_size: int
     clock: Clock
     syncs: bool = True
-    floors: Floors = NO_FLOORS
+    reserves: Reserves = NO_RESERVES
     retain_bytes: int = 0
     retain_s: int = 0
     archive: str | None = None

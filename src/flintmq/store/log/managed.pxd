@@ -20,7 +20,7 @@ cdef class ManagedLog:
     cdef readonly object archive       # directory for copies of dead containers, or None
     cdef set _archived                 # sequences of dead containers that have a durable copy there
     cdef object pins                   # callable -> lowest sequence that someone reads, or None
-    cdef readonly object floors               # space.Floors: what stays free of the disk when a container is made
+    cdef readonly object reserves               # space.Reserves: what stays free of the disk when a container is made
     cdef readonly uint64_t needed      # containers ready in front of the tail's that are made although the disk is tight
     cdef readonly bint tight           # the disk is nearly full: nothing is kept for readers of the past
     cdef readonly uint64_t most        # files from the base to the last ready one, beyond which only `needed` ones are made

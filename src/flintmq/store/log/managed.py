@@ -111,7 +111,7 @@ class ManagedLog:
         self.pins = None
         self.archive = settings.archive
         self._archived = set()
-        self.floors = settings.floors
+        self.reserves = settings.reserves
         self.needed = 2
         self.tight = False
         self.most = UNBOUNDED
@@ -262,8 +262,8 @@ class ManagedLog:
         if free is None:
             return True
         ahead = sequence - self.log.tail // self.log.container_size
-        floor = self.floors.last if ahead <= 1 else self.floors.tight if ahead <= self.needed else self.floors.roomy
-        return free - self.log.container_size >= floor
+        reserve = self.reserves.last if ahead <= 1 else self.reserves.tight if ahead <= self.needed else self.reserves.roomy
+        return free - self.log.container_size >= reserve
 
     def free_bytes(self) -> int | None:
         """Bytes free on the disk that the log is on; None: unknown."""
@@ -428,9 +428,9 @@ class ManagedLog:
         """How many containers are kept ready in front of the tail."""
         self.ahead = count
 
-    def set_floors(self, floors) -> None:
-        """space.Floors: what stays free of the disk."""
-        self.floors = floors
+    def set_reserves(self, reserves) -> None:
+        """space.Reserves: what stays free of the disk."""
+        self.reserves = reserves
 
     def set_needed(self, count: int) -> None:
         """How many containers in front of the tail's are made although the disk is tight."""

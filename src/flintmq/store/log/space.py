@@ -1,6 +1,6 @@
 """The bytes of a disk that stay free: publishers wait while all others, and the next start, still have room to work.
 
-in: container size, bytes that write buffers may hold. out: Floors, which ManagedLog keeps when it makes containers and Maintenance
+in: container size, bytes that write buffers may hold. out: Reserves, which ManagedLog keeps when it makes containers and Maintenance
 compares with what is free.
 
 Rule: publishers are blocked below `roomy`. All that they may have under way then (the write buffers), acks, outcomes, copies forward
@@ -18,7 +18,7 @@ LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
+class Reserves:
     """Bytes that stay free when a container is made. `last`: none is ready; `tight`: of those that are always kept ready; `roomy`: of
     all others. `again`: what must be free before blocked publishers go on."""
 
@@ -28,17 +28,17 @@ class Floors:
     again: int = 0
 
 
-NO_FLOORS = Floors()
+NO_RESERVES = Reserves()
 
 
-def message_floors(container_size: int, buffered: int) -> Floors:
+def message_reserves(container_size: int, buffered: int) -> Reserves:
     """Of the logs that must go on. Args: bytes of a message log's container; bytes that write buffers hold at most."""
     last = container_size + LIMITS.log_sql_start_bytes
     tight = 2 * container_size + LIMITS.log_sql_bytes
     roomy = tight + buffered + LIMITS.log_ending_containers * container_size
-    return Floors(last, tight, roomy, roomy + 2 * container_size)
+    return Reserves(last, tight, roomy, roomy + 2 * container_size)
 
 
-def page_floors(floors: Floors) -> Floors:
+def page_reserves(reserves: Reserves) -> Reserves:
     """Of the page log: what it holds is transient and must not take the room of what ends messages."""
-    return Floors(floors.roomy, floors.roomy, floors.roomy, floors.again)
+    return Reserves(reserves.roomy, reserves.roomy, reserves.roomy, reserves.again)

@@ -6,6 +6,11 @@ from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.stream.stream_log cimport StreamSpace, stream_t
 from flintmq.store.stream.stream_source cimport source_t
 
+cdef struct first_t:            # the first message that starts in a container
+    uint64_t container          # 0: none
+    uint64_t offset
+    uint64_t us                 # when it was written
+
 cdef struct recovered_t:        # what the log's scan found: the container with the tail, and what recovery reads before it
     uint64_t container_size
     uint64_t next               # offset behind the last whole message
@@ -15,9 +20,8 @@ cdef struct recovered_t:        # what the log's scan found: the container with 
     uint64_t open_start         # a message whose chunks are not all there yet, and its bytes that are and are not
     uint64_t open_filled
     uint64_t open_left
-    uint64_t container          # the last one in which a message starts; its first offset, and when that was written
-    uint64_t first
-    uint64_t first_us
+    first_t lowest              # of the containers that were scanned, the first and the last one in which a message starts
+    first_t last
     bint any
 
 cdef class StreamSource:            # a log of which a stream core can be made: its table of functions

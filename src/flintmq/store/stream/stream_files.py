@@ -8,9 +8,9 @@ I2  An offset is never given out twice once it was visible; where damage hides h
 I3  A container goes only when recovery needs nothing of it, lowest first, each unlink synced before the next, and after `first` has
     passed it.
 
-Opening reads the containers from the base on, which is one or two, and the first record of the lowest. A Stream-Mark at the end proves
-what is before it: it is written, alone in its block, when everything is durable. A log that ends with such a block is not written
-anew at the next start, and goes on in the mark's place, with a mark.
+Opening reads the containers from the base on, which is one or two, and the first record of the lowest when that is below the base. A
+Stream-Mark at the end proves what is before it: it is written, alone in its block, when everything is durable. A log that ends with such
+a block is not written anew at the next start, and goes on in the mark's place, with a mark.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_filter_new,
     stream_filter_t,
 )
+from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_PENDING, OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MARK,
@@ -71,10 +72,11 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_cool,
     stream_decref,
     stream_first,
-    stream_forget_places,
+    stream_forget_firsts,
     stream_free,
     stream_hot_read,
     stream_incref,
+    stream_known,
     stream_learn,
     stream_listen,
     stream_mark,
@@ -82,7 +84,6 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_t,
     stream_visible,
 )
-from cython.cimports.flintmq.store.stream.stream_places import OFFSET_PENDING, OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_reader import (
     stream_find_time,
     stream_first_of,
@@ -130,10 +131,12 @@ def _on_record(context: p_void, record: pointer[record_t]) -> void:
     elif record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
         found.any = True
         found.next = max(found.next, offset)
-        if record.lsn // found.container_size != found.container:
-            found.container = record.lsn // found.container_size
-            found.first = offset
-            found.first_us = record.time_us
+        if record.lsn // found.container_size != found.last.container:
+            found.last.container = record.lsn // found.container_size
+            found.last.offset = offset
+            found.last.us = record.time_us
+            if found.lowest.container == 0:
+                found.lowest = found.last
         found.open_start = record.lsn
         found.open_filled = le32(record.data + 20)
         left = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
@@ -253,9 +256,9 @@ def _fill_source(source: pointer[source_t], stream: pointer[stream_t]) -> void:
     source.bytes = stream_bytes
     source.hot_read = stream_hot_read
     source.read = stream_read
-    source.new_place = stream_reader_new
+    source.new_reader = stream_reader_new
     source.rest = stream_reader_rest
-    source.free_place = stream_reader_free
+    source.free_reader = stream_reader_free
     source.find_time = stream_find_time
     source.listen = stream_listen
     source.incref = stream_incref
@@ -400,10 +403,11 @@ class Stream(StreamSource):
                 self.managed.adopt(number)
         if not here:
             at_store64(address(self.managed.log.ready_end), tail - tail % size)
-        if found.container:
-            stream_learn(stream, found.container, found.first, found.first_us)
-            if found.container == tail // size:
-                stream.container_end = (found.container + 1) * size
+        if found.last.container:
+            stream_learn(stream, found.lowest.container, found.lowest.offset, found.lowest.us)
+            stream_learn(stream, found.last.container, found.last.offset, found.last.us)
+            if found.last.container == tail // size:
+                stream.container_end = (found.last.container + 1) * size
         if here and not found.any:
             hidden = self._guess(here, tail)
             if hidden == NEVER:
@@ -441,8 +445,12 @@ class Stream(StreamSource):
         return NEVER if here[0] != 1 or self.damage else 0
 
     def _first_of(self, sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
-        reader: pointer[stream_reader_t] = stream_reader_new(self.stream)
-        first: uint64_t
+        """First offset of a container: what is known of it, else what a reader finds."""
+        reader: pointer[stream_reader_t]
+        first: uint64_t = stream_known(self.stream, sequence, first_us)
+        if first != OFFSET_UNKNOWN:
+            return first
+        reader = stream_reader_new(self.stream)
         if reader == NULL:
             raise MemoryError
         with nogil:
@@ -659,7 +667,7 @@ class Stream(StreamSource):
             spin_lock(address(managed.log.lock))
             log_forget_containers(managed.log, sequence + 1)
             spin_unlock(address(managed.log.lock))
-            stream_forget_places(self.stream, sequence + 1)
+            stream_forget_firsts(self.stream, sequence + 1)
             managed._sealed_ms.pop(sequence, None)
             try:
                 self.files.unlink(managed.path_of(sequence))

@@ -56,7 +56,7 @@ cdef struct hot_t:              # one message of the hot window
     uint32_t filter_at          # where its filter value stands in the content's header; 0: it has none
     uint32_t filter_size
 
-cdef struct place_t:            # what is known of one container
+cdef struct container_first_t:            # what is known of one container
     uint64_t first_offset       # of the first message that starts in it or behind it; OFFSET_UNKNOWN: not looked at yet
     uint64_t first_us           # wall clock of its first record
 
@@ -88,12 +88,12 @@ cdef struct stream_t:
     uint64_t hot_end
     uint64_t hot_bytes
     uint64_t visible_start      # LSN of the last visible message's first record: recovery must begin at or before it
-    # --- containers, under places_lock
-    uint32_t places_lock
-    uint32_t place_count
-    uint32_t place_room
-    place_t *places             # places[0] is that of container places_base
-    uint64_t places_base
+    # --- containers, under firsts_lock
+    uint32_t firsts_lock
+    uint32_t firsts_count
+    uint32_t firsts_room
+    container_first_t *firsts             # firsts[0] is that of container firsts_base
+    uint64_t firsts_base
     # --- who wants to know
     uint32_t notify_lock
     stream_visible_t on_visible
@@ -117,9 +117,11 @@ cdef void stream_decref(stream_t *stream) noexcept nogil      # takes the GIL fo
 cdef uint64_t stream_bytes(stream_t *stream) noexcept nogil
 
 # --- for the reader and the store
+# First offset of a container and the time of its first record, as far as they were learnt; OFFSET_UNKNOWN.
+cdef uint64_t stream_known(stream_t *stream, uint64_t sequence, uint64_t *first_us) noexcept nogil
 cdef void stream_learn(stream_t *stream, uint64_t sequence, uint64_t first_offset, uint64_t first_us) noexcept nogil
 # Forgets the containers below `sequence`.
-cdef void stream_forget_places(stream_t *stream, uint64_t sequence) noexcept nogil
+cdef void stream_forget_firsts(stream_t *stream, uint64_t sequence) noexcept nogil
 # Lets all contents of the hot window go, and its memory when every message is visible.
 cdef void stream_cool(stream_t *stream) noexcept nogil
 # A Stream-Mark: everything before it is durable. True when one was appended: nothing waited for the writer.

@@ -56,6 +56,7 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.record import RECORD_HEADER, SPLIT_ABOVE, align8, record_encode, set16, set32, set64
 from cython.cimports.flintmq.store.log.writer import dirty_log_t, writer_dirty, writer_t
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_t, stream_filter_t
+from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MARK,
@@ -64,7 +65,6 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     STREAM_NO_FILTER,
     stream_content,
 )
-from cython.cimports.flintmq.store.stream.stream_places import OFFSET_UNKNOWN
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
@@ -467,42 +467,53 @@ def stream_bytes(stream: pointer[stream_t]) -> uint64_t:
 def stream_learn(stream: pointer[stream_t], sequence: uint64_t, first_offset: uint64_t, first_us: uint64_t) -> void:
     at: uint64_t
     room: uint32_t
-    places: pointer[place_t]
-    spin_lock(address(stream.places_lock))
-    if stream.place_count == 0:
-        stream.places_base = stream.dirty.log.first_sequence
-        if sequence < stream.places_base:
-            stream.places_base = sequence
-    if sequence >= stream.places_base:
-        at = sequence - stream.places_base
-        if at >= stream.place_room:
-            room = stream.place_room * 2 if stream.place_room else 4
+    firsts: pointer[container_first_t]
+    spin_lock(address(stream.firsts_lock))
+    if stream.firsts_count == 0:
+        stream.firsts_base = stream.dirty.log.first_sequence
+        if sequence < stream.firsts_base:
+            stream.firsts_base = sequence
+    if sequence >= stream.firsts_base:
+        at = sequence - stream.firsts_base
+        if at >= stream.firsts_room:
+            room = stream.firsts_room * 2 if stream.firsts_room else 4
             while room <= at:
                 room *= 2
-            places = cast(pointer[place_t], realloc(stream.places, room * sizeof(place_t)))
-            if places != NULL:
-                stream.places = places
-                stream.place_room = room
-        if at < stream.place_room:  # else it is looked up again when it is wanted
-            while stream.place_count <= at:
-                stream.places[stream.place_count].first_offset = OFFSET_UNKNOWN
-                stream.places[stream.place_count].first_us = 0
-                stream.place_count += 1
-            stream.places[at].first_offset = first_offset
-            stream.places[at].first_us = first_us
-    spin_unlock(address(stream.places_lock))
+            firsts = cast(pointer[container_first_t], realloc(stream.firsts, room * sizeof(container_first_t)))
+            if firsts != NULL:
+                stream.firsts = firsts
+                stream.firsts_room = room
+        if at < stream.firsts_room:  # else it is looked up again when it is wanted
+            while stream.firsts_count <= at:
+                stream.firsts[stream.firsts_count].first_offset = OFFSET_UNKNOWN
+                stream.firsts[stream.firsts_count].first_us = 0
+                stream.firsts_count += 1
+            stream.firsts[at].first_offset = first_offset
+            stream.firsts[at].first_us = first_us
+    spin_unlock(address(stream.firsts_lock))
 
 
-def stream_forget_places(stream: pointer[stream_t], sequence: uint64_t) -> void:
+def stream_known(stream: pointer[stream_t], sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
+    offset: uint64_t = OFFSET_UNKNOWN
+    first_us[0] = 0
+    spin_lock(address(stream.firsts_lock))
+    if sequence >= stream.firsts_base and sequence - stream.firsts_base < stream.firsts_count:
+        offset = stream.firsts[sequence - stream.firsts_base].first_offset
+        first_us[0] = stream.firsts[sequence - stream.firsts_base].first_us
+    spin_unlock(address(stream.firsts_lock))
+    return offset
+
+
+def stream_forget_firsts(stream: pointer[stream_t], sequence: uint64_t) -> void:
     count: uint32_t
-    spin_lock(address(stream.places_lock))
-    if stream.place_count and sequence > stream.places_base:
-        count = cast(uint32_t, min(sequence - stream.places_base, cast(uint64_t, stream.place_count)))
-        memmove(stream.places, stream.places + count, (stream.place_count - count) * sizeof(place_t))
-        check(count <= stream.place_count, b"stream_log I4 places that go were counted", count, sequence)
-        stream.place_count -= count
-        stream.places_base += count
-    spin_unlock(address(stream.places_lock))
+    spin_lock(address(stream.firsts_lock))
+    if stream.firsts_count and sequence > stream.firsts_base:
+        count = cast(uint32_t, min(sequence - stream.firsts_base, cast(uint64_t, stream.firsts_count)))
+        memmove(stream.firsts, stream.firsts + count, (stream.firsts_count - count) * sizeof(container_first_t))
+        check(count <= stream.firsts_count, b"stream_log I4 first offsets that go were counted", count, sequence)
+        stream.firsts_count -= count
+        stream.firsts_base += count
+    spin_unlock(address(stream.firsts_lock))
 
 
 def stream_cool(stream: pointer[stream_t]) -> void:
@@ -580,7 +591,7 @@ def stream_free(stream: pointer[stream_t]) -> void:
     stream_cool(stream)
     check(stream.hot_bytes == 0, b"stream_log I4 a stream that goes keeps nothing in memory", stream.id, stream.hot_bytes)
     free(stream.hot)
-    free(stream.places)
+    free(stream.firsts)
     free(stream)
 
 

@@ -51,6 +51,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_put, stream_filter_matches
+from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_PENDING, OFFSET_UNKNOWN, stream_container, stream_look
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MESSAGE,
@@ -71,10 +72,10 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_decref,
     stream_filter_t,
     stream_incref,
+    stream_known,
     stream_learn,
     stream_t,
 )
-from cython.cimports.flintmq.store.stream.stream_places import OFFSET_PENDING, OFFSET_UNKNOWN, stream_container, stream_look
 from cython.cimports.libc.errno import ENOENT, ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -262,13 +263,7 @@ def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) 
     """First offset of a container (see first_of_t): what is known of it, else what it says, which is known from then on."""
     reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], context)
     stream: pointer[stream_t] = reader.stream
-    offset: uint64_t = OFFSET_UNKNOWN
-    first_us[0] = 0
-    spin_lock(address(stream.places_lock))
-    if sequence >= stream.places_base and sequence - stream.places_base < stream.place_count:
-        offset = stream.places[sequence - stream.places_base].first_offset
-        first_us[0] = stream.places[sequence - stream.places_base].first_us
-    spin_unlock(address(stream.places_lock))
+    offset: uint64_t = stream_known(stream, sequence, first_us)
     if offset != OFFSET_UNKNOWN:
         return offset
     reader.walk.limit = at_load64(address(stream.dirty.log.durable))

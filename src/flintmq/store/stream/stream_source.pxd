@@ -14,12 +14,12 @@ cdef struct source_t:
     uint64_t (*first)(stream_t *log) noexcept nogil
     uint64_t (*bytes)(stream_t *log) noexcept nogil
     int (*hot_read)(stream_t *log, uint64_t offset, uint32_t count, uint64_t bytes, stream_filter_t *filter, stream_batch_t *batch) noexcept nogil
-    # `place`: what new_place gave; one call at a time.
-    int (*read)(stream_t *log, stream_reader_t *place, uint64_t offset, uint32_t count, uint64_t bytes, stream_filter_t *filter, stream_batch_t *batch) noexcept nogil
-    stream_reader_t *(*new_place)(stream_t *log) noexcept nogil
-    void (*rest)(stream_reader_t *place) noexcept nogil        # nothing will be read there for a while
-    void (*free_place)(stream_reader_t *place) noexcept nogil
-    uint64_t (*find_time)(stream_t *log, stream_reader_t *place, uint64_t ms) noexcept nogil
+    # `reader`: what new_reader gave; one call at a time.
+    int (*read)(stream_t *log, stream_reader_t *reader, uint64_t offset, uint32_t count, uint64_t bytes, stream_filter_t *filter, stream_batch_t *batch) noexcept nogil
+    stream_reader_t *(*new_reader)(stream_t *log) noexcept nogil
+    void (*rest)(stream_reader_t *reader) noexcept nogil        # nothing will be read there for a while
+    void (*free_reader)(stream_reader_t *reader) noexcept nogil
+    uint64_t (*find_time)(stream_t *log, stream_reader_t *reader, uint64_t ms) noexcept nogil
     void (*listen)(stream_t *log, stream_visible_t tell, void *context) noexcept nogil
     void (*incref)(stream_t *log) noexcept nogil       # the stream core has one reference, from its making to its end
     void (*decref)(stream_t *log) noexcept nogil

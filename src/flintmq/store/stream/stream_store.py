@@ -20,7 +20,7 @@ from typing import Any
 
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, LogSettings, round_container_size, sequence_of
-from flintmq.store.log.space import page_floors
+from flintmq.store.log.space import page_reserves
 from flintmq.store.stream.stream_files import ESHUTDOWN, Stream, remove_files
 from flintmq.store.stream.stream_log import StreamSpace
 
@@ -46,7 +46,7 @@ class StreamStore:
         self._limits = options.limits
         self._directory = f"{store.directory}/streams"
         self._container_size = options.container_size
-        self._floors = page_floors(store.messages.floors)  # a stream must not take the room of records that end messages
+        self._reserves = page_reserves(store.messages.reserves)  # a stream must not take the room of records that end messages
         self._lock = threading.RLock()
         self._streams: dict[int, Stream] = {}
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -100,7 +100,7 @@ class StreamStore:
         things = list(things)
         free = self._store.messages.free_bytes()
         most = OVERLAP * self._limits.stream_container_bytes_max
-        if not self._overlap or len(things) < 2 or (free is not None and free - most < self._floors.roomy):
+        if not self._overlap or len(things) < 2 or (free is not None and free - most < self._reserves.roomy):
             return [call(one) for one in things]
         with ThreadPoolExecutor(min(OVERLAP, len(things)), "flintmq-streams-files") as pool:
             return list(pool.map(call, things))
@@ -132,7 +132,7 @@ class StreamStore:
             store_uuid=self._store.messages.store_uuid,
             container_size=self._size_of(segment_bytes),
             clock=self._store.clock,
-            floors=self._floors,
+            reserves=self._reserves,
         )
         return Stream.open(self._files, self._store.directory, queue_id, settings, self._store.writer, self.space)
 

@@ -16,13 +16,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-KIB = 1024
-MIB = 1024 * KIB
+from flintmq.config.dataplane import DataplaneLimits
+from flintmq.config.http import HttpLimits
+from flintmq.config.moves import MovesLimits
+from flintmq.config.shared import SharedLimits
+from flintmq.config.units import KIB, MIB
+
+__all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
+
+# when the Flight service's process starts: with the first connection to its port, or with the broker
+ON_DEMAND, AT_ONCE = FLIGHT_STARTS = ("on-demand", "at-once")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one node. Each comment: unit; reason; behaviour at the limit."""
+class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
+    """Limits of one node. Each comment: unit; reason; behaviour at the limit. Those of a large subject stand in a module of its own."""
 
     # --- connection -------------------------------------------------------------------------------------------------
     # bytes; RabbitMQ's default; a larger frame closes the connection with 501
@@ -164,6 +171,8 @@ class Limits:
     # bytes of memory of what all exchanges of a vhost remember of messages (histories, deduplication); at the limit each gives up its
     # own oldest, and remembers nothing new when it has none
     kept_bytes_max: int = 64 * MIB
+    # share of it for messages of one user, while there are other users: at that limit a user's message makes room among that user's own
+    kept_user_share: float = 0.5
     # bytes of copies that wait for the firehose (amq.rabbitmq.trace), and of events that wait for their exchange (amq.rabbitmq.event): they
     # are put on queues by the next slices; at the limit what comes is dropped, counted as `trace` and `event`
     trace_bytes_max: int = 32 * MIB
@@ -175,6 +184,8 @@ class Limits:
     # more is refused as by a full queue: nacked where the publisher wants confirms, else counted
     schedule_messages_max: int = 20_000_000
     schedule_bytes_max: int = 64 * 1024 * MIB
+    # share of both that the messages of one user may be, while there are other users: more is refused in the same way
+    schedule_user_share: float = 0.5
     # due messages that are routed in one transaction of the log, and bytes of their bodies; others wait for the next one
     schedule_batch_max: int = 1_024
     schedule_batch_bytes_max: int = 4 * MIB
@@ -393,6 +404,11 @@ class Limits:
     audit_user_lines: int = 10
     # users whose refusals are counted like that; the one unused for longest makes room
     audit_users_max: int = 10_000
+    # lines of the log in a second that one user causes by mistakes on channels and connections, one address by such before a login; the
+    # others are counted, and the next line says how many they were. A broken client in a loop makes ten thousand a second otherwise
+    peer_lines: int = 50
+    # lines of the log in ten seconds about one kind of trouble with a directory (LDAP)
+    ldap_lines: int = 5
     # lines of the audit file that may wait for the disk (1 KiB each or so); more are dropped, and counted
     audit_line_max: int = 10_000
     # milliseconds a verified credential is remembered (as a keyed MAC)
@@ -425,184 +441,6 @@ class Limits:
     heap_block_max: int = MIB
     heap_kept: int = 2 * MIB
 
-    # --- data plane (docs/DATAPLANE.md) -----------------------------------------------------------------------------
-    # socket pairs between broker and Flight service, a thread each: calls that run at once; more wait in the service, then BUSY
-    dataplane_channels: int = 8
-    # bytes of a frame's head (JSON): the ids of all stages of a commit, the tickets of a plan; a larger frame ends the channel
-    dataplane_head_max: int = 8 * MIB
-    # bytes of a frame's payload: one message of message_size_max and its neighbours; a larger frame ends the channel
-    dataplane_payload_max: int = 136 * MIB
-    # bytes of inline contents after which an answer to `rows` ends; the rest is asked for with the next call
-    dataplane_inline_max: int = 8 * MIB
-    # rows that one answer to `rows` has at most; fewer are given, `more` says so
-    dataplane_rows_max: int = 65_536
-    # subscriptions of the node, of one virtual host, and of those that one user made; one more is refused with LIMIT
-    subscriptions_max: int = 10_000
-    subscriptions_vhost_max: int = 5_000
-    subscriptions_user_max: int = 1_000
-    # milliseconds since the last call of a subscription's reader for which it counts as working: a reader without a checkpoint is refused
-    # meanwhile. A reader of the Spark source calls once a second.
-    subscription_alive_ms: int = 5_000
-    # queues that one subscription names (its note has them all); more are refused with BAD_ARGUMENT
-    subscription_queues_max: int = 256
-    # queues that one pattern reads: a subscription leaves out those that match besides, and says so; a look at queues is refused
-    subscription_matches_max: int = 4_096
-    # milliseconds between two looks at which queues match the pattern of a subscription
-    subscription_look_ms: int = 1_000
-    # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT
-    dataplane_name_max: int = 255
-    # messages of one set, whatever its caller asks for (16 bytes of memory each while it is held)
-    acquire_messages_max: int = 1_000_000
-    # bytes of bodies of one set, whatever its caller asks for
-    acquire_bytes_max: int = 4096 * MIB
-    # milliseconds that sub.acquire waits for messages, whatever its caller asks for: it takes a channel meanwhile
-    acquire_wait_ms_max: int = 5_000
-    # slices of a set or of a browse; more are refused with BAD_ARGUMENT
-    slices_max: int = 4_096
-    # parts of a range of a stream by key; more are refused with BAD_ARGUMENT. Each part's reader goes through the whole range
-    key_slices_max: int = 256
-    # scopes of queries: of the node, of one virtual host, of one user; for one more the longest unused one (of the node, vhost, user) is
-    # forgotten if that is long ago, else it is refused with LIMIT
-    scopes_max: int = 10_000
-    scopes_vhost_max: int = 5_000
-    scopes_user_max: int = 1_000
-    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user; for one more the one that was
-    # committed longest ago (of the node, the vhost, the user) is forgotten, and repeating that write publishes it again
-    writes_max: int = 20_000
-    writes_vhost_max: int = 10_000
-    writes_user_max: int = 5_000
-    # seconds after its last commit that a query's scope is surely remembered: a batch that is repeated later may be written twice
-    scope_remember_s: int = 2_592_000
-    # stages of the node, of one virtual host, of one user that are not committed or rolled back; one more is refused with LIMIT
-    # (all together are transactions, see dtx_branches_max)
-    stages_max: int = 6_144
-    stages_vhost_max: int = 4_096
-    stages_user_max: int = 2_048
-    # routes of one block of staged messages; more are refused with BAD_ARGUMENT
-    block_routes_max: int = 65_536
-    # seconds after the last block at which an unprepared stage is rolled back: its task is gone
-    stage_unprepared_s: int = 600
-    # seconds after which a prepared stage that nobody decided is rolled back: its driver is gone for good
-    stage_prepared_s: int = 86_400
-    # seconds a snapshot of the log lives without log.extend unless its caller says otherwise, and may live (its containers are kept
-    # meanwhile); more are refused
-    snapshot_ttl_s: int = 60
-    snapshot_ttl_s_max: int = 3_600
-    # snapshots and browses together, of the node, of one virtual host, of one user (a browse holds up to 8 MB of positions); one more is
-    # refused with LIMIT
-    snapshots_max: int = 64
-    snapshots_vhost_max: int = 48
-    snapshots_user_max: int = 32
-    # messages of one browse; it ends there and says so
-    browse_max: int = 1_000_000
-    # seconds a browse lives after it was last read from
-    browse_ttl_s: int = 600
-    # pins on containers of streams that pipelines read, of the node, of one virtual host, of one user; one more, and the oldest (of the
-    # node, the virtual host, the user) is dropped: its reader may find them gone
-    stream_pins_max: int = 1_024
-    stream_pins_vhost_max: int = 768
-    stream_pins_user_max: int = 512
-    # seconds such a pin keeps containers after its reader was last heard of; retention goes on then
-    stream_pin_s: int = 120
-    # seconds the start of a broker waits for its Flight service; then it goes on without, and the service comes up later
-    flight_start_s: int = 20
-    # milliseconds before a Flight service that died is started again, doubled each time up to the second number
-    flight_restart_ms: int = 500
-    flight_restart_ms_max: int = 30_000
-    # seconds after which such a service was well: the next pause is the first one again
-    flight_well_s: int = 60
-    # milliseconds for the service to exit by itself, then after SIGTERM; then it is killed
-    flight_end_ms: int = 3_000
-    flight_term_ms: int = 2_000
-    # calls that the Flight service runs or keeps in line at once (a thread each); one more is refused with BUSY, which clients retry
-    flight_calls_max: int = 256
-    # calls that wait for one of the channels to the broker; one more is refused with BUSY
-    flight_waiting_max: int = 64
-    # milliseconds that a call waits for a channel, or a login for its turn; then BUSY
-    flight_wait_ms: int = 5_000
-    # milliseconds the Flight service remembers a verified credential (as a keyed MAC); then it asks the broker again
-    flight_auth_cache_ms: int = 5_000
-    # remembered credentials; at the limit all are forgotten
-    flight_auth_cache_max: int = 1_024
-    # characters of one header of a call (gRPC takes 8 KiB of all); more is refused with UNAUTHENTICATED
-    flight_header_max: int = 4 * KIB
-    # seconds the token of a Flight handshake is good for; then the client must give its password again
-    flight_token_s: int = 600
-    # bytes of a ticket; anything longer was not made here, and is refused with BAD_ARGUMENT
-    flight_ticket_bytes_max: int = 64 * KIB
-    # bytes of the JSON of an action or descriptor (the broker's answer may be larger); more is refused with BAD_ARGUMENT
-    flight_action_bytes_max: int = 4 * MIB
-    # milliseconds of a waiting sub.acquire that are spent in one call to the broker: its channel is others' in between
-    flight_slice_ms: int = 250
-    # milliseconds that a sub.acquire over Flight waits, whatever its caller asks for
-    flight_acquire_wait_ms_max: int = 60_000
-    # rows, and bytes of bodies, that do_get asks for and decodes at a time: its memory per caller (a larger message comes alone)
-    flight_piece_rows: int = 40_000
-    flight_piece_bytes: int = 16 * MIB
-    # bytes of log containers that one reading call keeps in memory
-    flight_reader_bytes: int = 16 * MIB
-    # times that rows are asked for again because their records were copied forward meanwhile; then the store is damaged there
-    flight_moved_max: int = 20
-    # bytes of one record batch of do_put; a larger one is refused with BAD_ARGUMENT
-    flight_put_bytes_max: int = 256 * MIB
-    # rows of such a batch (rows of constants take no bytes on the wire); more are refused with BAD_ARGUMENT
-    flight_put_rows_max: int = 4_194_304
-    # bytes of messages that one such batch may become (constants, dictionaries and views repeat what came once); more are refused with
-    # BAD_ARGUMENT, and the stage is given up
-    flight_put_made_max: int = 1024 * MIB
-    # how much lower than the broker's the priority of the Flight service is (nice): bulk reads cost throughput, not latency
-    flight_nice: int = 5
-    # milliseconds that calls may take to end when the broker stops; then the service ends without them
-    flight_stop_ms: int = 500
-    # heaps of the service's allocator, size from which a block comes from the kernel, free bytes that a heap may keep at its end: record
-    # batches are as large as a piece, and each page that goes back is filled with zeros for the next one
-    flight_heaps: int = 2
-    flight_heap_block_max: int = 32 * MIB
-    flight_heap_kept: int = 64 * MIB
-    # milliseconds without a transfer after which the service gives back what it keeps for the next one: warm readers, freed memory
-    flight_rest_ms: int = 2_000
-
-    # --- shovels and federation (docs/SHOVEL.md) ------------------------------------------------------------------------
-    # links (a shovel, a federated exchange or queue with one upstream) of a virtual host, of a user, of the node: each has two
-    # connections and up to 1 MiB of buffers in the process that moves messages; one more shovel is refused with 400, one more link than the
-    # node takes says so in its status
-    links_vhost_max: int = 64
-    links_user_max: int = 64
-    links_max: int = 256
-    # bytes of a frame that a link takes (RabbitMQ's default); a larger one ends the link
-    shovel_frame_max: int = 128 * KIB
-    # bytes of a connection's input buffer, at most; two frames fit. What does not fit stays in the socket
-    shovel_input_bytes: int = 256 * KIB
-    # milliseconds for a name, for a connection, and for each step of the handshake; then the next address, and the next URI
-    shovel_connect_ms: int = 10_000
-    # names of hosts that are looked up at once: of the process, and of one user's links; more wait for their turn, as long as
-    # `shovel_connect_ms`. A thread each: a name server that does not answer holds one for some 40 s
-    shovel_names_max: int = 64
-    shovel_names_user_max: int = 2
-    # milliseconds for the answer to a declaration; then the link begins again
-    shovel_answer_ms: int = 30_000
-    # milliseconds for the answer to connection.close; then the socket is closed
-    shovel_close_ms: int = 2_000
-    # seconds between heartbeats, unless the URI says otherwise; after two without a byte the link begins again
-    shovel_heartbeat_s: int = 30
-    # seconds between two tries of a link, at most: `reconnect-delay` is doubled up to here while nothing is moved
-    shovel_pause_s_max: int = 60
-    # milliseconds before a process that died is started again, doubled each time up to the second number
-    shovel_restart_ms: int = 500
-    shovel_restart_ms_max: int = 30_000
-    # milliseconds for the process to exit by itself; then it is killed
-    shovel_end_ms: int = 3_000
-    # milliseconds between two looks at the rights of links' owners, and two reports of counters
-    shovel_look_ms: int = 1_000
-    # milliseconds between two looks at federated queues: whether their consumers want messages of the upstream
-    federation_look_ms: int = 100
-    # the same while one of them wants some: for each look it gets its `prefetch-count` at most
-    federation_busy_ms: int = 20
-    # bindings of a federated exchange, which its links pass on; with more they end, and say so
-    federation_bindings_max: int = 10_000
-    # how much lower than the broker's the priority of the process is (nice)
-    shovel_nice: int = 5
-
     # --- spans of messages (docs/OPERATIONS.md, OpenTelemetry) ------------------------------------------------------------
     # spans that wait for the collector, some 1 KiB each; a virtual host gets no more than what is free beside its own. What finds no
     # room is dropped and counted
@@ -618,179 +456,8 @@ class Limits:
     # milliseconds that the last batch may take when the broker stops
     spans_stop_ms: int = 1_000
 
-    # --- pulls (docs/HTTP.md) -----------------------------------------------------------------------------------------
-    # messages of one pull (QMQ caps at 10,000; its answer is one JSON document); a larger count is refused
-    pull_messages_max: int = 1_000
-    # bytes of bodies of one pull, the message that reaches it not counted; a larger number is refused
-    pull_bytes_max: int = 8 * MIB
-    # milliseconds that the first pull of a stream's group waits until the group's place is on disk; then 503, and the next pull waits again
-    pull_place_ms: int = 5_000
-    # milliseconds a pull may wait for messages (seed 002: 60 s); a longer hold is refused
-    pull_hold_ms_max: int = 60_000
-    # milliseconds beyond its hold that a pull may wait for its turn (QMQ 5 s); then it is answered EXPIRED
-    pull_wait_ms_max: int = 5_000
-    # milliseconds that a pull waits for a message that is being read from disk, even without a hold (at most pull_wait_ms_max); then it
-    # is answered BUSY
-    pull_load_ms: int = 2_000
-    # milliseconds a lease is good for unless the pull says otherwise, and what it may say; then the message goes back, flagged redelivered
-    pull_visibility_ms: int = 30_000
-    pull_visibility_ms_min: int = 1_000
-    pull_visibility_ms_max: int = 43_200_000
-    # messages one group has handed out and that are neither settled nor back (48 bytes each); a pull is answered BUSY above it
-    pull_leases_max: int = 100_000
-    # groups of pulls of the node (about 1 KiB each with their actor); a pull of one more is refused BUSY
-    pull_groups_max: int = 10_000
-    # milliseconds that a stop waits for pulls that a worker has begun (they only take what is in memory)
-    pull_close_ms: int = 2_000
-    # milliseconds after which a group that nobody pulls from, and that holds nothing, leaves its queue
-    pull_idle_ms: int = 10_000
-    # milliseconds between two looks at what ends (leases, delays, visibility times of streams' groups), at least: a look costs a tenth of a
-    # microsecond a group; what ends in between waits for the next one
-    due_gap_ms: int = 10
 
-    # --- HTTP (docs/HTTP.md) ------------------------------------------------------------------------------------------
-    # connections; held polls are one each (2,000 are promised); one more is closed at once and counted
-    http_connections_max: int = 4_096
-    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head, and for which a client may
-    # read nothing of its answer; then it is closed
-    http_request_ms: int = 20_000
-    # bytes of a request's line and headers; more is refused with 400 or 431
-    http_head_bytes_max: int = 16 * KIB
-    # bytes of a request's body: of a message published as it is (application/octet-stream), and of JSON; more is refused with 413. Python's
-    # parser holds the interpreter, and the I/O loops with it, for up to 20 ns a byte, and the collector doubles that: 2 to 3 ms here
-    http_publish_bytes_max: int = 16 * MIB
-    http_json_bytes_max: int = 128 * KIB
-    # bytes of a definitions file that an administrator imports; parsing one holds the interpreter for some 10 ms a MiB. A larger one is
-    # 413:
-    # import it in parts
-    http_definitions_bytes_max: int = 4 * MIB
-    # bytes of all requests' bodies of which the rest is waited for (4,096 of 16 MiB would be 64 GiB); above it 503
-    http_arriving_bytes_max: int = 256 * MIB
-    # milliseconds that a request's body may take to arrive; then 408
-    http_body_ms: int = 20_000
-    # leases of one ack, nack or extend, and characters of one; more are refused with 400
-    http_leases_max: int = 1_000
-    http_lease_max: int = 64
-    # milliseconds that the answer to a publish waits for the disk; then 503: the message may be there
-    http_durable_ms: int = 30_000
-    # requests that wait for a password check; one more is refused with 503
-    http_logins_max: int = 256
-    # milliseconds that answers may take to leave when the broker stops; then their connections are cut
-    http_stop_ms: int = 2_000
-
-    # --- management under /api/v1, console (docs/HTTP.md) ---------------------------------------------------------------
-    # messages that one peek shows, bytes of bodies in its answer, bytes of one body unless the peek says otherwise; more is refused with
-    # 400, a longer body is cut and says so
-    peek_messages_max: int = 100
-    peek_bytes_max: int = 1 * MIB
-    peek_body_bytes: int = 4 * KIB
-    # messages, bytes of bodies and milliseconds of one search; it ends there and says where the next one goes on
-    search_messages_max: int = 1_000
-    search_bytes_max: int = 16 * MIB
-    search_ms: int = 500
-    # messages that one search, or one move, looks at before other requests have their turn
-    search_slice: int = 32
-    # bytes of a body that a search reads as JSON (Python's parser takes up to 20 ns a byte of the interpreter); a longer one does not match
-    search_json_bytes_max: int = 128 * KIB
-    # messages of one move; more are refused with 400: move in parts
-    move_messages_max: int = 1_000
-    # peeks, searches, moves, route tests and topologies that run at once: of one user, of the node; one more is refused with 503
-    long_calls_user_max: int = 4
-    long_calls_max: int = 16
-    # bindings that a route test explains, and steps of matching that it takes for them; the rest is counted, not explained
-    why_bindings_max: int = 500
-    why_steps_max: int = 100_000
-    # exchanges and queues of one topology; more are left out and counted
-    topology_nodes_max: int = 400
-    # answers of /metrics that are on their way at once, of one user and of the node (some 150 bytes for each line are held until the client
-    # has read it); one more is refused with 503. Groups of streams of one virtual host that have lines of their own; the rest is counted
-    metrics_answers_user_max: int = 4
-    metrics_answers_max: int = 16
-    metrics_groups_max: int = 1_000
-    # consumers of a queue that are shown with their figures; the rest is counted
-    consumers_shown_max: int = 1_000
-    # clients of event streams: of the node, of one user; one more is refused with 503
-    sse_clients_max: int = 512
-    sse_clients_user_max: int = 256
-    # events that wait for one client (a slow one loses the oldest and is told how many), and characters of a log line that one gets
-    sse_waiting_max: int = 256
-    sse_text_max: int = 2_000
-    # milliseconds between two looks of a stream at its broker (it stops, the user is gone), and between two beats of a quiet stream
-    sse_look_ms: int = 500
-    sse_beat_ms: int = 15_000
-    # milliseconds between two overviews, and events of the past that are kept for a client that comes
-    sse_overview_ms: int = 1_000
-    events_kept: int = 200
-    # --- shared queues (docs/SHARED.md) ------------------------------------------------------------------------
-    # bytes of a key; names of a virtual host and a queue, each of 255 bytes, escaped; more is refused as too large
-    kv_key_bytes_max: int = 2 * KIB
-    # bytes of a value; a body above it goes into rows of `shared_chunk_bytes`
-    kv_value_bytes_max: int = 1 * MIB
-    # bytes, and rows, that one transaction writes: what SQLite commits in some 50 ms; a larger batch is cut
-    kv_transaction_bytes_max: int = 8 * MIB
-    kv_transaction_writes_max: int = 20_000
-    # milliseconds from the first read of a transaction to its commit: a snapshot keeps the write-ahead log long; it is made anew
-    kv_transaction_ms_max: int = 5_000
-    # rows written that the embedded engine remembers to judge reads; a transaction that read before them is made anew
-    kv_resolver_writes: int = 200_000
-    # bytes of a value, and of a transaction, in etcd: it refuses requests above 1.5 MiB; rows written: it takes 128 operations in a request
-    kv_etcd_value_bytes_max: int = 512 * KIB
-    kv_etcd_transaction_bytes_max: int = 1 * MIB
-    kv_etcd_transaction_writes_max: int = 120
-    # milliseconds that etcd has to answer; after that its answer counts as unknown
-    kv_etcd_request_ms_max: int = 5_000
-    # milliseconds between two compactions of etcd: revisions younger than that stay; a transaction lives for kv_transaction_ms_max
-    kv_etcd_compact_ms: int = 60_000
-    # bytes of content that stand in the row of a message; more is in chunks of its own, which a take does not rewrite
-    shared_inline_bytes: int = 2 * KIB
-    # bytes of a chunk of a larger content (FoundationDB takes 100,000 bytes a value)
-    shared_chunk_bytes: int = 90_000
-    # messages, and bytes of rows, of one transaction of a queue; what is above goes into the next one
-    shared_batch: int = 500
-    shared_batch_bytes: int = 1 * MIB
-    # milliseconds between two tries of a transaction that met another one: the first, and the longest, as it doubles
-    shared_retry_ms: int = 1
-    shared_retry_ms_max: int = 1_000
-    # milliseconds without a sign of life after which a node counts as gone; its unacked messages go back then, flagged
-    shared_lease_ms: int = 10_000
-    # shared queues of a node (some 5 KiB each), and of one virtual host; one more is refused with 406
-    shared_queues_max: int = 2_000
-    shared_vhost_queues_max: int = 1_000
-    # threads that wait for the engine on behalf of shared queues: an engine that is away stops these alone
-    shared_workers: int = 4
-    # milliseconds between two looks at other nodes, and at queues that no watch told of: shared_polls of them at a time, in turn, so of
-    # 2,000 queues each is looked at every 10 s
-    shared_poll_ms: int = 1_000
-    shared_polls: int = 200
-    # milliseconds until a queue or binding of other nodes that this node could not make is tried again
-    shared_definitions_retry_ms: int = 10_000
-    # bytes of messages that wait for the engine (with 512 for each), of one queue, and of all queues of one virtual host; the next publish
-    # is refused (nack)
-    shared_waiting_bytes_max: int = 16 * MIB
-    shared_vhost_waiting_bytes_max: int = 32 * MIB
-    # milliseconds a publish, a basic.get, a purge or a declaration waits for an engine that does not answer; then it is refused (nack, 541)
-    shared_waiting_ms_max: int = 30_000
-    # milliseconds for which one transaction is made anew; then its queue waits, and others have their turn
-    shared_patience_ms: int = 5_000
-    # milliseconds before a queue that failed, or an engine that is away, is tried again: the first time, and the longest, as it doubles
-    shared_pause_ms: int = 200
-    shared_pause_ms_max: int = 2_000
-    # milliseconds for which messages that no consumer of this node wants wait for those that its clients still have, so that all go back
-    # to the engine together, in order
-    shared_unwanted_ms: int = 5_000
-    # bytes of contents that one take brings into a node; one message may be larger
-    shared_window_bytes: int = 4 * MIB
-    # dead letters of one shared queue that wait for their targets on this node, and bytes of their bodies: the node takes nothing more of
-    # that queue then; what it has taken before (shared_batch) may die, too
-    shared_letters_max: int = 500
-    shared_letters_bytes_max: int = 8 * MIB
-    # nodes of one engine, those that are gone and not swept included; what more of them did is missing in the counts of a queue
-    shared_nodes_max: int = 256
-    # queues that have samples of their own (4 KiB each); for one more the one that nothing happened to for the longest time loses its own
-    samples_queues_max: int = 2_000
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Config:
     """What `flintmq serve` was asked to do. Ports: 0 picks a free one, None is off."""
 
@@ -799,6 +466,8 @@ class Config:
     tls_port: int | None = None
     # addresses and networks of proxies: AMQP's connections from there begin with a header of the PROXY protocol; empty: it is not read
     proxy_from: tuple[str, ...] = ()
+    # the same for HTTP: a proxy may speak for clients of one of the two only
+    http_proxy_from: tuple[str, ...] = ()
     # path of a Unix domain socket for AMQP, and its permissions; None: there is none
     unix_socket: str | None = None
     unix_socket_mode: int = 0o600
@@ -811,8 +480,9 @@ class Config:
     http_hosts: tuple[str, ...] = ()
     # hosts that shovels and federation may reach (moves.hosts); empty: an administrator's any, other users' none
     shovel_hosts: tuple[str, ...] = ()
-    # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680)
+    # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680); its process starts with the first connection, or at once
     flight_port: int | None = None
+    flight_start: str = ON_DEMAND
     data_dir: str | None = None
     store_dir: str | None = None
     no_data_dir: bool = False
@@ -820,6 +490,11 @@ class Config:
     connect: str | None = None
     # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
     shared_engine: str | None = None
+    # the same, and this node is a member of the cluster of those that have it (session/cluster.py), under this name (None: flintmq@ and the
+    # machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
+    cluster: str | None = None
+    node_name: str | None = None
+    advertise_host: str | None = None
     catalog: str | None = None
     container_size: int = 4 * MIB
     initial_containers: int = 2
@@ -875,9 +550,11 @@ class Config:
     otel_sample: float = 1.0
     # file of refused accesses and of changes of definitions; None: they are in the log only
     audit_log: str | None = None
+    # lines of the log are messages, too (session.log_exchange)
+    log_exchange: bool = False
     io_threads: int = 1
     log_level: str = "info"
-    # listening sockets that the service manager opened: (amqp, amqps or http, descriptor); the ports above are not opened then
+    # listening sockets that the service manager opened: (amqp, amqps, http or flight, descriptor); the ports above are not opened then
     inherited: tuple[tuple[str, int], ...] = ()
     # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
     memory_limit: int | None = None
@@ -885,4 +562,4 @@ class Config:
 
     def with_limits(self, **changes: Any) -> Config:
         """A copy with some limits changed (tests, configuration file)."""
-        return replace(self, limits=replace(self.limits, **changes))
+        return replace(self, limits=self.limits.replace(**changes))

@@ -1,4 +1,4 @@
-"""Places in the log of a stream (see stream_places.pxd).
+"""First offsets of a stream's containers, and the container of an offset or a time (see stream_containers.pxd).
 
 in: records that the log's reader gives. out: offsets and times by container, containers by offset and time.
 

@@ -1,4 +1,4 @@
-# Places in the log of a stream: the offset that a record tells, the first one of a container, the container of an offset or a time.
+# Containers of a stream: the offset that a record tells, the first one of a container, the container of an offset or a time.
 from libc.stdint cimport uint64_t
 from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.log.record cimport record_t

@@ -1,0 +1,186 @@
+"""`flintmq cluster`: the nodes of a cluster looked at, drained and forgotten, by any of them or, when none answers, by the engine itself.
+
+in: a node's HTTP port and a user, or the URL of the engine. out: a table or JSON; orders, which the nodes carry out themselves.
+
+Y1  What nodes say of themselves is checked before it is shown (shared/members.py), so it is no command of a terminal.
+Y2  The engine knows of a dead node only what others found out. Where all are dead nobody does, so a look at the engine waits for signs of
+    life of each node, for one lease at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from flintmq.cli.ctl import Remote
+from flintmq.config import Limits
+from flintmq.errors import OperatorError
+from flintmq.kv.engine import Engine, EngineError
+from flintmq.kv.opening import open_engine
+from flintmq.shared.keys import SIGNALS
+from flintmq.shared.members import DOWN, DRAINED, NoMember, NotUp, StillUp, order_drain, read_members, remove_member
+from flintmq.shared.owners import Owners
+from flintmq.shared.queue import ALIVE
+
+_COLUMNS = ("name", "state", "version", "amqp", "http", "flight", "left")
+# seconds between two looks at what is waited for
+_LOOK_S = 0.5
+
+Nodes = list[dict[str, Any]]
+
+
+class Node:
+    """The cluster as one of its nodes knows it."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def nodes(self) -> Nodes:
+        found = self._remote.ask("GET", "v1/cluster")
+        if not found["cluster"]:
+            raise OperatorError("this node is in no cluster: start it with --cluster etcd://HOST:PORT,...", 65)
+        nodes: Nodes = found["nodes"]
+        return nodes
+
+    def drain(self, name: str) -> None:
+        self._remote.ask("POST", f"v1/cluster/nodes/{quote(name, safe='')}/drain")
+
+    def remove(self, name: str) -> None:
+        self._remote.ask("DELETE", f"v1/cluster/nodes/{quote(name, safe='')}")
+
+
+class EngineItself:
+    """The cluster as its engine knows it."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._owners = Owners(engine, limits)
+
+    def nodes(self) -> Nodes:
+        silent = self._silent()
+        members, _ = read_members(self._engine, self._limits)
+        return [
+            {
+                "name": member.name,
+                "state": member.state if lives and member.life not in silent else DOWN,
+                "version": member.version,
+                "addresses": dict(member.addresses),
+                "since_ms": member.since_ms,
+                "left": member.left,
+            }
+            for member, lives in members
+        ]
+
+    def _silent(self) -> dict[bytes, bytes]:
+        """Lives that count as such and gave no sign of it for a whole lease, with their last sign (Y2)."""
+        waited = {life: beat for life, (state, beat) in self._owners.nodes().items() if state == ALIVE}
+        until = time.monotonic() + self._limits.shared_lease_ms / 1000
+        while waited and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            now = self._owners.nodes()
+            waited = {life: beat for life, beat in waited.items() if now.get(life) == (ALIVE, beat)}
+        return waited
+
+    def drain(self, name: str) -> None:
+        order_drain(self._engine, name, self._limits.shared_patience_ms)
+
+    def remove(self, name: str) -> None:
+        members, _ = read_members(self._engine, self._limits)
+        lives = {member.life for member, alive in members if member.name == name and alive}
+        for life, beat in (self._silent() if lives else {}).items():
+            if life in lives and self._owners.fence(life, beat):
+                self._owners.sweep(life)
+        remove_member(self._engine, name, self._limits.shared_patience_ms)
+
+
+@click.group()
+@click.option("--uri", envvar="FLINTMQ_URI", default="http://127.0.0.1:15672", show_default=True, help="The HTTP port of any node.")
+@click.option("-u", "--user", envvar="FLINTMQ_USER", default="guest", show_default=True, help="Who asks; its tags decide what is allowed.")
+@click.option("--password", envvar="FLINTMQ_PASSWORD", default="guest", help="Better the variable FLINTMQ_PASSWORD: others see arguments.")
+@click.option("--engine", help="The engine itself, when no node answers: etcd://[USER:PASSWORD@]HOST:PORT,..., or file:PATH with that.")
+@click.pass_context
+def cluster(context: click.Context, uri: str, user: str, password: str, engine: str | None) -> None:
+    """Nodes that share an engine (docs/SHARED.md): which there are, drain one, forget one."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Node | EngineItself]:
+        if engine is None:
+            yield Node(Remote(uri, user, password))
+            return
+        limits = Limits()
+        try:
+            with contextlib.closing(open_engine(engine, limits, SIGNALS)) as found:
+                yield EngineItself(found, limits)
+        except ValueError as error:
+            raise OperatorError(str(error), 64) from error
+        except (NoMember, NotUp, StillUp) as error:
+            raise OperatorError(str(error), 65) from error
+        except EngineError as error:
+            raise OperatorError(f"the engine does not answer: {error}", 69) from error
+
+    context.obj = opened
+
+
+def _cells(node: dict[str, Any]) -> list[str]:
+    addresses = node["addresses"]
+    return [str(node[name]) if name in node else str(addresses.get(name, "-")) for name in _COLUMNS]
+
+
+def _table(nodes: Nodes) -> list[str]:
+    rows = [list(_COLUMNS), *(_cells(node) for node in sorted(nodes, key=lambda node: str(node["name"])))]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+Opened = Callable[[], contextlib.AbstractContextManager[Node | EngineItself]]
+
+
+@cluster.command("status")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_obj
+def status(opened: Opened, as_json: bool) -> None:
+    """The nodes and their states: up, draining, drained (it can be stopped), down. LEFT: connections and leases that a drain waits for."""
+    with opened() as found:
+        nodes = found.nodes()
+    if as_json:
+        click.echo(json.dumps({"nodes": nodes}))
+        return
+    for line in _table(nodes):
+        click.echo(line)
+
+
+@cluster.command("drain")
+@click.argument("name")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the node is drained.")
+@click.option("--timeout", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
+@click.pass_obj
+def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
+    """Send the clients of node NAME to others, and give back what it holds of shared queues. Then stop it; after a restart it serves."""
+    with opened() as found:
+        found.drain(name)
+        until = time.monotonic() + timeout
+        while wait:
+            node = next((one for one in found.nodes() if one["name"] == name), None)
+            if node is None or node["state"] in (DRAINED, DOWN):
+                break
+            if time.monotonic() >= until:
+                raise OperatorError(f"node {name!r} has {node['left']} connections and leases after {timeout:g} s; it goes on", 75)
+            time.sleep(_LOOK_S)
+    click.echo(f"node {name} is drained: it can be stopped" if wait else f"node {name} is being drained")
+
+
+@cluster.command("remove")
+@click.argument("name")
+@click.pass_obj
+def remove(opened: Opened, name: str) -> None:
+    """Forget node NAME, which is down. One that comes back is a member again."""
+    with opened() as found:
+        found.remove(name)
+    click.echo(f"node {name} is forgotten")

@@ -1,0 +1,63 @@
+"""A query on a shared queue, two brokers on one etcd: each message once and in order, also when the broker that it reads from is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.pipeline.patience import patient
+from tests.pipeline.plane import channel_of, flight_port
+from tests.shared_wire.test_shared_queues import SHARED, on
+from tests.shared_wire.test_shared_queues import publish as publish_on
+from tests.support.broker import Broker, unique, wait_until
+from tests.support.etcd import EtcdCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+WAIT_S = 60
+
+
+def has(broker: Broker, queue: str) -> bool:
+    with channel_of(broker) as channel:
+        try:
+            channel.queue_declare(queue, passive=True)
+        except Exception:  # not yet
+            return False
+        return True
+
+
+def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSession, cluster: EtcdCluster, tmp_path: Path) -> None:
+    queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
+    with Broker(*on(cluster), "--flight-port", "0") as one, Broker(*on(cluster), "--flight-port", "0") as other:
+        with channel_of(one) as channel:
+            channel.queue_declare(queue, durable=True, arguments=SHARED)
+            publish_on(channel, queue, *bodies)
+        wait_until(lambda: has(other, queue), WAIT_S)
+        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other))
+        options: dict[str, Any] = {"url": url, "cluster": "true", "queue": queue, "maxMessagesPerTrigger": 20, "timeout": 60}
+        got: dict[int, list[bytes]] = {}
+        killed: list[int] = []
+
+        def sink(frame: DataFrame, number: int) -> None:
+            if number == 1 and not killed:
+                one.kill()
+                killed.append(number)
+            got[number] = [bytes(row["body"]) for row in sorted(frame.collect(), key=lambda row: row["position"])]
+
+        @patient
+        def run() -> None:
+            frame = spark.readStream.format("flintmq").options(**{key: str(value) for key, value in options.items()}).load()
+            writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        run()
+        run()  # commits the last batch: Spark's commit log has it
+        assert killed == [1]
+        assert [body for number in sorted(got) for body in got[number]] == bodies
+        with channel_of(other) as channel:
+            assert channel.queue_declare(queue, passive=True).method.message_count == 0
+            assert channel.basic_get(queue) == (None, None, None)
