@@ -145,6 +145,15 @@ def test_a_search_ends(text: str) -> None:
         assert min(took) < 5_000_000  # 1 ms on an idle core
 
 
+def test_a_search_in_very_many_names_wastes_no_time_on_each() -> None:
+    pattern, among = Pattern("^x|(a+)+[bc]", "test"), Among.for_names()
+    assert sum(pattern.matches("x" * (number % 2) + "a" * 40, among) for number in range(3_000)) == 1_500
+    assert among.spare == 0  # from here on each costs a sixteenth
+    with pytest.raises(Undecided):
+        pattern.decide("a" * 45)
+    assert pattern.matches("xaa", among)
+
+
 def test_a_user_lowers_limits_and_does_not_raise_them() -> None:
     assert Pattern("(a|b)+$", "test").decide("ab" * 20)
     with pytest.raises(Undecided, match="limit exceeded"):

@@ -43,6 +43,8 @@ _PADDING = rb"(?:[bc]){1300}|"
 _SHORT_NAME = 40
 # patterns among many that get the steps of a single one
 _SPARE = 4
+# of a search in very many names: a part of the steps (some 25 us), and names that get all of them
+_NAMES_SHARE, _NAMES_SPARE = 16, 1_000
 # characters of a pattern in a line of the log
 _SHOWN = 200
 
@@ -221,16 +223,22 @@ def quoted(text: str) -> str:
 
 
 class Among:
-    """Several patterns for one name: they share the steps of a search, and the first `spare` for which a share is too little get all steps.
+    """Searches that belong together: they share steps, and the first `spare` for which a share is too little get all steps of a single one.
 
-    So a thousand patterns do not take a thousand times as long as one, and what an ordinary one needs now and then is there.
+    So a thousand patterns for one name, or one pattern for a hundred thousand names, do not take as much time as may be wasted on one
+    search, and what an ordinary pattern needs now and then is there. Args: count: patterns for one name.
     """
 
     __slots__ = ("count", "spare")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, spare: int = _SPARE) -> None:
         self.count = max(count, 1)
-        self.spare = _SPARE
+        self.spare = spare
+
+    @staticmethod
+    def for_names(count: int = 1) -> Among:
+        """For very many names. Args: count: patterns for each."""
+        return Among(max(count, _NAMES_SHARE), _NAMES_SPARE)
 
 
 class Pattern:

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response, StreamingResponse
 
 from flintmq.admin.api_call import ApiError, answer, bad, dump
-from flintmq.patterns import SHORT_BYTES_MAX, Pattern, check
+from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
 
 T = TypeVar("T")
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
@@ -95,7 +95,8 @@ async def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T
     reason = check(text, SHORT_BYTES_MAX)
     if reason is not None:
         raise bad(f"{_INVALID}: 'name' with use_regex: {reason}")
-    return await _chosen(listing, Pattern(text, "filter", caseless=True).matches)
+    pattern, among = Pattern(text, "filter", caseless=True), Among.for_names()
+    return await _chosen(listing, lambda name: pattern.matches(name, among))
 
 
 async def _chosen(listing: Listing[T], is_wanted: Callable[[str], bool]) -> Sequence[T]:

@@ -437,11 +437,13 @@ class DefinitionsService:
             return
         queues, exchanges, clock = iter(list(vhost.queues)), iter(list(vhost.exchanges)), self._broker.clock
 
+        among = vhost.policies.for_names()
+
         def some(kind: str, names: Iterator[str]) -> bool:
             """A slice. True: there are no more names."""
             until_ns = clock.monotonic_ns() + FOLLOW_NS
             for one in names:
-                guarded("policies", f"{kind} {one!r} of vhost {name!r}", vhost.follow_policies, kind, [one])
+                guarded("policies", f"{kind} {one!r} of vhost {name!r}", vhost.follow_policies, kind, [one], among)
                 if kind == QUEUE and (queue := vhost.queues.get(one)) is not None:
                     operator_changes.keep_limits(self._broker, queue)
                 if clock.monotonic_ns() >= until_ns:

@@ -140,12 +140,11 @@ class Finder:
             ]
             if not policies:
                 continue
-            began = time.monotonic_ns()
+            began, among = time.monotonic_ns(), vhost.policies.for_names()
             for thing in list(things.values()):
                 if time.monotonic_ns() - began > PIECE_NS:
                     time.sleep(0)
                     began = time.monotonic_ns()
-                among = Among(len(vhost.policies.ordinary) + len(vhost.policies.operator))
                 if _is_apt(kind, thing) and any(one.pattern.matches(thing.name, among) for one in policies):
                     yield from self._links(vhost, kind, thing)
 
@@ -179,7 +178,7 @@ class Finder:
             return [{"upstream": one}]
         names = [record.name for record in self._definitions.of(upstreams.UPSTREAM, vhost)]
         if pattern is not None:
-            chosen, among = Pattern(str(pattern), "federation"), Among(len(names))
+            chosen, among = Pattern(str(pattern), "federation"), Among.for_names()
             return [{"upstream": name} for name in names if chosen.matches(name, among)]
         if many == upstreams.ALL:
             return [{"upstream": name} for name in names]

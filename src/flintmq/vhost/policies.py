@@ -131,28 +131,32 @@ class Policies:
         else:
             self.ordinary = ordered
 
-    def of(self, kind: str, name: str, queue_type: str = "") -> tuple[Policy | None, Policy | None]:
+    def for_names(self) -> Among:
+        """What all searches of one change share that looks at very many names."""
+        return Among.for_names(len(self.ordinary) + len(self.operator))
+
+    def of(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> tuple[Policy | None, Policy | None]:
         """The policy and the operator policy of a name."""
-        among = Among(len(self.ordinary) + len(self.operator))
+        among = among or Among(len(self.ordinary) + len(self.operator))
         ordinary = next((one for one in self.ordinary if one.is_for(kind, name, queue_type, among)), None)
         operator = next((one for one in self.operator if one.is_for(kind, name, queue_type, among)), None)
         return ordinary, operator
 
-    def definition(self, kind: str, name: str, queue_type: str = "") -> dict[str, Any]:
+    def definition(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> dict[str, Any]:
         """What the two say together (P2)."""
-        ordinary, operator = self.of(kind, name, queue_type)
+        ordinary, operator = self.of(kind, name, queue_type, among)
         merged = {} if ordinary is None else dict(ordinary.definition)
         for key, value in () if operator is None else operator.definition.items():
             both = POLICY_KEYS[key].lower(merged[key], value) if key in merged else None
             merged[key] = value if both is None else both
         return merged
 
-    def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any]) -> QueuePolicy:
+    def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any], among: Among | None = None) -> QueuePolicy:
         """What a queue does. Args: own: what its arguments ask for (P3)."""
         if not self:
             return own
         changed: dict[str, Any] = {}
-        for key, value in self.definition(QUEUE, name, own.queue_type).items():
+        for key, value in self.definition(QUEUE, name, own.queue_type, among).items():
             row = POLICY_KEYS.get(key)
             if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
@@ -165,10 +169,10 @@ class Policies:
             changed[row.field] = row.made(value)
         return replace(own, **changed) if changed else own
 
-    def alternate(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+    def alternate(self, name: str, arguments: Mapping[str, Any], among: Among | None = None) -> str | None:
         """The alternate exchange of an exchange."""
         asked = arguments.get(ALTERNATE)
         if isinstance(asked, str):
             return asked
-        found = self.definition(EXCHANGE, name).get(ALTERNATE) if self else None
+        found = self.definition(EXCHANGE, name, "", among).get(ALTERNATE) if self else None
         return found if isinstance(found, str) else None

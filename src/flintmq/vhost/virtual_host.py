@@ -27,6 +27,7 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
+from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
@@ -143,8 +144,9 @@ class VirtualHost(Scheduling):
                         arguments=exchange.arguments,
                     )
                 )
+            among = self.policies.for_names()
             for queue in self._found_schedule(self._definitions.load_queues(self.name)):
-                policy = self._queue_policy(queue.name, queue.arguments)
+                policy = self._queue_policy(queue.name, queue.arguments, among)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
                 self._add_queue(queue.queue_id, spec, queue_bytes(spec))
             for binding in self._definitions.load_bindings(self.name):
@@ -155,7 +157,7 @@ class VirtualHost(Scheduling):
                     made = Binding(source, destination, binding.routing_key, binding.arguments)
                     guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
             for name in [one.name for one in self.exchanges.values()] if self.policies else ():
-                self.follow_policies(EXCHANGE, [name])
+                self.follow_policies(EXCHANGE, [name], among)
 
     # --- verbs that nobody waits for ------------------------------------------------------------------------------------
 
@@ -244,30 +246,30 @@ class VirtualHost(Scheduling):
 
     # --- what an operator changes ---------------------------------------------------------------------------------------
 
-    def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None) -> QueuePolicy:
+    def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None, among: Among | None = None) -> QueuePolicy:
         """What arguments and policies ask for, of a queue that exists."""
         own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=True) if arguments else DEFAULT_POLICY
-        return self.policies.queue_policy(name, own, arguments or {})
+        return self.policies.queue_policy(name, own, arguments or {}, among)
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
         """What the operator sets for this vhost from now on."""
         self._quotas = quotas
 
-    def follow_policies(self, kind: str, names: Iterable[str]) -> None:
+    def follow_policies(self, kind: str, names: Iterable[str], among: Among | None = None) -> None:
         """Queues, or exchanges, are what the policies of now make of them. O(names, and bindings of queues whose policy changed).
 
         The lock is held for one name at a time, and not while patterns are searched. Policies change only when those before them are
-        followed (definitions.L1), so nobody puts another policy over one that is newer.
+        followed (definitions.L1), so nobody puts another policy over one that is newer. Args: among: what all its searches share.
         """
         for name in names:
             if kind == QUEUE:
                 queue = self.queues.get(name)
-                policy = None if queue is None else self._queue_policy(name, queue.arguments)
+                policy = None if queue is None else self._queue_policy(name, queue.arguments, among)
                 with self._lock:
                     if queue is not None and policy is not None and self.queues.get(name) is queue:
                         self._follow(queue, policy)
             elif (exchange := self.exchanges.get(name)) is not None:
-                alternate = self.policies.alternate(name, exchange.arguments)
+                alternate = self.policies.alternate(name, exchange.arguments, among)
                 with self._lock:
                     if self.exchanges.get(name) is exchange:
                         self._lead_to(exchange, alternate)
