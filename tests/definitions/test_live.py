@@ -323,6 +323,38 @@ def test_topic_permissions(operator: Operator, connect: Callable[..., Any]) -> N
     assert operator.node.broker.vhosts["/"].queues["t"].core.ready_count() == 4
 
 
+@pytest.mark.parametrize("tx", [False, True])
+@pytest.mark.parametrize("headers", [{"CC": ["topical.2", "b.1"]}, {"BCC": ["b.1"]}, {"CC": ["b.1"], "x-delay": 3_600_000}])
+def test_topic_permissions_are_asked_for_each_key_of_a_message(
+    operator: Operator, connect: Callable[..., Any], headers: dict[str, Any], tx: bool
+) -> None:
+    """Those of CC and BCC, and of a message that is scheduled: nothing of it reaches a queue."""
+    operator.user("topical")
+    operator.do("put_topic", "/", "topical", "amq.topic", {"write": "^{username}\\.", "read": ""})
+    queue = operator.node.broker.vhosts["/"].declare_queue("keys")
+    operator.node.broker.vhosts["/"].bind_queue("keys", "amq.topic", b"#")
+    channel = connect("topical").channel()
+    if tx:
+        channel.tx_select()
+    else:
+        channel.confirm_delivery()
+    for key in ("topical.1", "topical.2"):
+        good = {name: ["topical.3"] if name != "x-delay" else 0 for name in headers}
+        channel.basic_publish("amq.topic", key, b"x", pika.BasicProperties(headers=good))
+    if tx:
+        channel.tx_commit()
+    before = queue.core.ready_count()
+    assert before == 2
+    with pytest.raises(ChannelClosedByBroker, match=r"write access to topic 'b\.1' in exchange 'amq\.topic'"):
+        channel.basic_publish("amq.topic", "topical.1", b"x", pika.BasicProperties(headers=headers))
+        if tx:
+            channel.tx_commit()
+    assert queue.core.ready_count() == before
+    schedule = operator.node.broker.vhosts["/"].schedule
+    assert schedule is None or schedule.core.ready_count() == 0
+    operator.node.broker.vhosts["/"].delete_queue("keys")
+
+
 def test_limits_of_users_and_virtual_hosts(operator: Operator, connect: Callable[..., Any]) -> None:
     operator.user("limited")
     operator.do("put_limit", "user", "limited", "max-connections", 1)

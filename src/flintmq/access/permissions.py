@@ -11,12 +11,12 @@ a search's budget is refused.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from flintmq.access.outside_user import OutsideUser, Rights
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.patterns import Pattern, check, quoted
+from flintmq.patterns import Among, Pattern, check, quoted
 from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
 
 QUEUE = "queue"
@@ -194,8 +194,10 @@ class Permissions:
             self._topics.pop((user, vhost, exchange), None)
         self.on_changed()
 
-    def authorize_topic(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str) -> None:
+    def authorize_topic(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str, among: Among | None = None) -> None:
         """Returns when the user may write (publish) or read (bind) this routing key of a topic exchange. Raises: PeerError 403.
+
+        Args: among: the keys that are asked for together.
 
         As on RabbitMQ: an exchange for which nothing is set lets every key pass.
         """
@@ -203,11 +205,24 @@ class Permissions:
             refused = not user.may_topic(vhost, verb.value, exchange, routing_key)
         else:
             patterns = self._topics.get((user, vhost, exchange))
-            refused = patterns is not None and not patterns[verb is Verb.READ].matches(routing_key)
+            refused = patterns is not None and not patterns[verb is Verb.READ].matches(routing_key, among)
         if refused:
             text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             self.on_refused(user, text)
             raise PeerError(ReplyCode.ACCESS_REFUSED, text)
+
+    def authorize_keys(self, user: str, vhost: Any, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
+        """The one rule for routing keys: each of them is asked for when its exchange is a topic exchange with topic permissions, or the
+        user is one from outside. Every way of publishing (AMQP, HTTP, Flight, moves) and of binding comes here.
+
+        Args: vhost: with its `name`, `keyed` and `exchanges`. Raises: PeerError 403.
+        """
+        found = vhost.exchanges.get(exchange) if asks_keys(user, vhost.keyed, exchange) else None
+        if found is not None and found.kind == "topic":
+            texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+            among = Among(len(texts))
+            for text in texts:
+                self.authorize_topic(user, vhost.name, verb, exchange, text, among)
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when the user may open the vhost. Raises: PeerError 530."""
