@@ -18,7 +18,7 @@ from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PR
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.ports import DequeueReason, Verb
-from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
+from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.queue.last_value import last_value_replaced
@@ -59,12 +59,19 @@ def split_route(route: bytes) -> tuple[str, bytes]:
     return route[1 : 1 + size].decode("utf-8", "surrogateescape"), route[2 + size :]
 
 
+def _is_text(name: str) -> bool:
+    """Whether it was UTF-8."""
+    return name.isascii() or not any("\udc80" <= one <= "\udcff" for one in name)
+
+
 def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     """Answers a publish whose route is not cached, or whose exchange this channel was not authorized for yet.
 
-    Raises: PeerError 404 for an unknown exchange, 403 for one that is internal or not permitted.
+    Raises: PeerError 404 for an unknown exchange, 403 for one that is internal or not permitted, 501 for a name or key that is not UTF-8.
     """
     exchange_name, key = split_route(route)
+    if not (_is_text(exchange_name) and _is_text(key.decode("utf-8", "surrogateescape"))):
+        raise PeerError(ReplyCode.FRAME_ERROR, NOT_UTF8)
     broker, vhost = handler.broker, handler.vhost
     vhost.check_publish(exchange_name)
     # Also for a reply address: the channel counts as authorized for the whole exchange afterwards.
@@ -94,6 +101,9 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{user_id}' but authenticated user was '{handler.user}'",
             )
+        if properties.get("delivery_mode") not in (None, 1, 2):
+            text = f"invalid message: {{delivery_mode_unknown,{properties['delivery_mode']}}}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         scanned = scan_properties_of(header)
         if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
