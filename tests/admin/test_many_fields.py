@@ -91,9 +91,20 @@ def test_keys_that_take_too_long_are_an_error_of_the_channel(client: Client, cha
     for pattern in ("#.a.#.b.#.c.#", "#.x.#.y.#.z.#.1", "*.*.#.*.*.#"):
         channel.queue_bind("topics", "amq.topic", pattern)
     other = channel.connection.channel()
-    keys = [f"k.{number}.a.b.c" for number in range(7_000)]
+    keys = [f"k.{number}.{'a.b.c.' * 8}d" for number in range(1_900)]
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=f"more than {Limits().topic_message_steps_max} steps"):
         channel.basic_publish("amq.topic", "k", b"x", pika.BasicProperties(headers={"CC": keys}))
     other.confirm_delivery()
-    other.basic_publish("amq.topic", "k", b"x", pika.BasicProperties(headers={"CC": keys[:1_500]}))
+    other.basic_publish("amq.topic", "k", b"x", pika.BasicProperties(headers={"CC": ["k.a.b.c", *(f"k.{n}" for n in range(1_500))]}))
     assert channel.connection.is_open and other.queue_declare("topics", passive=True).method.message_count == 1
+
+
+def test_more_keys_than_a_message_may_have_are_an_error_of_the_channel(client: Client, channel: Any) -> None:
+    most = Limits().message_keys_max
+    channel.queue_declare("keys")
+    other = channel.connection.channel()
+    other.confirm_delivery()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=f"the limit is {most}: send it several times"):
+        channel.basic_publish("", "keys", b"x", pika.BasicProperties(headers={"CC": [f"{n}" for n in range(most)]}))
+    other.basic_publish("", "keys", b"x", pika.BasicProperties(headers={"CC": [f"{n}" for n in range(most - 1)]}))
+    assert other.queue_declare("keys", passive=True).method.message_count == 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.config import Limits
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
@@ -41,6 +42,7 @@ log = logging.getLogger("flintmq.publishing")
 # entries that are counted before the next look
 RETURNS_AT_ONCE = 256
 SHORTSTR_MAX = 255
+_KEYS_MAX = Limits().message_keys_max
 # What is decoded of a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
@@ -212,9 +214,12 @@ def keys_of(key: bytes, headers: Mapping[str, object], allow: Callable[[list[byt
     """All routing keys of a message: its own, those of CC and of BCC. Every way of publishing gets them here, and with them the permission.
 
     Args: allow: asks for the permission for keys of the exchange (authorize_topic); None: it was asked for when the message was published.
-    Raises: PeerError 403; 406: a header that is no list.
+    Raises: PeerError 403; 406: a header that is no list, too many keys.
     """
     keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+    if len(keys) > _KEYS_MAX:
+        text = f"a message has {len(keys)} routing keys with those of CC and BCC, the limit is {_KEYS_MAX}: send it several times"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     if allow is not None:
         allow(keys)
     return keys

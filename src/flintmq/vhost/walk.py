@@ -2,8 +2,8 @@
 
 in: the exchanges of a virtual host, the first one, routing keys, headers. out: queues, each once. The caller holds the virtual host's lock.
 
-K1  A message may bring thousands of routing keys (CC, BCC). An exchange that does not look at keys is asked once, others once for each
-    different key; what all keys take in topic exchanges has a limit (Limits.topic_message_steps_max).
+K1  A message may bring thousands of routing keys (CC, BCC; Limits.message_keys_max). An exchange that does not look at keys is asked once,
+    others once for each different key; what all keys take in topic exchanges has a limit (Limits.topic_message_steps_max).
 """
 
 from __future__ import annotations
