@@ -17,10 +17,10 @@ from flintmq.access.tags import NotAuthorised
 from flintmq.config import Limits
 from flintmq.definitions.change_line import BROKER, Actor, Refused
 from flintmq.errors import PeerError
-from flintmq.patterns import undecided
+from flintmq.patterns import Pattern, undecided
 from flintmq.session import handshake
 from flintmq.testing.broker import Broker
-from flintmq.vhost.policies import made
+from flintmq.vhost.policies import Policies, made
 from tests.definitions.rig import Answer, Rig
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection, method_frame
@@ -399,6 +399,26 @@ def test_a_policy_that_is_not_decided_does_not_match(operator: Operator, caplog:
     for name in ("slow", "all"):
         operator.do("delete_policy", "/", name)
     assert vhost.queues[slow].policy.max_length is None
+
+
+def test_a_name_is_searched_once_for_each_change_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    decide = Pattern.decide
+    monkeypatch.setattr(Pattern, "decide", lambda self, name, share=1: searched.append(name) or decide(self, name, share))
+    policies = Policies()
+    value = {"pattern": "^q", "definition": {"max-length": 1}}
+    policies.put(made("p", value), False)
+    for _ in range(3):
+        assert policies.definition("queue", "q1") == {"max-length": 1} and policies.of("queue", "x") == (None, None)
+    assert searched == ["q1", "x"]
+    policies.put(made("p", {**value, "definition": {"max-length": 2}}), False)
+    assert policies.definition("queue", "q1") == {"max-length": 2}
+    policies.remove("p", False)
+    assert policies.definition("queue", "q1") == {}
+    policies.put(made("p", value), True)
+    for number in range(20_001):
+        policies.of("queue", str(number))
+    assert len(policies._known) <= 10_000
 
 
 def test_a_policymaker_leaves_room_for_an_administrators_policies() -> None:

@@ -29,6 +29,8 @@ NO_EFFECT = frozenset((*("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-
 # what links of federation read (links.wanted)
 FEDERATION = frozenset(("federation-upstream", "federation-upstream-set", "federation-upstream-pattern"))
 NAME_MAX = 255
+# names whose policies are kept
+_KNOWN_MAX = 10_000
 # of a value in a definition
 DEPTH_MAX = 8
 
@@ -103,6 +105,9 @@ def made(name: str, value: Mapping[str, Any]) -> Policy:
     return Policy(name, pattern, value.get("apply-to", "all"), int(value.get("priority", 0)), dict(value["definition"]))
 
 
+_Found = tuple[Policy | None, Policy | None]
+
+
 class Policies:
     """The policies of a virtual host. Changed and read under its lock, or read for show by anybody: the tuples are replaced whole."""
 
@@ -110,6 +115,8 @@ class Policies:
         # in the order in which they are asked (P1)
         self.ordinary: tuple[Policy, ...] = ()
         self.operator: tuple[Policy, ...] = ()
+        # what was found for names, with the policies of that time: lists of the API ask for the same names again and again
+        self._known: dict[tuple[str, str, str], tuple[tuple[Policy, ...], tuple[Policy, ...], _Found]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.ordinary or self.operator)
@@ -130,6 +137,7 @@ class Policies:
             self.operator = ordered
         else:
             self.ordinary = ordered
+        self._known = {}
 
     def for_names(self) -> Among:
         """What all searches of one change share that looks at very many names."""
@@ -137,10 +145,21 @@ class Policies:
 
     def of(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> tuple[Policy | None, Policy | None]:
         """The policy and the operator policy of a name."""
-        among = among or Among(len(self.ordinary) + len(self.operator))
-        ordinary = next((one for one in self.ordinary if one.is_for(kind, name, queue_type, among)), None)
-        operator = next((one for one in self.operator if one.is_for(kind, name, queue_type, among)), None)
-        return ordinary, operator
+        key, ordinary, operator = (kind, name, queue_type), self.ordinary, self.operator
+        known = self._known.get(key)
+        if known is not None and known[0] is ordinary and known[1] is operator:
+            return known[2]
+        whole = among is None
+        among = among or Among(len(ordinary) + len(operator))
+        found = (
+            next((one for one in ordinary if one.is_for(kind, name, queue_type, among)), None),
+            next((one for one in operator if one.is_for(kind, name, queue_type, among)), None),
+        )
+        if whole:  # one of very many names has fewer steps, and may be decided yet
+            if len(self._known) >= _KNOWN_MAX:
+                self._known = {}
+            self._known[key] = ordinary, operator, found
+        return found
 
     def definition(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> dict[str, Any]:
         """What the two say together (P2)."""
