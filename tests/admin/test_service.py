@@ -252,7 +252,6 @@ BAD_PUBLISHES: list[Any] = [
     {"body": "x", "properties": {"headers": {"x": float("nan")}}},
     {"body": "x", "properties": {"headers": {"x": float("-inf")}}},
     {"body": "x", "properties": {"headers": nested(33)}},
-    {"body": "x", "properties": {"headers": {str(n): n for n in range(1_025)}}},
     {"body": "x", "properties": {"headers": {"\ud800": 1}}},
     {"routing_key": "x"},
 ]
