@@ -733,7 +733,7 @@ class Node:
     def _stop_loop(self, loop: Loop) -> None:
         for entry in loop.entries():
             guarded("connections at shutdown", entry, self._stop_entry, loop, entry)
-        deadline = loop.now_ms + min(self.config.limits.close_ms_max, 2000)
+        deadline = loop.now_ms + self.config.limits.close_ms_max
 
         def finished(now_ms: int) -> None:
             entries = loop.entries()
@@ -750,7 +750,7 @@ class Node:
         loop.set_timer(20)
 
     def _stop_entry(self, loop: Loop, entry: Any) -> None:
-        """A listener closes, a client is told, whoever has not logged in is cut."""
+        """A listener closes, a client is told, a client that asked for its close may end its stream, whoever has not logged in is cut."""
         if entry.connection is None:
             loop.remove(entry)
             return
@@ -758,7 +758,7 @@ class Node:
         if handler.state == handshake.RUNNING:
             handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
             loop.touch(entry)
-        else:
+        elif handler.state not in (handshake.CLOSING, handshake.CLOSED):
             handler.closed("shutdown")
             loop.remove(entry)
 

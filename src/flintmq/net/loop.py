@@ -527,6 +527,8 @@ class Loop:
             entry.connection.handler.closed("connection closed by peer")
             self.remove(entry)
             return
+        elif entry.socket.lingering:
+            return
         total: size_t = entry.socket.rest_size + len(clear)
         grown: pointer[uint8_t]
         if total > self.buffer_size:
@@ -732,25 +734,22 @@ class Loop:
         if self.event_count > READERS and room > READ_SIZE * READERS / self.event_count:
             room = READ_SIZE * READERS / self.event_count
         count = recv(entry.fd, self.buffer + kept, room, MSG_DONTWAIT)
+        self.subject = entry
         if count <= 0:
-            if count < 0 and (errno == EAGAIN or errno == EINTR):
-                return 0
-            self.subject = entry
-            return LOOP_CLOSED
+            return 0 if count < 0 and (errno == EAGAIN or errno == EINTR) else LOOP_CLOSED
         if cast(size_t, count) == room and entry.read_size < READ_SIZE:
             entry.read_size *= 2
         entry.received_ms = monotonic_ms()
         if entry.lingering:
             entry.thrown_away += count
-            if entry.thrown_away <= self.thrown_away_max:
-                return 0
-            self.subject = entry
-            return LOOP_CLOSED
+            if entry.thrown_away > self.thrown_away_max:
+                return LOOP_CLOSED
+            if not entry.tls:
+                return 0  # TLS says in its bytes that the stream ends
         self.turn_spent = 0
         self.position = 0
         if entry.tls:
             self.end = count
-            self.subject = entry
             return LOOP_TLS_IN
         self.end = kept + count
         entry.rest_size = 0

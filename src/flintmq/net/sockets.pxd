@@ -23,7 +23,7 @@ cdef enum:                    # lists of a loop that its sockets are on
     LIST_FAILED = 1           # LOOP_CLOSED is due
     LIST_WAITING = 2          # has confirms that wait for the log
     LIST_THROTTLED = 3        # PAUSED_BUFFERS is set
-    LIST_LINGERING = 4        # shut down for sending and out of epoll: looked at when io_t.linger_ms has come
+    LIST_LINGERING = 4        # their last frames are sent, out of epoll: looked at when io_t.linger_ms has come
     LIST_COUNT = 5
 
 cdef enum:                    # lists of turns
@@ -71,7 +71,7 @@ cdef struct socket_t:
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off
     uint64_t thrown_away      # bytes read while it lingers
-    bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
+    bint lingering            # output finished: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
     socket_t *next[LIST_COUNT]
     int64_t received_ms       # monotonic

@@ -308,10 +308,14 @@ class Connection:
             self.connection.engine.phase = PHASE_CLOSING
         self.connection.publisher = 0
 
-    def finished(self) -> None:
-        """Nothing is looked at any more. When the output is sent the socket is shut down for sending and lingers: what the client still
-        sends is thrown away until it hangs up, because a reset for unread input would take our last words from it.
+    def finished(self, awaits_end: bint) -> None:
+        """Nothing is looked at any more. When the output is sent the socket lingers: what the client still sends is thrown away until it
+        hangs up, because a reset for unread input would take our last words from it.
+
+        Args: awaits_end: the client asked for the close, so it ends the stream after our close-ok (specification 4.2.2): an end that comes
+        from us first is an error to clients that read on (amqp091-go). Else our end of the stream is our last word.
         """
+        self.connection.awaits_end = awaits_end
         self.connection.engine.phase = PHASE_CLOSED
         self.connection.publisher = 0
 

@@ -450,11 +450,11 @@ class ConnectionHandler:
             # A peer that failed the handshake gets the reason, and no further say.
             self.finish()
 
-    def finish(self) -> None:
+    def finish(self, *, awaits_end: bool = False) -> None:
         """The close is agreed: the loop ends the connection when the output is sent (see Connection.finished)."""
         self.state = handshake.CLOSED
         self._end("closed")
-        self.connection.finished()
+        self.connection.finished(awaits_end)
         self._read_on()
 
     def _read_on(self) -> None:
@@ -490,7 +490,7 @@ class ConnectionHandler:
         self._end("closed")
         if not self.works:
             self.send(0, CLOSE_OK)
-            self.finish()
+            self.finish(awaits_end=True)
             return
         self.works.add(self, lambda: True, self._agreed)
         self.connection.waiting = True
@@ -500,7 +500,7 @@ class ConnectionHandler:
             return  # it hung up meanwhile
         self.connection.waiting = False
         self.send(0, CLOSE_OK)
-        self.finish()
+        self.finish(awaits_end=True)
         if self.socket is not None:
             self.loop.resume(self.socket)
             self.loop.touch(self.socket)
