@@ -15,16 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
+from bench.others_ends import ENDS
+from bench.others_row import HOST, Row, repeat
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
 
-HOST = "127.0.0.1"
-# bytes given to the flooding socket at once, about
-PIECE = 256 * 1024
 # messages of the queues that are purged, deleted, dead-lettered, expired
 MANY = 500_000
 FEWER = 100_000
@@ -35,21 +33,6 @@ CONSUMERS = 10_000
 CONNECT_S = 0.5
 # what a round trip of the others is: a message to themselves, or a passive declare of their queue
 KINDS = ("message", "passive")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """setup: before the clock; returns what is sent, again and again (`once` False) or one time. durable: the broker keeps a store."""
-
-    title: str
-    setup: Callable[[RawChannel], bytes]
-    once: bool = False
-    durable: bool = False
-
-
-def repeat(frames: bytes) -> bytes:
-    """Whole copies of some frames, about PIECE bytes of them."""
-    return frames * max(1, PIECE // len(frames))
 
 
 def fill(channel: RawChannel, queue: str, count: int, **properties: object) -> None:
@@ -159,6 +142,7 @@ ROWS = {
     "ack": Row(f"one ack of {HELD:,}", ack, once=True),
     "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
     "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
+    **ENDS,
 }
 
 
@@ -215,6 +199,8 @@ def flood(row: Row, connection: RawConnection, frames: bytes) -> Iterator[None]:
 
     for target in (receive, send):
         threading.Thread(target=target, daemon=True).start()
+    if row.begin is not None:
+        row.begin()
     try:
         yield
     finally:
@@ -254,7 +240,7 @@ def main() -> int:
         print(json.dumps(probe(options.probe, options.seconds, options.others)))
         return 0
     if not options.json:
-        print(f"{'flood':32} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
+        print(f"{'flood':40} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
     for name in (FLINTMQ, RABBITMQ) if options.rabbitmq else (FLINTMQ,):
         broker = Broker(name, always=("--io-threads", str(options.io_threads)))
         try:
@@ -265,7 +251,7 @@ def main() -> int:
                     print(json.dumps({"row": key, "broker": name, **got}), flush=True)
                 else:
                     figures = " ".join(f"{got[one]:9.2f}" for one in ("p50", "p99", "max", "connect_max"))
-                    print(f"{row.title:32} {name:9} {figures} {got['n']:8.0f}", flush=True)
+                    print(f"{row.title:40} {name:9} {figures} {got['n']:8.0f}", flush=True)
         finally:
             broker.stop()
     return 0

@@ -406,7 +406,7 @@ async def exchange_bindings(call: Call) -> Response:
     if end == "source":
         own = list(vhost.queues.values()) if not found.name else list(found.bindings.values())
     elif end == "destination":
-        own = [one for source in list(found.upstream) for one in list(source.bindings.values()) if one.destination is found]
+        own = list(found.incoming.values())
     else:
         raise not_found()
     return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)

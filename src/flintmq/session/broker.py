@@ -211,6 +211,7 @@ class Broker:
         vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock, self.allowance, quotas)
         vhost.kept.alone = self.quotas.alone
         vhost.home_call = lambda function: self.home_call(function)
+        vhost.use_slices(self.in_slices)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = partial(self._default_route_changed, name)
         vhost.on_queue_created = self._queue_created

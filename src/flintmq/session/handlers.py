@@ -541,10 +541,8 @@ class ConnectionHandler:
         long_work.end(self, states, partial(self._gone, self.socket, reason), long_work.nothing)
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
-        """All its channels are gone."""
+        """All its channels and its exclusive queues are gone."""
         self.broker.add_drops(self.connection.take_drops())
         if socket is not None:
             self.loop.unschedule(socket)
-        if self.vhost is not None:
-            guarded("connections that end", self.name, self.vhost.connection_closed, self.connection_id)
         self.broker.connection_ended(self, reason)
