@@ -142,7 +142,7 @@ def members(channel: RawChannel) -> bytes:
 
 ENDS = {
     "end-exchange": Row(f"exchange.delete, {BINDINGS:,} bindings", exchange_delete, once=True),
-    "end-topic": Row(f"the same of a topic exchange", topic_delete, once=True),
+    "end-topic": Row("the same of a topic exchange", topic_delete, once=True),
     "end-headers": Row(f"exchange.delete, {HEADERS_BINDINGS:,} headers", headers_delete, once=True),
     "end-queue": Row(f"queue.delete, {BINDINGS:,} bindings", queue_delete, once=True),
     "end-exclusive": Row(f"close: {QUEUES:,} exclusive queues", exclusive, once=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -304,7 +305,7 @@ def test_a_chain_of_auto_delete_exchanges_ends_in_slices(office: Office, pieces:
     names = [f"x{number}" for number in range(2_000)]
     for name in names:
         a.ask(vhost.declare_exchange, name, "fanout", auto_delete=True)
-    for source, end in zip(names, names[1:], strict=False):
+    for source, end in itertools.pairwise(names):
         a.ask(vhost.bind_exchange, end, source)
     a.ask(vhost.declare_queue, "q")
     a.ask(vhost.bind_queue, "q", names[-1])

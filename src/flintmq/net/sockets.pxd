@@ -129,6 +129,8 @@ cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                          
 # Takes a socket that closes off a list of turns. O(entries).
 cdef void turns_forget(turns_t *turns, socket_t *socket) noexcept nogil
 cdef void socket_interest(io_t *io, socket_t *socket, uint32_t interest) noexcept nogil
+# The peer has hung up: nothing more is read, and the connection ends behind the others' events (LIST_FAILED).
+cdef void socket_ended(io_t *io, socket_t *socket) noexcept nogil
 cdef void socket_pause(io_t *io, socket_t *socket, uint32_t why) noexcept nogil      # PAUSED_*
 
 

@@ -346,6 +346,12 @@ def socket_interest(io: pointer[io_t], socket: pointer[socket_t], interest: uint
     epoll_ctl(io.epoll, EPOLL_CTL_MOD, socket.fd, address(event))
 
 
+def socket_ended(io: pointer[io_t], socket: pointer[socket_t]) -> void:
+    event: epoll_event
+    epoll_ctl(io.epoll, EPOLL_CTL_DEL, socket.fd, address(event))
+    list_push(io.lists, LIST_FAILED, socket)
+
+
 def socket_pause(io: pointer[io_t], socket: pointer[socket_t], why: uint32_t) -> void:
     socket.paused |= why
     socket_interest(io, socket, socket.interest & ~cast(uint32_t, EPOLLIN))

@@ -170,7 +170,7 @@ class ConnectionHandler:
             elif kind == SLOW_VERSION:
                 self.connection.write(PROTOCOL_HEADER)
                 self._end("bad protocol header")
-                self.connection.finished()
+                self.connection.finished(False)
             else:
                 self._engine_error(payload)
         except PeerError as error:

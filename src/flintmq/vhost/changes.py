@@ -253,7 +253,7 @@ class Changes:
                 self._run_after()
 
     def _run_after(self) -> None:
-        """What follows a verb, and what follows that: some at once, the rest in slices. A chain of 20,000 auto-delete exchanges ends here."""
+        """What follows a verb, and what follows that (a chain of auto-delete exchanges): some at once, the rest in slices."""
         if getattr(self._thread, "follows", False):
             return  # further up on this stack
         self._thread.follows = True
