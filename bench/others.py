@@ -129,7 +129,13 @@ def expiry(channel: RawChannel) -> bytes:
     return method_frame(1, "basic.qos", prefetch_count=0)
 
 
+def nothing(channel: RawChannel) -> bytes:
+    """What the machine itself makes the others wait."""
+    return method_frame(1, "basic.qos", prefetch_count=0)
+
+
 ROWS = {
+    "nothing": Row("nothing", nothing, once=True),
     "publish": Row("plain publishes", publishes),
     "passive": Row("passive declares", passive),
     "declare": Row("5,000 durable declares", declares, once=True, durable=True),

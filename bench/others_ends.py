@@ -122,7 +122,7 @@ def expiring(channel: RawChannel) -> bytes:
 
 
 def members(channel: RawChannel) -> bytes:
-    """A stream's group of MEMBERS consumers, while it is published to."""
+    """A stream's group of MEMBERS consumers, while it is published to and all deliveries are acked again and again."""
     channel.queue("others-stream", durable=True, arguments={"x-queue-type": "stream"})
     channel.call("basic.qos", prefetch_count=10)
     many(
@@ -137,7 +137,9 @@ def members(channel: RawChannel) -> bytes:
             arguments={"x-group": "g", "x-stream-offset": "next"},
         ),
     )
-    return repeat(publish_bytes(1, bytes(16), routing_key="others-stream"))
+    return repeat(
+        publish_bytes(1, bytes(16), routing_key="others-stream") * 10 + method_frame(1, "basic.ack", delivery_tag=0, multiple=True)
+    )
 
 
 ENDS = {

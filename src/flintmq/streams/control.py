@@ -46,7 +46,7 @@ from cython.cimports.flintmq.streams.stream_queue import (
     stream_wake_all,
     stream_wake_group,
 )
-from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, SEAT_BESIDE, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp
@@ -243,7 +243,7 @@ class StreamQueue:
         seat.seat = cast(pointer[seat_t], calloc(1, sizeof(seat_t)))
         if seat.seat == NULL:
             raise MemoryError("no memory for a seat")
-        memory_add(MEMORY_STREAMS, sizeof(seat_t))
+        memory_add(MEMORY_STREAMS, sizeof(seat_t) + SEAT_BESIDE)
         seat.seat.stream = self.stream
         seat.seat.visibility_ms = visibility_ms
         if at == NULL:
@@ -461,7 +461,7 @@ class StreamQueue:
         lost = 0
         at = 0
         spin_lock(address(self.handle.queue.manager.lock))
-        seat = self.stream.lone
+        seat = self.stream.lone.first
         while seat != NULL:
             if at_load64(address(seat.own.lost_all)) != seat.told:
                 lost += at_load64(address(seat.own.lost_all)) - seat.told
@@ -506,6 +506,7 @@ class StreamQueue:
         spin_unlock(address(group.lock))
         figures: dict = {
             "members": at.member_count,
+            "members_looked_at": at.looked,
             "base": base,
             "next": next,
             "lag": visible - next if visible > next else 0,
