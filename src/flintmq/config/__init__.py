@@ -314,6 +314,12 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     memory_sweep_ms: int = 250
     # bytes held (or half the watermark) under which it looks at no queue
     memory_sweep_least: int = 64 * MIB
+    # milliseconds between two looks at how much of the memory of messages is in chunks of which little is alive
+    memory_thin_ms: int = 10
+    # bytes of such chunks, and on top this share of the memory of messages, above which what lives in them is copied into full ones: so
+    # messages that stay behind hold at most twice their size and 32 MiB
+    memory_thin_bytes: int = 8 * MIB
+    memory_thin_share: float = 0.125
     # share of the watermark from which memory counts as short: all delivered bodies that the log has leave memory, what keeps thin chunks
     # is copied out of them, long before publishers would have to wait
     memory_sweep_low: float = 0.75

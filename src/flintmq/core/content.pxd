@@ -62,7 +62,7 @@ cdef bint content_is_thin(content_t *content) noexcept nogil
 cdef void content_free(content_t *content) noexcept nogil
 # Writes the frame headers and ends around header and body (channel 0): the last step of filling a content.
 cdef void content_frame(content_t *content) noexcept nogil
-# Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted).
+# Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted). thin_bytes(): for Python.
 cdef uint64_t content_bytes_mapped() noexcept nogil
 # A content from Python values, for tests, management and the pipeline. Takes the GIL's arena.
 cdef content_t *content_from_bytes(bytes exchange, bytes routing_key, bytes header, bytes body, uint8_t flags, uint8_t priority) except NULL

@@ -84,7 +84,7 @@ cdef class Loop:
     cdef object _complete(self)
     cdef int run_pass(self) noexcept nogil
     cdef int give_shares(self) noexcept nogil
-    cdef bint may_begin(self, int64_t *end, int64_t share_ns) noexcept nogil
+    cdef bint may_begin(self, int64_t *end) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil
     cdef int take_event(self) noexcept nogil
     cdef int read_socket(self, socket_t *entry) noexcept nogil

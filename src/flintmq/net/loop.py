@@ -79,8 +79,8 @@ from cython.cimports.flintmq.net.sockets import (
     run_queue_forget,
     run_queue_pop,
     run_queue_push,
-    socket_interest,
     socket_ended,
+    socket_interest,
     socket_keep,
     socket_pause,
     socket_t,
@@ -590,7 +590,7 @@ class Loop:
                 output_flush(address(self.io), entry)
                 entry = list_pop(self.io.lists, LIST_DIRTY)
             output_lingering(address(self.io))
-            if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end), self.turn_ns / 2):
+            if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end)):
                 self.subject = list_pop(self.io.lists, LIST_FAILED)
                 return LOOP_CLOSED
             if at_load32(address(self.run_queue.called)) and not self.calls_had:
@@ -614,11 +614,7 @@ class Loop:
                 if result:
                     return result
             # Who else is in this batch comes first.
-            if (
-                self.io.turns[TURNS_HEAVY].first != NULL
-                and self.event_next >= self.event_count
-                and self.may_begin(address(self.heavy_end), self.turn_ns)
-            ):
+            if self.io.turns[TURNS_HEAVY].first != NULL and self.event_next >= self.event_count and self.may_begin(address(self.heavy_end)):
                 result = self.take_turn(TURNS_HEAVY)
                 if result:
                     return result
@@ -634,11 +630,11 @@ class Loop:
         self.chores_end = now + self.jobs_ns
         return LOOP_CHORES if self.chores.waiting else 0
 
-    def may_begin(self, end: pointer[int64_t], share_ns: int64_t) -> bint:
-        """Whether another one of a kind of work may begin in this pass. *end: when no more do; 0: none has begun."""
+    def may_begin(self, end: pointer[int64_t]) -> bint:
+        """Whether another one of a kind of work may begin in this pass, a turn's time for all. *end: when none does; 0: none has begun."""
         now: int64_t = turn_now(address(self.io.clock))
         if end[0] == 0:
-            end[0] = now + share_ns
+            end[0] = now + self.turn_ns
         return now < end[0]
 
     def sleep(self, now: int64_t) -> void:
