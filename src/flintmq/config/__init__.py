@@ -336,8 +336,10 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     interpreter_switch_us: int = 500
     # milliseconds between two housekeeping passes (idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
-    # milliseconds between two attempts to publish dead letters whose targets are absent or full (x-dead-letter-strategy at-least-once)
+    # milliseconds after which a dead letter whose target is absent or full is tried again though nothing happened that would help it
+    # (x-dead-letter-strategy at-least-once); twice as long after each attempt that was in vain, up to the second figure
     dead_letter_retry_ms: int = 1_000
+    dead_letter_retry_max_ms: int = 60_000
     # dead letters that wait for their targets and whose fate a restart remembers (100 bytes of memory each). Above that a restart puts what
     # waits back into its queue: what has expired expires again, what was rejected is delivered once more
     dead_letters_noted_max: int = 10_000

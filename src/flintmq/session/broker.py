@@ -361,6 +361,7 @@ class Broker:
         if queue.name == SCHEDULE:
             self.schedules.purged(queue.vhost)
         self.expiry.forget(queue_id)
+        self.letters.queue_changed(queue)
         if queue_id in self.pauses.queues:
             self.pauses.forget(queue)
         with self.lock:
@@ -464,6 +465,7 @@ class Broker:
 
     def _routes_changed(self, vhost: VirtualHost, exchange_name: str) -> None:
         self.routes_version = object()
+        self.letters.routes_changed(vhost.name)
         cache = self.route_caches.get((vhost.name, exchange_name))
         if cache is not None:
             cache.clear()
@@ -473,12 +475,14 @@ class Broker:
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
         self.events.exchange_deleted(vhost_name, exchange_name)
         self.routes_version = object()
+        self.letters.routes_changed(vhost_name)
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
             cache.close()
 
     def _default_route_changed(self, vhost_name: str, queue_name: str) -> None:
         self.routes_version = object()
+        self.letters.routes_changed(vhost_name)
         cache = self.route_caches.get((vhost_name, ""))
         if cache is not None:
             key = queue_name.encode("utf-8", "surrogateescape")

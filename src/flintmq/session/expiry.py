@@ -183,3 +183,4 @@ class Expiry:
             if core.over_limit():
                 self._over.add(queue.queue_id)
         core.housekeeping()
+        self._broker.letters.look_for_room(queue)
