@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
+from bench.others_letters import LETTERS
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
 
@@ -159,6 +160,7 @@ ROWS = {
     "ack": Row(f"one ack of {HELD:,}", ack, once=True),
     "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
     "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
+    **{name: Row(title, setup, once=True, durable=True) for name, (title, setup) in LETTERS.items()},
 }
 
 

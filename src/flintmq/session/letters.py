@@ -570,6 +570,7 @@ class Letters:
             return
         if moved:
             self._probes = PROBES
+            self._next_for(line.queue.queue_id)  # it has more room itself
         elif line.cause == NO_ROUTE and not line.probing:
             now_ns = self._broker.clock.monotonic_ns()
             vhost.rest_ns = max(now_ns, vhost.rest_ns) + REST_TIMES * took_ns

@@ -29,7 +29,7 @@ from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, 
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import BLOCK, DROPPING
-from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Deaths, dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -50,9 +50,8 @@ EXPIRE_AT_ONCE = 128
 NO_ROUTE = 0
 # queues, the first one that came first
 Queues = collections.OrderedDict[Any, None]
-# messages over a limit that are dead-lettered in one slice (20 us each or so), and queues that are looked at in it
-LETTERS_AT_ONCE = 8
-CASCADE_AT_ONCE = 8
+# nanoseconds of a slice of a cascade of full queues, but for one letter
+CASCADE_NS = 50_000
 
 
 def split_route(route: bytes) -> tuple[str, bytes]:
@@ -360,7 +359,7 @@ class Letter:
     exchange: bytes
     routing_keys: tuple[bytes, ...]
     headers: bytes
-    deaths: list[Death]
+    deaths: Deaths
     header: bytes
     body: bytes
     flags: int
@@ -492,18 +491,18 @@ def _enforced(broker: Broker, done: bool) -> None:
 
 def _enforce_some(broker: Broker, pending: Queues) -> bool:
     """A slice for the first of the queues. True: all are within their limits, or can't be brought there now."""
+    until_ns = broker.clock.monotonic_ns() + CASCADE_NS
     left: list[bool] = []
     _cascade.pending = pending
     try:
-        for _ in range(CASCADE_AT_ONCE):
-            if not pending:
-                return True
+        while pending:
             queue, _none = pending.popitem(last=False)
             left.clear()
-            guarded("queue limits", f"queue {queue.name!r}", lambda one: left.append(not _enforce(broker, one)), queue)
+            guarded("queue limits", f"queue {queue.name!r}", lambda one: left.append(not _enforce(broker, one, until_ns)), queue)
             if left == [True]:
                 pending[queue] = None  # behind the others
-                return False
+            if broker.clock.monotonic_ns() >= until_ns:
+                break
         return not pending
     finally:
         _cascade.pending = None
@@ -515,7 +514,7 @@ def settle_limits(broker: Broker, queue: Any) -> None:
         enforce_limits(broker, queue)
 
 
-def _enforce(broker: Broker, queue: Any) -> bool:
+def _enforce(broker: Broker, queue: Any, until_ns: int) -> bool:
     """Some of what is too much in a queue goes. True: nothing is left to do."""
     core = queue.core
     if queue.policy.overflow not in DROPPING:
@@ -525,16 +524,18 @@ def _enforce(broker: Broker, queue: Any) -> bool:
         if dropped:
             broker.count_drops("maxlen", dropped)
         return not dropped or not core.over_limit()
-    for _ in range(LETTERS_AT_ONCE):
+    letter = partial(dead_letter, broker, queue, reason=MAXLEN)
+    while True:
         with broker.limit_lock:
             if not core.over_limit():
                 return True
-            message = _taken(broker, queue, core.take_over, DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
+            message = _taken(broker, queue, core.take_over, DequeueReason.DROP, letter)
         if message is None:
             return True
         if message is not _UNREADABLE:
             broker.count_drop("maxlen")
-    return False
+        if broker.clock.monotonic_ns() >= until_ns:
+            return False
 
 
 def count_returns(broker: Broker, queue: Any) -> None:
