@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
 from bench.others_ends import ENDS
+from bench.others_letters import LETTERS
 from bench.others_row import HOST, Row, repeat
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
@@ -149,6 +150,7 @@ ROWS = {
     "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
     "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
     **ENDS,
+    **{name: Row(title, setup, once=True, durable=True) for name, (title, setup) in LETTERS.items()},
 }
 
 

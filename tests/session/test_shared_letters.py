@@ -16,7 +16,7 @@ from tests.support.broker import wait_until
 __all__ = ["begin", "engine"]
 
 LETTERS = {**SHARED, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"}
-FAST = {"dead_letter_retry_ms": 5}
+FAST = {"dead_letter_retry_ms": 5, "dead_letter_retry_max_ms": 5}
 STREAM = {"x-queue-type": "stream"}
 
 

@@ -342,8 +342,13 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     interpreter_switch_us: int = 500
     # milliseconds between two housekeeping passes (idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
-    # milliseconds between two attempts to publish dead letters whose targets are absent or full (x-dead-letter-strategy at-least-once)
+    # milliseconds after which a dead letter whose target is absent or full is tried again though nothing happened that would help it
+    # (x-dead-letter-strategy at-least-once); twice as long after each attempt that was in vain, up to the second figure
     dead_letter_retry_ms: int = 1_000
+    dead_letter_retry_max_ms: int = 60_000
+    # bytes of a message's x-death: of more deaths the oldest are forgotten, and a message that lost some and was moved by the broker alone
+    # since then is dropped (at-least-once: waits) as one that goes in a circle. Some 700 deaths; AMQP can't cut a header into frames
+    dead_letter_deaths_bytes_max: int = 96 * KIB
     # dead letters that wait for their targets and whose fate a restart remembers (100 bytes of memory each). Above that a restart puts what
     # waits back into its queue: what has expired expires again, what was rejected is delivered once more
     dead_letters_noted_max: int = 10_000

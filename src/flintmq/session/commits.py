@@ -49,7 +49,7 @@ def commit(handler: ConnectionHandler, number: int) -> None:
                     continue
                 if not queue.policy.keeps_letters:
                     publishing.dead_letter(broker, queue, message, REJECTED, transaction)
-                elif not publishing.dead_letter_to_all(broker, queue, message, REJECTED, set(), transaction):
+                elif publishing.dead_letter_to_all(broker, queue, message, REJECTED, publishing.Attempt(), transaction) is not None:
                     text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
                     raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
             transaction.write()

@@ -331,7 +331,8 @@ class StreamService:
         """Publishes a dead letter. False: the node is short of something, or (at-least-once) not all of its targets take it."""
         placed: list[bool] = []
         if queue.policy.keeps_letters:
-            publish = lambda: placed.append(publishing.dead_letter_to_all(self._broker, queue, message, why, set()))  # noqa: E731
+            attempt = publishing.Attempt()
+            publish = lambda: placed.append(publishing.dead_letter_to_all(self._broker, queue, message, why, attempt) is None)  # noqa: E731
         else:
             publish = lambda: placed.append(publishing.dead_letter(self._broker, queue, message, why) >= 0)  # noqa: E731
         return guarded("dead letters", queue.name, publish) and placed[0]

@@ -807,13 +807,17 @@ class VirtualHost(Scheduling):
         """The queue is in use for so long from now on, by a reader that is no consumer: x-expires counts from then."""
         self.unused.use(queue, ms)
 
-    def expire_queues(self) -> int:
-        """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
+    def expire_queues(self, now: int = 0, until_ns: int = 0) -> int:
+        """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping.
+
+        Args: now: those whose time is over then, 0: now; until_ns: a slice ends there, 0: all of them. Both monotonic.
+        """
         with self._lock:
-            now = self._clock.monotonic_ns()
+            now = now or self._clock.monotonic_ns()
             if self._put_off:
                 self._delete_late(now)
-            return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in self.unused.over(now))
+            over = self.unused.over(now, until_ns)
+            return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in over)
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
