@@ -166,3 +166,12 @@ def test_tags_and_a_user_without_a_query_of_virtual_hosts() -> None:
     assert ann.may_every_key("/", "write", "x") and not user(facts(), "{constant, true}", topic='{equals, "a", "a"}').may_every_key(
         "/", "write", "x"
     )
+
+
+def test_a_match_that_is_not_decided_is_a_no_also_behind_a_not() -> None:
+    """A pattern that runs out of its budget must not let in whom {'not', ...} keeps out."""
+    query = parse("""{'not', {match, "${name}", "(a+)+[bc]"}}""", "resource")
+    values = {"username": "u", "user_dn": "x", "vhost": "/", "resource": "queue", "permission": "read"}
+    assert query.allows(facts(), {**values, "name": "x"})
+    assert not query.allows(facts(), {**values, "name": "ab"})
+    assert not query.allows(facts(), {**values, "name": "a" * 60})

@@ -116,10 +116,42 @@ def test_changes_count_at_once_and_come_back_from_definitions() -> None:
 
 def test_names_in_patterns_of_routing_keys_are_text() -> None:
     """What a user is called is no part of a regular expression, and no variable of it."""
-    from flintmq.access.permissions import _expanded
+    made = Permissions(MemoryDefinitions())
 
-    pattern = _expanded("^{username}-{vhost}$", "a.c|.*", "v*")
-    assert pattern.search("a.c|.*-v*")
-    assert not pattern.search("abc") and not pattern.search("a.c|xx-v*") and not pattern.search("a.c|.*-vvv")
-    assert _expanded("^{username}$", "{vhost}", "all").search("{vhost}")
-    assert not _expanded("^{username}$", "{vhost}", "all").search("all")
+    def may(pattern: str, user: str, vhost: str, key: str) -> bool:
+        made.set_topic(user, vhost, "t", pattern, "")
+        try:
+            made.authorize_topic(user, vhost, Verb.WRITE, "t", key)
+        except PeerError:
+            return False
+        return True
+
+    assert may("^{username}-{vhost}$", "a.c|.*", "v*", "a.c|.*-v*")
+    for key in ("abc", "a.c|xx-v*", "a.c|.*-vvv"):
+        assert not may("^{username}-{vhost}$", "a.c|.*", "v*", key)
+    assert may("^{username}$", "{vhost}", "all", "{vhost}")
+    assert not may("^{username}$", "{vhost}", "all", "all")
+
+
+def test_what_is_not_decided_is_refused() -> None:
+    made = Permissions(MemoryDefinitions())
+    made.set_permissions(PermissionRecord("u", "/", "(a+)+$|x", ".*", ".*"))
+    made.authorize("u", "/", Verb.CONFIGURE, Resource("queue", "x"))
+    with pytest.raises(PeerError, match="configure access to queue"):
+        made.authorize("u", "/", Verb.CONFIGURE, Resource("queue", "a" * 60 + "b" * 60))
+    made.set_topic("u", "/", "t", "(a+)+[bc]|.*", "(a+)+[bc]|.*")
+    with pytest.raises(PeerError, match="write access to topic"):
+        made.authorize_topic("u", "/", Verb.WRITE, "t", "a" * 60)
+    made.authorize_topic("u", "/", Verb.WRITE, "t", "x")
+
+
+def test_stored_patterns_of_another_engine_refuse_and_do_not_stop_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    definitions = MemoryDefinitions()
+    definitions.save_permission(PermissionRecord("u", "/", r"^\N{DIGIT ONE}$", "^own", ".*"))
+    made = Permissions(definitions)
+    assert "the stored permission pattern" in caplog.text and "matches nothing" in caplog.text
+    made.authorize("u", "/", Verb.WRITE, Resource("queue", "own"))
+    with pytest.raises(PeerError):
+        made.authorize("u", "/", Verb.CONFIGURE, Resource("queue", "1"))
+    with pytest.raises(ValueError, match="not a regular expression"):
+        made.set_permissions(PermissionRecord("u", "/", r"^\N{DIGIT ONE}$", "", ""))

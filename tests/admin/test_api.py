@@ -293,8 +293,26 @@ def test_topic_permissions_hold_here_too(api: Api) -> None:
     publish(topical, "a.b", "x", "amq.topic")
     value = {"properties": {}, "routing_key": "b", "payload": "x", "payload_encoding": "string"}
     assert "write access to topic 'b'" in topical.post("exchanges/v/amq.topic/publish", value, 401)["reason"]
+    for headers in ({"CC": ["a", "b"]}, {"BCC": ["b"]}, {"BCC": ["b"], "x-delay": 3_600_000}):
+        asked = {**value, "routing_key": "a", "properties": {"headers": headers}}
+        assert "write access to topic 'b'" in topical.post("exchanges/v/amq.topic/publish", asked, 401)["reason"]
     assert "read access to topic 'b'" in topical.post("bindings/v/e/amq.topic/q/t", {"routing_key": "b"}, 401)["reason"]
     topical.post("bindings/v/e/amq.topic/q/t", {"routing_key": "a"}, 201)
+
+
+def test_a_publish_with_bcc_goes_there_and_says_nothing_of_it(api: Api) -> None:
+    for name in ("b1", "b2", "b3"):
+        api.put(f"queues/v/{name}", {})
+    headers = {"CC": ["b2"], "BCC": ["b3"], "x": 1}
+    value = {"properties": {"headers": headers}, "routing_key": "b1", "payload": "x", "payload_encoding": "string"}
+    assert api.post("exchanges/v/amq.default/publish", value) == {"routed": True}
+    for name in ("b1", "b2", "b3"):
+        (found,) = api.post(f"queues/v/{name}/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
+        assert found["properties"]["headers"] == {"CC": ["b2"], "x": 1}
+    assert (
+        "unacceptable_type_in_header"
+        in api.post("exchanges/v/amq.default/publish", {**value, "properties": {"headers": {"CC": 1}}}, 400)["reason"]
+    )
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------------

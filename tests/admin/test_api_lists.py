@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,24 +13,50 @@ from hypothesis import strategies as st
 
 from flintmq.admin import api_lists
 from flintmq.admin.api_call import ApiError
-from flintmq.admin.api_lists import Listing, listed, matches, pattern_of
+from flintmq.admin.api_lists import Listing, listed
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.conftest import Client
 
-pieces = st.lists(st.sampled_from(["a", "b", "ab", ".*", r"\.", "-"]), max_size=6)
+
+def names(text: str, items: list[str]) -> list[str]:
+    response = asyncio.run(listed(Listing(items, lambda name: {"name": name}, str), {"page": "1", "name": text, "use_regex": "true"}))
+    return [one["name"] for one in json.loads(bytes(response.body))["items"]]
 
 
-@given(pieces, st.booleans(), st.booleans(), st.text("ab.-", max_size=8))
-def test_patterns_match_what_regular_expressions_match(parts: list[str], start: bool, end: bool, name: str) -> None:
-    text = "^" * start + "".join(parts) + "$" * end
-    assert matches(name, *pattern_of(text)) == (re.search(text.replace("$", r"\Z"), name) is not None)
+def test_patterns_are_those_of_rabbitmq_without_case() -> None:
+    items = ["orders.1", "Orders.22", "amq.gen-x", "retry"]
+    assert names("^orders\\.[[:digit:]]{2}$", items) == ["Orders.22"]
+    assert names("^(?!amq\\.).*s", items) == ["orders.1", "Orders.22"]
+    assert names("(a+)+$|retry", ["a" * 100 + "b" * 100, "retry"]) == ["retry"]
 
 
-@pytest.mark.parametrize("text", ["(a+)+", "a{2}", "[a]", "a|b", "a?", "a+", "a.b", r"\d", "a*", "a$b", "a^"])
-def test_other_patterns_are_refused(text: str) -> None:
-    with pytest.raises(ApiError, match="Pagination parameters are invalid: use_regex"):
-        pattern_of(text)
+def test_a_slow_pattern_holds_nobody_up() -> None:
+    """Each name has its budget, and others have turns between names."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> Any:
+        task = asyncio.create_task(others())
+        items = [f"{'a' * 60}{number}" for number in range(200)]
+        query = {"page": "1", "name": "(a+)+[bc]", "use_regex": "true"}
+        found = await listed(Listing(items, lambda name: {"name": name}, str), query)
+        task.cancel()
+        return json.loads(bytes(found.body))
+
+    assert asyncio.run(run())["filtered_count"] == 0
+    assert turns > 50
+
+
+@pytest.mark.parametrize("text", ["[", "(?:a{1,1000}){1,1000}", "a" * 600])
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(ApiError, match="Pagination parameters are invalid: 'name' with use_regex"):
+        names(text, ["a"])
 
 
 def test_what_is_not_on_the_page_is_not_shown() -> None:

@@ -226,6 +226,29 @@ def test_a_message_is_sent_anew_edited(shared: Client, name: str) -> None:
     assert (second["body"], second["properties"]) == ("old", properties)
 
 
+def test_topic_permissions_hold_for_what_is_moved_or_sent_anew(start: Callable[..., Client]) -> None:
+    """Of each key of the message: its own, CC, and a BCC that it is given now."""
+    client = start()
+    node, vhost = client.node, client.node.broker.vhosts["/"]
+    for queue in ("from", "to"):
+        vhost.declare_queue(queue)
+    vhost.bind_queue("to", "amq.topic", b"#")
+    node.permissions.set_topic("guest", "/", "amq.topic", "^mine", "")
+    vhost.set_keyed(["amq.topic"])
+    for headers in ({"CC": ["other"]}, {"CC": ["mine.2"]}):
+        post(client, f"{ROOT}/from/messages", {"body": "x", "properties": {"headers": headers}}, 201)
+    goal = {"exchange": "amq.topic", "routing_key": "mine.1"}
+    answer = post(client, f"{ROOT}/from/move", {**goal, "positions": [1]})
+    assert answer["moved"] == 0 and "write access to topic 'other'" in answer["stopped"]
+    assert post(client, f"{ROOT}/from/move", {**goal, "positions": [2]})["moved"] == 1
+    secret = {**goal, "position": 1, "properties": {"headers": {"BCC": ["other"]}}}
+    assert "topic 'other'" in json.dumps(post(client, f"{ROOT}/from/republish", secret, 403))
+    hidden = {**goal, "position": 1, "properties": {"headers": {"BCC": ["mine.3"], "x": 1}}}
+    post(client, f"{ROOT}/from/republish", hidden)
+    first, second = peek(client, "to")["messages"]
+    assert (first["properties"]["headers"], second["properties"]["headers"]) == ({"CC": ["mine.2"]}, {"x": 1})
+
+
 def test_a_message_that_can_not_be_sent_anew_stays(shared: Client, name: str) -> None:
     shared.queue(name)
     shared.publish("a", name=name)

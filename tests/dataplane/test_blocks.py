@@ -218,9 +218,19 @@ def test_topic_permissions_hold_for_stages_too(rig: Rig) -> None:
     elsewhere = Staged(rig, unroutable="exchange:t")
     assert elsewhere.refused(block("f"), ["d", "other"]) == "FORBIDDEN", "it would reach `t` with a key that is not hers"
     assert Staged(rig, unroutable="drop").block(block("g"), ["d", "other"])["count"] == 1, "a direct exchange has no topics"
+    for name in ("CC", "BCC"):
+        copied = Staged(rig)
+        assert copied.block(entry("i", 0, {"headers": {name: ["mine.2"]}}), ["t", "mine.x"])["count"] == 1
+        assert copied.refused(entry("j", 0, {"headers": {name: ["other"]}}), ["t", "mine.x"]) == "FORBIDDEN"
+    assert elsewhere_copied(rig) == "FORBIDDEN"
     rig.user = "guest"
     assert Staged(rig).block(block("h"), ["t", "other"])["count"] == 1
     assert rig.bodies("q") == []
+
+
+def elsewhere_copied(rig: Rig) -> str:
+    """An unroutable message whose CC would reach `t`."""
+    return Staged(rig, unroutable="exchange:t").refused(entry("k", 0, {"headers": {"CC": ["other"]}}), ["d", "mine.z"])
 
 
 def test_a_refused_block_fails_its_stage(rig: Rig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.dataplane.choice import matches
+from flintmq.patterns import matches_glob as matches
 
 
 def _matches(pattern: str, name: str) -> bool:

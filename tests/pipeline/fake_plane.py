@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.dataplane.choice import matches
 from flintmq.flight.errors import PlaneError
+from flintmq.patterns import matches_glob as matches
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.queue_options import QueueOptions
 from tests.pipeline.fake_broker import Crash, Plan

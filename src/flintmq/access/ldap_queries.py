@@ -18,12 +18,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
+from flintmq import patterns
 from flintmq.access.ldap_names import Dn, fill, read_dn
 from flintmq.access.outside_user import OutsideUser
 from flintmq.access.tags import TAGS
+from flintmq.patterns import Pattern, Undecided
 
 # attribute of a group's entry that names its members, unless a query says otherwise
 MEMBER = "member"
@@ -64,6 +65,14 @@ class Query(NamedTuple):
     decide: Decide
     groups: frozenset[tuple[str, bool]]
     constant: bool | None
+
+    def allows(self, facts: LdapFacts, values: Values) -> bool:
+        """Its answer; what is not decided is a no, whatever stands around it: a 'not' must not turn it into a yes."""
+        try:
+            return self.decide(facts, values)
+        except Undecided as error:
+            patterns.report.add("directory", error)
+            return False
 
 
 def parse(text: str, kind: str) -> Query:
@@ -195,8 +204,10 @@ class _Parser:
     def _match(self, subject: Any, pattern: Any) -> Decide:
         text, expression = self._text(subject), self._text(pattern)
         self._check(expression, _IN_PATTERN)
-        _compiled(filled(expression, dict.fromkeys(_IN_PATTERN, "x")))
-        return lambda facts, values: _compiled(filled(expression, values, re.escape)).search(filled(text, values)) is not None
+        reason = patterns.check(filled(expression, dict.fromkeys(_IN_PATTERN, "x")))
+        if reason is not None:
+            raise ValueError(f"{expression!r}: {reason}")
+        return lambda facts, values: Pattern(filled(expression, values, patterns.quoted), "directory").decide(filled(text, values))
 
     def _not(self, term: Any) -> Decide:
         query = self.query(term)
@@ -234,14 +245,6 @@ def filled(text: str, values: Values, escape: Callable[[str], str] = str) -> str
     return _VARIABLE.sub(lambda found: escape(values[found[1]]), text)
 
 
-@lru_cache(maxsize=1024)
-def _compiled(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
-
-
 # --- users --------------------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +276,7 @@ class LdapRights:
         self.everything = query.constant is True
 
     def allows(self, verb: str, kind: str, name: str) -> bool:
-        return self._query.decide(self._facts, {**self._values, "permission": verb, "resource": kind, "name": name})
+        return self._query.allows(self._facts, {**self._values, "permission": verb, "resource": kind, "name": name})
 
     def grants(self, verb: str) -> bool:
         return self._query.constant is not False
@@ -293,7 +296,7 @@ class LdapUser(OutsideUser):
         made._facts, made._queries, made._rights = facts, queries, {}
         made.born = cls.birth()
         values = {"username": facts.user, "user_dn": facts.user_dn}
-        made.tags = tuple(tag for tag in TAGS if tag in queries.tags and queries.tags[tag].decide(facts, values))
+        made.tags = tuple(tag for tag in TAGS if tag in queries.tags and queries.tags[tag].allows(facts, values))
         return made
 
     def rights(self, vhost: str) -> LdapRights | None:
@@ -301,7 +304,7 @@ class LdapUser(OutsideUser):
             if len(self._rights) >= _KEPT:
                 self._rights.clear()
             values, query = self._values(vhost), self._queries.vhost
-            opens = query is not None and query.decide(self._facts, values)
+            opens = query is not None and query.allows(self._facts, values)
             self._rights[vhost] = LdapRights(self._facts, self._queries.resource, values) if opens else None
         return self._rights[vhost]
 
@@ -310,7 +313,7 @@ class LdapUser(OutsideUser):
 
     def may_topic(self, vhost: str, verb: str, exchange: str, key: str) -> bool:
         values = {**self._values(vhost), "permission": verb, "resource": "topic", "name": exchange, "routing_key": key}
-        return self.rights(vhost) is not None and self._queries.topic.decide(self._facts, values)
+        return self.rights(vhost) is not None and self._queries.topic.allows(self._facts, values)
 
     def may_every_key(self, vhost: str, verb: str, exchange: str) -> bool:
         return self.rights(vhost) is not None and self._queries.topic.constant is True

@@ -3,25 +3,28 @@
 in: permission records of Definitions; a user, a vhost, a verb and a resource. out: nothing, or a 403 (530 for the vhost) with
 RabbitMQ's text.
 
-Patterns are regular expressions of the operator, searched in the name as RabbitMQ does (so "^a" means "begins with a"; the empty
-pattern allows only the empty name). A client's input is only ever the subject of a match, never a pattern.
+Patterns are regular expressions of the operator (patterns.py), searched in the name as RabbitMQ does (so "^a" means "begins with a"; the
+empty pattern allows only the empty name). A client's input is only ever the subject of a match, never a pattern. What is not decided within
+a search's budget is refused.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from flintmq.access.outside_user import OutsideUser, Rights
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.patterns import Among, Pattern, check, quoted
 from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
 
 QUEUE = "queue"
 EXCHANGE = "exchange"
 # what the empty pattern means: no name but the empty one
 _NOTHING = "^$"
+# what undecided searches are counted as
+_USE, _TOPIC_USE = "permission", "topic permission"
 
 
 class Need(NamedTuple):
@@ -66,18 +69,18 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
 
 
 class _Patterns(NamedTuple):
-    configure: re.Pattern[str]
-    write: re.Pattern[str]
-    read: re.Pattern[str]
+    configure: Pattern
+    write: Pattern
+    read: Pattern
     everything: bool  # all three are ".*": nothing needs to be searched
 
     def allows(self, verb: str, kind: str, name: str) -> bool:
-        pattern: re.Pattern[str] = getattr(self, verb)
-        return pattern.search(name) is not None
+        pattern: Pattern = getattr(self, verb)
+        return pattern.matches(name)
 
     def grants(self, verb: str) -> bool:
-        pattern: re.Pattern[str] = getattr(self, verb)
-        return pattern.pattern != _NOTHING
+        pattern: Pattern = getattr(self, verb)
+        return pattern.source != _NOTHING
 
 
 def asks_keys(user: str, keyed: Collection[str], exchange: str) -> bool:
@@ -85,17 +88,16 @@ def asks_keys(user: str, keyed: Collection[str], exchange: str) -> bool:
     return exchange in keyed or isinstance(user, OutsideUser)
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """An operator's pattern; "" allows nothing but the empty name. Raises: ValueError with the reason when it is no pattern."""
-    try:
-        return re.compile(pattern or _NOTHING)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
+def checked(pattern: str) -> None:
+    """Raises: ValueError with the reason when an operator's pattern is none."""
+    reason = check(pattern)
+    if reason is not None:
+        raise ValueError(reason)
 
 
-def _expanded(pattern: str, user: str, vhost: str) -> re.Pattern[str]:
+def _filled(pattern: str, user: str, vhost: str) -> str:
     """A pattern for routing keys, with RabbitMQ's variables filled in."""
-    return compile_pattern(pattern.replace("{username}", re.escape(user)).replace("{vhost}", re.escape(vhost)))
+    return pattern.replace("{username}", quoted(user)).replace("{vhost}", quoted(vhost))
 
 
 class Permissions:
@@ -111,21 +113,27 @@ class Permissions:
         self._patterns: dict[tuple[str, str], _Patterns] = {}
         self._records: dict[tuple[str, str], PermissionRecord] = {}
         # (user, vhost, exchange) -> patterns for routing keys: to write, to read
-        self._topics: dict[tuple[str, str, str], tuple[re.Pattern[str], re.Pattern[str]]] = {}
+        self._topics: dict[tuple[str, str, str], tuple[Pattern, Pattern]] = {}
+        known: set[str] = set()
         for record in definitions.load_permissions():
-            self._patterns[record.user, record.vhost] = self._compile(record)
+            patterns = self._made(record)
+            for pattern in patterns[:3]:
+                if pattern.source not in known:
+                    known.add(pattern.told().source)  # an earlier version had another engine: what is no pattern now allows nothing
+            self._patterns[record.user, record.vhost] = patterns
             self._records[record.user, record.vhost] = record
 
     def set_permissions(self, record: PermissionRecord) -> None:
         """Grants (replaces). Raises: ValueError for a pattern that does not compile; then nothing has changed."""
-        self._compile(record)
+        for pattern in (record.configure, record.write, record.read):
+            checked(pattern)
         with self._lock:
             self._definitions.save_permission(record)
         self.changed(record)
 
     def changed(self, record: PermissionRecord) -> None:
-        """The definitions have this record now. Raises: ValueError for a pattern that does not compile."""
-        patterns = self._compile(record)
+        """The definitions have this record now; its patterns were checked."""
+        patterns = self._made(record)
         with self._lock:
             self._patterns[record.user, record.vhost] = patterns
             self._records[record.user, record.vhost] = record
@@ -172,8 +180,11 @@ class Permissions:
     # --- topics ---------------------------------------------------------------------------------------------------------
 
     def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """The definitions have these patterns for routing keys now. Raises: ValueError for one that does not compile."""
-        patterns = (_expanded(write, user, vhost), _expanded(read, user, vhost))
+        """The definitions have these patterns for routing keys now. One that does not compile allows nothing, and the log says so."""
+        patterns = (
+            Pattern(_filled(write, user, vhost) or _NOTHING, _TOPIC_USE).told(),
+            Pattern(_filled(read, user, vhost) or _NOTHING, _TOPIC_USE).told(),
+        )
         with self._lock:
             self._topics[user, vhost, exchange] = patterns
         self.on_changed()
@@ -183,8 +194,10 @@ class Permissions:
             self._topics.pop((user, vhost, exchange), None)
         self.on_changed()
 
-    def authorize_topic(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str) -> None:
+    def authorize_topic(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str, among: Among | None = None) -> None:
         """Returns when the user may write (publish) or read (bind) this routing key of a topic exchange. Raises: PeerError 403.
+
+        Args: among: the keys that are asked for together.
 
         As on RabbitMQ: an exchange for which nothing is set lets every key pass.
         """
@@ -192,11 +205,24 @@ class Permissions:
             refused = not user.may_topic(vhost, verb.value, exchange, routing_key)
         else:
             patterns = self._topics.get((user, vhost, exchange))
-            refused = patterns is not None and patterns[verb is Verb.READ].search(routing_key) is None
+            refused = patterns is not None and not patterns[verb is Verb.READ].matches(routing_key, among)
         if refused:
             text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             self.on_refused(user, text)
             raise PeerError(ReplyCode.ACCESS_REFUSED, text)
+
+    def authorize_keys(self, user: str, vhost: Any, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
+        """The one rule for routing keys: each of them is asked for when its exchange is a topic exchange with topic permissions, or the
+        user is one from outside. Every way of publishing (AMQP, HTTP, Flight, moves) and of binding comes here.
+
+        Args: vhost: with its `name`, `keyed` and `exchanges`. Raises: PeerError 403.
+        """
+        found = vhost.exchanges.get(exchange) if asks_keys(user, vhost.keyed, exchange) else None
+        if found is not None and found.kind == "topic":
+            texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+            among = Among(len(texts))
+            for text in texts:
+                self.authorize_topic(user, vhost.name, verb, exchange, text, among)
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when the user may open the vhost. Raises: PeerError 530."""
@@ -258,9 +284,10 @@ class Permissions:
         raise refused
 
     @staticmethod
-    def _compile(record: PermissionRecord) -> _Patterns:
+    def _made(record: PermissionRecord) -> _Patterns:
         everything = record.configure == record.write == record.read == ".*"
-        return _Patterns(compile_pattern(record.configure), compile_pattern(record.write), compile_pattern(record.read), everything)
+        configure, write, read = (Pattern(one or _NOTHING, _USE) for one in (record.configure, record.write, record.read))
+        return _Patterns(configure, write, read, everything)
 
     @staticmethod
     def _refused(what: str, user: str, vhost: str, kind: str, name: str) -> PeerError:

@@ -5,12 +5,13 @@ in: objects, a function that shows one of them, the query. out: a response.
 G1  What is not on the page is not shown: only its name, and the value that orders it, are looked at.
 G2  No piece of the work takes the interpreter for more than some milliseconds: between pieces other requests, and the I/O loops, have
 turns.
-G3  `use_regex` takes literals, `^`, `$` and `.*`. A pattern of a client that Python's engine ran could take any time: another one is 400.
+G3  `use_regex` is a pattern as RabbitMQ's, without case (patterns.py); what can't be decided within its budget is not in the list.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -20,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response, StreamingResponse
 
 from flintmq.admin.api_call import ApiError, answer, bad, dump
+from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
 
 T = TypeVar("T")
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
@@ -27,8 +29,9 @@ PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
 PIECE, KEYS_PIECE = 100, 1_000
 # objects that are sorted in one piece, in which no other thread runs Python: 100,000 at once keep the interpreter for 100 ms
 SORT_PIECE = 2_000
+# nanoseconds in which names are looked at in one piece
+NAMES_NS = 500_000
 _INVALID = "Pagination parameters are invalid"
-_SPECIAL = frozenset(".^$*+?{}[]|()\\")
 
 
 class Listing(NamedTuple, Generic[T]):
@@ -48,7 +51,7 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     if not asks_page:
         return StreamingResponse(pieces(await _ordered(listing, items, query), listing.show, columns), 200, None, "application/json")
     page, size = _page(query)
-    chosen = _filtered(listing, query)
+    chosen = await _filtered(listing, query)
     ordered = await _ordered(listing, chosen, query)
     pages = -(-len(ordered) // size)
     if page > max(pages, 1):
@@ -81,51 +84,32 @@ def _page(query: Mapping[str, str]) -> tuple[int, int]:
 # --- names ------------------------------------------------------------------------------------------------------------------
 
 
-def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T]:
+async def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T]:
+    """Raises: ApiError 400."""
     text = query.get("name", "")
     if not text:
         return listing.items
     if query.get("use_regex") != "true":
         wanted = text.lower()  # RabbitMQ compares small letters
-        return [one for one in listing.items if wanted in listing.name(one).lower()]
-    parts, at_start, at_end = pattern_of(text)
-    return [one for one in listing.items if matches(listing.name(one), parts, at_start, at_end)]
+        return await _chosen(listing, lambda name: wanted in name.lower())
+    reason = check(text, SHORT_BYTES_MAX)
+    if reason is not None:
+        raise bad(f"{_INVALID}: 'name' with use_regex: {reason}")
+    pattern, among = Pattern(text, "filter", caseless=True), Among.for_names()
+    return await _chosen(listing, lambda name: pattern.matches(name, among))
 
 
-def pattern_of(text: str) -> tuple[list[str], bool, bool]:
-    """(literals in order, at the start, at the end) of the regular expressions that are understood (G3). Raises: ApiError 400."""
-    at_start, at_end = text.startswith("^"), text.endswith("$") and not text.endswith("\\$")
-    text = text[at_start : len(text) - at_end]
-    parts, index = [""], 0
-    while index < len(text):
-        sign = text[index]
-        if text.startswith(".*", index):
-            parts.append("")
-            index += 1
-        elif sign == "\\" and index + 1 < len(text) and not text[index + 1].isalnum():
-            index += 1
-            parts[-1] += text[index]
-        elif sign in _SPECIAL:
-            raise bad(f"{_INVALID}: use_regex understands literals, '^', '$' and '.*', not {sign!r}")
-        else:
-            parts[-1] += sign
-        index += 1
-    return parts, at_start, at_end
-
-
-def matches(name: str, parts: Sequence[str], at_start: bool, at_end: bool) -> bool:
-    """Whether the literals stand in the name one behind the other. O(length)."""
-    if at_start and not name.startswith(parts[0]):
-        return False
-    if at_end and len(parts) == 1:
-        return name.endswith(parts[0]) and (not at_start or name == parts[0])
-    place = 0
-    for part in parts[:-1] if at_end else parts:
-        place = name.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return not at_end or (name.endswith(parts[-1]) and len(name) - len(parts[-1]) >= place)
+async def _chosen(listing: Listing[T], is_wanted: Callable[[str], bool]) -> Sequence[T]:
+    """In pieces (G2)."""
+    found: list[T] = []
+    began = time.monotonic_ns()
+    for one in listing.items:
+        if is_wanted(listing.name(one)):
+            found.append(one)
+        if time.monotonic_ns() - began > NAMES_NS:
+            await asyncio.sleep(0)
+            began = time.monotonic_ns()
+    return found
 
 
 # --- order ------------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import publishing
+from flintmq.session.schedules import without_bcc
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.dead_letter import REJECTED
 
@@ -61,7 +62,6 @@ async def publish(call: Call) -> Response:
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     call.authorize(vhost, "basic.publish", exchange=exchange)
-    authorize_topic(call, vhost, Verb.WRITE, exchange, key)
     return answer({"routed": await place_message(call, vhost, exchange, key, value["properties"] or {}, body)})
 
 
@@ -82,13 +82,14 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         raise bad(f"404 {error.reply_text}") from None
     if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
         raise ApiError(503, "busy", "the broker is low on memory or disk: publishers are blocked", {"retry-after": "1"})
+    headers = properties.get("headers") or {}
+    keys = publishing.keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
     if due_ms:
         route = exchange.encode("utf-8", "surrogateescape"), key
         position, _ = await schedule(call.app.parts, vhost, call.caller.user, route, message._replace(header=header), due_ms)
         return position != 0
-    headers = properties.get("headers") or {}
-    keys = [key, *publishing.extra_keys(headers, "CC")]
+    message = message._replace(header=without_bcc(message.header) or message.header) if "BCC" in headers else message
     routed = False
     waits: list[tuple[int, int]] = []
     told = MessageHeaders(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -15,7 +16,6 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from flintmq.access.permissions import asks_keys
 from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.messages import plain
@@ -462,15 +462,12 @@ def _authorize_binding(call: Call, vhost: Any, source: str, kind: str, name: str
     else:
         call.authorize(vhost, f"exchange.{word}", destination=name, source=source)
     if not unbind:
-        authorize_topic(call, vhost, Verb.READ, source, key)
+        authorize_topic(call, vhost, Verb.READ, source, [key])
 
 
-def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, key: bytes) -> None:
+def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, keys: Iterable[bytes]) -> None:
     """As session.authorization.authorize_topic. Raises: PeerError 403."""
-    found = vhost.exchanges.get(exchange_name) if asks_keys(call.caller.user, vhost.keyed, exchange_name) else None
-    if found is not None and found.kind == "topic":
-        text = key.decode("utf-8", "surrogateescape")
-        call.broker.permissions.authorize_topic(call.caller.user, vhost.name, verb, exchange_name, text)
+    call.broker.permissions.authorize_keys(call.caller.user, vhost, verb, exchange_name, keys)
 
 
 def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:

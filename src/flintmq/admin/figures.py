@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flintmq import __version__, guard
+from flintmq import __version__, guard, patterns
 from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
 from flintmq.guard import guarded
@@ -134,6 +134,9 @@ def prometheus(parts: Parts) -> str:
     caught = sorted(guard.counts().items())
     what = "Failures of one object that a loop over all went past, by place."
     text.add("guarded_errors_total", "counter", what, [({"place": place}, count) for place, count in caught])
+    searches = sorted(patterns.undecided().items())
+    what = "Searches that a user's pattern did not decide within its budget, by use: refused for permissions, no match else."
+    text.add("patterns_undecided_total", "counter", what, [({"use": use}, count) for use, count in searches])
     guarded("metrics", "pulls", _pulls, text, parts)
     guarded("metrics", "streams", _streams, text, parts)
     guarded("metrics", "shared queues", _shared, text, parts)

@@ -26,6 +26,7 @@ from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
 from flintmq.session import publishing
+from flintmq.session.schedules import without_bcc
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
 
 
@@ -35,13 +36,13 @@ class Stay(Exception):
 
 @dataclass(slots=True)
 class Goal:
-    """Where messages go. Args: vhost; exchange; key: None: each keeps its own; allow: asks for permission for a routing key."""
+    """Where messages go. Args: vhost; exchange; key: None: each keeps its own; allow: asks for permission for routing keys."""
 
     parts: Any
     vhost: Any
     exchange: str
     key: bytes | None
-    allow: Callable[[bytes], None]
+    allow: Callable[[list[bytes]], None]
 
     def put(self, message: Message, origin: Any) -> list[tuple[int, int]]:
         """Puts a message on the queues of its route: (LSN, ticket) of each. Raises: Stay, PeerError."""
@@ -50,14 +51,15 @@ class Goal:
             raise Stay("the broker is low on memory or disk: publishers are blocked")
         _, own, header, body = message
         key = own if self.key is None else self.key
-        self.allow(key)
         try:
             properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
         except PeerError:
             properties = {}
         headers: Any = properties.get("headers") or {}
         self.vhost.check_publish(self.exchange)
-        queues = self.vhost.route_keys(self.exchange, [key, *publishing.extra_keys(headers, "CC")], headers)
+        queues = self.vhost.route_keys(self.exchange, publishing.keys_of(key, headers, self.allow), headers)
+        if "BCC" in headers:
+            header = without_bcc(header) or header
         if not queues:
             raise Stay(f"exchange '{self.exchange}' leads to no queue with the routing key '{key.decode('utf-8', 'replace')[:100]}'")
         if origin is not None and origin in queues:

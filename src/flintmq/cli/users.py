@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from flintmq.access.permissions import compile_pattern
+from flintmq.access.permissions import checked
 from flintmq.access.tags import TAGS
 from flintmq.access.users import default_user, hash_password
 from flintmq.cli.store import store_locked, store_options
@@ -166,7 +166,7 @@ def grant(name: str, vhost: str, configure: str, write: str, read: str, **option
     """Let a user work in a virtual host; replaces what it could there. '' allows nothing."""
     for option, pattern in (("--configure", configure), ("--write", write), ("--read", read)):
         try:
-            compile_pattern(pattern)
+            checked(pattern)
         except ValueError as error:
             raise OperatorError(f"{option}={pattern!r} is {error}", 64) from None
     with _opened(options) as definitions:

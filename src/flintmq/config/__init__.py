@@ -196,6 +196,18 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 
+    # --- patterns of users (regular expressions of permissions, policies, links, filters of the API) ----------------------------------
+    # bytes of a pattern of an administrator (permissions), and of anybody else (policies, filters); a longer one is refused
+    pattern_bytes_max: int = 4_096
+    pattern_short_bytes_max: int = 512
+    # steps of one search in a name of up to 40 bytes (some 25 ns each, 0.3 us at worst); a longer name has fewer, and the policies of a
+    # virtual host share them. The depth of its way back, and KiB of memory. What is not decided then matches nothing
+    pattern_steps_max: int = 20_000
+    pattern_depth_max: int = 1_000
+    pattern_heap_kib: int = 1_024
+    # compiled patterns that are kept, of at most 15 KiB each; one more drops the one that was not used for the longest time
+    pattern_cache_max: int = 2_048
+
     # --- definitions in SQL -----------------------------------------------------------------------------------------
     # queue ids reserved by one commit (transient queues take ids too, thousands a second); a restart skips the rest of the block. The next
     # block is reserved when half of one is used: a database that is silent for longer than the other half lasts holds up declares
@@ -210,10 +222,12 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     definitions_line_max: int = 1_000
     # users, virtual hosts, policies (and operator policies) of a virtual host, other parameters; one more is refused (400). All are in
     # memory,
-    # some KiB each, a virtual host 30 KiB; a declaration asks each policy of its virtual host (0.3 us each)
+    # some KiB each, a virtual host 30 KiB. A declaration asks each policy of its virtual host: 1.5 us each, but 0.3 ms for one that was
+    # made to be slow, so who is no administrator may set fewer
     users_max: int = 100_000
     vhosts_max: int = 10_000
     policies_vhost_max: int = 1_000
+    policies_policymaker_max: int = 100
     parameters_max: int = 100_000
     # parameters of one component in a virtual host, and of the node; one more is refused (400): a policymaker leaves others their share
     parameters_vhost_max: int = 1_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from flintmq.core.content import FRAME_OVERHEAD
@@ -24,7 +25,7 @@ from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.route_cache import DEST_BLOCK, DEST_REJECT_OVER
 from flintmq.session.authorization import REPLY_TO
-from flintmq.session.publishing import extra_keys
+from flintmq.session.publishing import keys_of
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 # property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)
@@ -135,7 +136,7 @@ class Router:
 
     def _way(self, exchange: bytes, key: bytes) -> _Way:
         name = exchange.decode("utf-8", "surrogateescape")
-        self._may_publish(name, key)
+        self._may_publish(name, [key])
         if not self._vhost.route_is_cacheable(name):
             return _Way(name, key, False, False, [])
         queues = self._queues(name, [key], {})
@@ -145,10 +146,9 @@ class Router:
         limited = any(queue.core.destination_flags & REFUSING for queue in queues)
         return _Way(name, key, True, not limited, queues, redirected and bool(queues))
 
-    def _may_publish(self, exchange: str, key: bytes) -> None:
-        """Of topic permissions the message's own routing key is asked for, not those of CC and BCC: as over AMQP."""
+    def _may_publish(self, exchange: str, keys: Sequence[bytes]) -> None:
         self._plane.authorize(self._caller, Verb.WRITE, "exchange", [exchange])
-        self._plane.authorize_topic(self._caller, exchange, key)
+        self._plane.authorize_topic(self._caller, exchange, keys)
         try:
             self._vhost.check_publish(exchange)
         except PeerError as error:
@@ -173,7 +173,7 @@ class Router:
     def _other(self, elsewhere: Elsewhere, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
         if not elsewhere.exchange:
             return []
-        self._may_publish(elsewhere.exchange, keys[0])
+        self._may_publish(elsewhere.exchange, keys)
         return self._queues(elsewhere.exchange, keys, headers)
 
     def _look(self, way: _Way, header: bytes, flags: int, counts: Counts) -> tuple[list[Any], list[bytes], bytes | None]:
@@ -185,7 +185,7 @@ class Router:
             size, properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)
             told = properties.get("headers")
             headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties)
-            more = [*extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
+            keys = keys_of(way.key, headers, partial(self._plane.authorize_topic, self._caller, way.exchange))
         except PeerError as error:
             raise refusal_of(error) from None
         user_id = properties.get("user_id")
@@ -197,7 +197,6 @@ class Router:
         if "BCC" in headers:
             properties["headers"] = {name: value for name, value in headers.items() if name != "BCC"}
             new_header = encode_properties(size, properties)
-        keys = [way.key, *more]
         return self._routed(way, keys, headers, counts), keys, new_header
 
     def _routed(self, way: _Way, keys: list[bytes], headers: dict[str, object], counts: Counts) -> list[Any]:

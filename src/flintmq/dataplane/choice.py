@@ -9,29 +9,14 @@ C3  Nobody takes from a queue that is in exclusive use: an exclusive consumer, o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.taking import Subscription
 from flintmq.dataplane.wire import Refused
+from flintmq.patterns import matches_glob
 from flintmq.ports import Verb
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether `name` matches: * stands for any characters, ? for one. Takes time in proportion to the product of both lengths."""
-    return _expression(pattern).match(name) is not None
-
-
-@lru_cache(maxsize=256)
-def _expression(pattern: str) -> re.Pattern[str]:
-    """The engine looks at names some hundred times faster than Python can. What stands between two stars is found at its first place and
-    tried nowhere else (an atomic group), so no pattern takes exponential time."""
-    first, *parts = ("".join("." if one == "?" else re.escape(one) for one in part) for part in pattern.split("*"))
-    between = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)
-    return re.compile(f"{first}{between}{f'.*{parts[-1]}' if parts else ''}\\Z", re.DOTALL)
 
 
 def matching(plane: Plane, caller: Caller, pattern: str) -> list[str]:
@@ -41,7 +26,7 @@ def matching(plane: Plane, caller: Caller, pattern: str) -> list[str]:
     found = (
         queue.name
         for queue in list(vhost.queues.values())
-        if queue.name.startswith(start) and not queue.exclusive and not queue.policy.is_elsewhere and matches(pattern, queue.name)
+        if queue.name.startswith(start) and not queue.exclusive and not queue.policy.is_elsewhere and matches_glob(pattern, queue.name)
     )
     return sorted(name for name in found if plane.may_read(caller, [name]))
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flintmq.access.permissions import asks_keys
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.ports import Resource, Verb
@@ -175,19 +174,16 @@ class Plane:
             except PeerError as error:
                 raise refusal_of(error) from None
 
-    def authorize_topic(self, caller: Caller, exchange: str, key: bytes) -> None:
-        """Whether the caller may publish with this routing key, when `exchange` is a topic exchange (as session.authorization has it).
+    def authorize_topic(self, caller: Caller, exchange: str, keys: Iterable[bytes]) -> None:
+        """Whether the caller may publish with these routing keys (as session.authorization has it).
 
         Raises: Refused (FORBIDDEN).
         """
         vhost = self.vhost(caller)
-        found = vhost.exchanges.get(exchange) if asks_keys(caller.user, vhost.keyed, exchange) else None
-        if found is not None and found.kind == "topic":
-            try:
-                text = key.decode("utf-8", "surrogateescape")
-                self.broker.permissions.authorize_topic(caller.user, caller.vhost, Verb.WRITE, exchange, text)
-            except PeerError as error:
-                raise refusal_of(error) from None
+        try:
+            self.broker.permissions.authorize_keys(caller.user, vhost, Verb.WRITE, exchange, keys)
+        except PeerError as error:
+            raise refusal_of(error) from None
 
     def check_grants(self, caller: Caller, *verbs: Verb) -> None:
         """For calls that name nothing yet: whoever may do none of this to anything has nothing to do there.

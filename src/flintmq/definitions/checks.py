@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flintmq.access.permissions import compile_pattern
 from flintmq.definitions.change_line import Refused
 from flintmq.moves import shovels, upstreams
-from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
+from flintmq.patterns import SHORT_BYTES_MAX, check
+from flintmq.vhost.policies import APPLY_TO, check_definition
 
 NAME_BYTES_MAX = 255
 TAGS_MAX = 32
@@ -58,12 +58,9 @@ def parse_tags(tags: Any) -> tuple[str, ...]:
 def check_patterns(patterns: Mapping[str, Any]) -> None:
     """Regular expressions of permissions."""
     for name, pattern in patterns.items():
-        if not isinstance(pattern, str) or len(pattern) > 4096:
-            raise bad(f"'{name}' must be a regular expression of at most 4096 characters")
-        try:
-            compile_pattern(pattern)
-        except (ValueError, RecursionError, OverflowError) as error:
-            raise bad(f"'{name}': {error}") from None
+        reason = check(pattern)
+        if reason is not None:
+            raise bad(f"'{name}': {reason}")
 
 
 def check_limit(kind: str, limit: str, value: Any) -> int:
@@ -75,12 +72,12 @@ def check_limit(kind: str, limit: str, value: Any) -> int:
     return value
 
 
-def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> dict[str, Any]:
-    """The value of a policy as it is kept. Args: trusted: an administrator asks."""
+def check_policy(value: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
+    """The value of a policy as it is kept."""
     pattern, apply_to, priority = value.get("pattern"), value.get("apply-to") or "all", value.get("priority") or 0
     if not isinstance(pattern, str):
         raise bad("Validation failed\n\npattern should be a text\n")
-    reason = check_pattern(pattern, trusted)
+    reason = check(pattern, SHORT_BYTES_MAX)
     if reason is not None:
         raise bad(f"Validation failed\n\npattern should be regular expression but is invalid: {reason}\n")
     if apply_to not in APPLY_TO:
@@ -94,7 +91,7 @@ def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> 
     assert isinstance(definition, Mapping)
     reason = upstreams.check_policy(definition)
     if reason is None and (found := definition.get("federation-upstream-pattern")) is not None:
-        wrong = check_pattern(found, trusted)
+        wrong = check(found, SHORT_BYTES_MAX)
         reason = None if wrong is None else f"could not compile pattern {found[:80]} to a regular expression. Error: {wrong}"
     if reason is not None:
         raise bad(f"Validation failed\n\n{reason}\n")

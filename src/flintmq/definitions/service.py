@@ -12,10 +12,9 @@ S4  A policy is applied to queues in slices; the verb is over when all queues ha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from flintmq.access import tags as rules
@@ -38,8 +37,8 @@ OWNER = "link-owner"
 PAUSED = "queue-pause"
 _KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, OWNER, PAUSED, *checks.COMPONENTS)
 CLUSTER_NAME = "cluster_name"
-# queues that one slice gives their policy (10 us each or so)
-FOLLOW_AT_ONCE = 32
+# nanoseconds in which one slice gives queues their policy (10 us each or so)
+FOLLOW_NS = 50_000
 
 Key = tuple[str, str, str]  # component, vhost, name
 
@@ -384,11 +383,14 @@ class DefinitionsService:
             checks.check_name(name, "policy")
             self._need_vhost(vhost)
             members(value, ("pattern", "definition"))
-            checked = checks.check_policy(value, operator=operator, trusted=self._is_administrator(actor))
+            checked = checks.check_policy(value, operator=operator)
             self._allow_targets(actor, vhost, checked["definition"])
             new = (component, vhost, name) not in self.parameters
-            if new and len(self.of(component, vhost)) >= self._limits.policies_vhost_max:
-                raise bad(f"vhost '{vhost}' has {self._limits.policies_vhost_max} policies, which is the limit")
+            limits, administers = self._limits, self._is_administrator(actor)
+            most = limits.policies_vhost_max if administers else limits.policies_policymaker_max
+            if new and len(self.of(component, vhost)) >= most:
+                whose = "" if administers else " of a policymaker; an administrator may set more"
+                raise bad(f"vhost '{vhost}' has {most} policies, which is the limit{whose}")
             checks.check_value(checked, self._limits.parameter_bytes_max)
             record = ParameterRecord(component, vhost, name, checked)
 
@@ -433,19 +435,23 @@ class DefinitionsService:
         if vhost is None:
             over()
             return
-        queues, exchanges = iter(list(vhost.queues)), iter(list(vhost.exchanges))
+        queues, exchanges, clock = iter(list(vhost.queues)), iter(list(vhost.exchanges)), self._broker.clock
+
+        among = vhost.policies.for_names()
+
+        def some(kind: str, names: Iterator[str]) -> bool:
+            """A slice. True: there are no more names."""
+            until_ns = clock.monotonic_ns() + FOLLOW_NS
+            for one in names:
+                guarded("policies", f"{kind} {one!r} of vhost {name!r}", vhost.follow_policies, kind, [one], among)
+                if kind == QUEUE and (queue := vhost.queues.get(one)) is not None:
+                    operator_changes.keep_limits(self._broker, queue)
+                if clock.monotonic_ns() >= until_ns:
+                    return False
+            return True
 
         def step() -> bool:
-            some = list(islice(queues, FOLLOW_AT_ONCE))
-            guarded("policies", f"queues of vhost {name!r}", vhost.follow_policies, QUEUE, some)
-            for queue in [vhost.queues.get(one) for one in some]:
-                if queue is not None:
-                    operator_changes.keep_limits(self._broker, queue)
-            if some:
-                return False
-            some = list(islice(exchanges, FOLLOW_AT_ONCE))
-            guarded("policies", f"exchanges of vhost {name!r}", vhost.follow_policies, EXCHANGE, some)
-            return not some
+            return some(QUEUE, queues) and some(EXCHANGE, exchanges)
 
         self._broker.in_slices(step, lambda whole: over())
 

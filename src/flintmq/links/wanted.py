@@ -9,7 +9,6 @@ W2  Not federated are the default exchange, what is internal, what federation ma
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from flintmq.moves import shovels, upstreams
+from flintmq.patterns import Among, Pattern
 from flintmq.ports import ParameterRecord
 from flintmq.protocol.v0_9_1.codec import encode_table
 from flintmq.routing.binding import EXCHANGE, QUEUE
@@ -24,8 +24,8 @@ from flintmq.routing.binding import EXCHANGE, QUEUE
 log = logging.getLogger("flintmq.links")
 
 SHOVEL = "shovel"
-# exchanges or queues that are looked at in one piece
-PIECE = 500
+# nanoseconds in which exchanges or queues are looked at in one piece
+PIECE_NS = 1_000_000
 
 Key = tuple[str, str, str, str]  # kind, virtual host, name, upstream
 
@@ -140,10 +140,12 @@ class Finder:
             ]
             if not policies:
                 continue
-            for number, thing in enumerate(list(things.values()), 1):
-                if number % PIECE == 0:
+            began, among = time.monotonic_ns(), vhost.policies.for_names()
+            for thing in list(things.values()):
+                if time.monotonic_ns() - began > PIECE_NS:
                     time.sleep(0)
-                if _is_apt(kind, thing) and any(one.pattern.search(thing.name) for one in policies):
+                    began = time.monotonic_ns()
+                if _is_apt(kind, thing) and any(one.pattern.matches(thing.name, among) for one in policies):
                     yield from self._links(vhost, kind, thing)
 
     def _links(self, vhost: Any, kind: str, thing: Any) -> Iterator[Wanted]:
@@ -176,7 +178,8 @@ class Finder:
             return [{"upstream": one}]
         names = [record.name for record in self._definitions.of(upstreams.UPSTREAM, vhost)]
         if pattern is not None:
-            return [{"upstream": name} for name in names if re.search(pattern, name)]
+            chosen, among = Pattern(str(pattern), "federation"), Among.for_names()
+            return [{"upstream": name} for name in names if chosen.matches(name, among)]
         if many == upstreams.ALL:
             return [{"upstream": name} for name in names]
         found = self._definitions.value(upstreams.UPSTREAM_SET, vhost, many)

@@ -5,10 +5,10 @@ in: a connection's handler, a method's name, the names of what it touches. out: 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from flintmq.access.outside_user import OutsideUser
-from flintmq.access.permissions import asks_keys
 from flintmq.ports import Verb
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> N
     handler.broker.permissions.authorize_method(handler.user, handler.vhost.name, method, names)
 
 
-def authorize_topic(handler: ConnectionHandler, verb: Verb, exchange: str, routing_key: str) -> None:
-    """Asks for a routing key besides: of exchanges with topic permissions (vhost.keyed), and of outside users. Raises PeerError(403)."""
-    vhost = handler.vhost
-    if asks_keys(handler.user, vhost.keyed, exchange) and exchange in vhost.exchanges and vhost.exchanges[exchange].kind == "topic":
-        handler.broker.permissions.authorize_topic(handler.user, vhost.name, verb, exchange, routing_key)
+def authorize_topic(handler: ConnectionHandler, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
+    """Asks for routing keys besides (access.permissions.authorize_keys). Raises PeerError(403)."""
+    handler.broker.permissions.authorize_keys(handler.user, handler.vhost, verb, exchange, keys)
 
 
 def each_key(handler: ConnectionHandler, exchange: str) -> bool:

@@ -133,7 +133,7 @@ def exchange_delete(handler: ConnectionHandler, number: int, method: spec.Exchan
 
 def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
-    authorize_topic(handler, ports.Verb.READ, method.source, method.routing_key)
+    authorize_topic(handler, ports.Verb.READ, method.source, [_key(method.routing_key)])
     verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
     answer = _answer(handler, number, method.no_wait, spec.ExchangeBindOk)
     handler.change(number, method, verb, replay.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
@@ -226,7 +226,7 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     if not method.queue and not key:
         key = name  # specification 1.7.2.3: both empty means the queue's own name
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
-    authorize_topic(handler, ports.Verb.READ, method.exchange, key)
+    authorize_topic(handler, ports.Verb.READ, method.exchange, [_key(key)])
     verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
     handler.change(number, method, verb, replay.before_answer(handler, number, method.exchange, QUEUE, name, answer))

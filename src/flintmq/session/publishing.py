@@ -88,7 +88,6 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     try:
-        authorize_topic(handler, Verb.WRITE, exchange_name, key.decode("utf-8", "surrogateescape"))
         _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
         user_id = properties.get("user_id")
         if user_id is not None and user_id != handler.user:
@@ -102,6 +101,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         told = properties.get("headers")
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
         headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content, user=handler.user)
+        keys = keys_of(key, headers, partial(authorize_topic, handler, Verb.WRITE, exchange_name))
         due_ms, reply_to = scheduled_publish.due(connection, channel), None
         if due_ms < 0:
             due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)
@@ -113,7 +113,6 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
             if queue is None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
             reply_to = queue.name
-        keys = [key, *extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
         span = None
         if broker.spans is not None and "traceparent" in headers:
             span, header = _begin_span(handler, channel, exchange_name, key, header)
@@ -200,7 +199,19 @@ def _invalid_expiration(value: str) -> str:
     return f"invalid expiration '{value}': {reason}"
 
 
-def extra_keys(headers: Mapping[str, object], name: str) -> list[bytes]:
+def keys_of(key: bytes, headers: Mapping[str, object], allow: Callable[[list[bytes]], object] | None) -> list[bytes]:
+    """All routing keys of a message: its own, those of CC and of BCC. Every way of publishing gets them here, and with them the permission.
+
+    Args: allow: asks for the permission for keys of the exchange (authorize_topic); None: it was asked for when the message was published.
+    Raises: PeerError 403; 406: a header that is no list.
+    """
+    keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+    if allow is not None:
+        allow(keys)
+    return keys
+
+
+def _extra_keys(headers: Mapping[str, object], name: str) -> list[bytes]:
     """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
     if name not in headers:
         return []

@@ -353,9 +353,7 @@ class Schedules:
             properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1]
             found = properties.get("headers")
             headers = MessageHeaders(found if isinstance(found, dict) else {}, lambda: properties, message)
-        keys = [key]
-        if has_keys:
-            keys += [*publishing.extra_keys(headers, "CC"), *publishing.extra_keys(headers, "BCC")]
+        keys = publishing.keys_of(key, headers, None) if has_keys else [key]
         queues: list[Any] = vhost.route_keys(name, keys, headers)
         if headers is None:
             routes[exchange, key] = queues

@@ -7,18 +7,17 @@ their merged definition, and the QueuePolicy that arguments and definition make 
 P1  Of the policies that match, the one of the highest priority counts, of several the first by name; so it is with operator policies.
 P2  Policy and operator policy are merged key by key: of two numbers the lower one counts, else the operator's.
 P3  An argument of the queue beats its policy, but of two numbers the lower one counts; x-overflow of a quorum queue loses (RabbitMQ).
-P4  A pattern is an operator's regular expression, searched in the name. A policymaker is no operator: `check_pattern` bounds what its
-    patterns may cost, since they are searched in names on the I/O loops.
+P4  A pattern is searched in the name on the I/O loops. All patterns of a virtual host share the steps of a search (patterns.N2), so that
+    their number does not make a declaration dear; one that is not decided does not match.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+from flintmq.patterns import Among, Pattern
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS, SHARED
 from flintmq.vhost.policy import QueuePolicy
@@ -29,98 +28,28 @@ ALTERNATE = "alternate-exchange"
 NO_EFFECT = frozenset((*("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure"),))
 # what links of federation read (links.wanted)
 FEDERATION = frozenset(("federation-upstream", "federation-upstream-set", "federation-upstream-pattern"))
-# places of a name, times the ways in which a pattern may be matched at one: what a policymaker's pattern may cost (below a millisecond)
-TRIES_MAX = 100_000
 NAME_MAX = 255
-PATTERN_MAX = 512
 # of a value in a definition
 DEPTH_MAX = 8
 
 
 class Policy(NamedTuple):
-    """A policy that was checked. `pattern` is compiled; `source` is its text."""
+    """A policy that was checked."""
 
     name: str
-    source: str
-    pattern: re.Pattern[str]
+    pattern: Pattern
     apply_to: str
     priority: int
     definition: Mapping[str, Any]
 
-    def is_for(self, kind: str, name: str, queue_type: str) -> bool:
-        """Args: kind: QUEUE or EXCHANGE; queue_type: of a queue."""
+    def is_for(self, kind: str, name: str, queue_type: str, among: Among) -> bool:
+        """Args: kind: QUEUE or EXCHANGE; queue_type: of a queue; among: the policies that are asked."""
         if kind == EXCHANGE:
             applies = self.apply_to in ("all", "exchanges")
         else:
             types = {"classic_queues": "classic", "quorum_queues": "quorum", "streams": "stream"}
             applies = self.apply_to in ("all", "queues") or types.get(self.apply_to) == queue_type
-        return applies and self.pattern.search(name) is not None
-
-
-def check_pattern(pattern: str, trusted: bool) -> str | None:
-    """Why a pattern is refused; None: it is not. Args: trusted: it comes from an administrator."""
-    if len(pattern) > PATTERN_MAX:
-        return f"a pattern has at most {PATTERN_MAX} characters"
-    try:
-        tries = 0 if trusted else _tries(pattern)  # before it is compiled: that may take time, too
-        if tries is None:
-            return "repeats within repeats, references, assertions and flags are for administrators: they may take any time"
-        if tries > TRIES_MAX:
-            return f"matching it may take more than {TRIES_MAX} tries, which is for administrators: begin with '^', or use fewer repeats"
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"not a regular expression: {error}"
-    return None
-
-
-_ONE = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
-_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
-
-
-def _tries(pattern: str) -> int | None:
-    """Tries that searching a name takes at worst; None: they are not bounded."""
-    tree = _parser.parse(pattern)
-    if tree.state.flags != re.UNICODE:
-        return None
-    parts = list(tree)
-    anchored = bool(parts) and parts[0][0] == _constants.AT and parts[0][1] in (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
-    last = parts[-1:] if parts and parts[-1][0] in _REPEATS else []
-    ways, last_ways = _ways(parts[:-1] if last else parts), _ways(last)
-    # The last repeat is never tried again: nothing that could fail follows.
-    return None if ways is None or last_ways is None else ways * (1 if anchored else NAME_MAX + 1)
-
-
-def _ways(tree: Iterable[Any]) -> int | None:
-    """In how many ways a parsed pattern may be matched at one place; None: nobody knows."""
-    ways = 1
-    for operation, argument in tree:
-        found: int | None = 1
-        if operation in _REPEATS:
-            low, high, body = argument
-            found = max(min(high, NAME_MAX) - low + 1, 1) if _is_plain(body) else None
-        elif operation == _constants.SUBPATTERN:
-            found = None if argument[1] or argument[2] else _ways(argument[3])
-        elif operation == _constants.BRANCH:
-            alternatives = [_ways(part) for part in argument[1]]
-            known = [each for each in alternatives if each is not None]
-            found = sum(known) if len(known) == len(alternatives) else None
-        elif operation != _constants.AT and operation not in _ONE:
-            found = None
-        if found is None:
-            return None
-        ways *= found
-    return ways
-
-
-def _is_plain(body: Any) -> bool:
-    """Whether what is repeated is some characters, one at least, that are matched in one way."""
-    for operation, argument in body:
-        if operation == _constants.SUBPATTERN:
-            if argument[1] or argument[2] or not _is_plain(argument[3]):
-                return False
-        elif operation not in _ONE:
-            return False
-    return len(body) > 0
+        return applies and self.pattern.matches(name, among)
 
 
 def _unsayable(value: Any, depth: int = 0) -> str | None:
@@ -167,14 +96,11 @@ def check_definition(definition: Any, operator: bool) -> str | None:
 
 def made(name: str, value: Mapping[str, Any]) -> Policy:
     """The policy of a stored value (RabbitMQ's members). Raises: ValueError, KeyError when it is none."""
-    try:
-        pattern = re.compile(value["pattern"])
-    except re.error as error:
-        raise ValueError(f"policy '{name}': {error}") from None
     reason = check_definition(value["definition"], False)
     if reason is not None:
         raise ValueError(f"policy '{name}': {reason}")
-    return Policy(name, value["pattern"], pattern, value.get("apply-to", "all"), int(value.get("priority", 0)), dict(value["definition"]))
+    pattern = Pattern(value["pattern"], "policy").told()
+    return Policy(name, pattern, value.get("apply-to", "all"), int(value.get("priority", 0)), dict(value["definition"]))
 
 
 class Policies:
@@ -205,27 +131,32 @@ class Policies:
         else:
             self.ordinary = ordered
 
-    def of(self, kind: str, name: str, queue_type: str = "") -> tuple[Policy | None, Policy | None]:
+    def for_names(self) -> Among:
+        """What all searches of one change share that looks at very many names."""
+        return Among.for_names(len(self.ordinary) + len(self.operator))
+
+    def of(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> tuple[Policy | None, Policy | None]:
         """The policy and the operator policy of a name."""
-        ordinary = next((one for one in self.ordinary if one.is_for(kind, name, queue_type)), None)
-        operator = next((one for one in self.operator if one.is_for(kind, name, queue_type)), None)
+        among = among or Among(len(self.ordinary) + len(self.operator))
+        ordinary = next((one for one in self.ordinary if one.is_for(kind, name, queue_type, among)), None)
+        operator = next((one for one in self.operator if one.is_for(kind, name, queue_type, among)), None)
         return ordinary, operator
 
-    def definition(self, kind: str, name: str, queue_type: str = "") -> dict[str, Any]:
+    def definition(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> dict[str, Any]:
         """What the two say together (P2)."""
-        ordinary, operator = self.of(kind, name, queue_type)
+        ordinary, operator = self.of(kind, name, queue_type, among)
         merged = {} if ordinary is None else dict(ordinary.definition)
         for key, value in () if operator is None else operator.definition.items():
             both = POLICY_KEYS[key].lower(merged[key], value) if key in merged else None
             merged[key] = value if both is None else both
         return merged
 
-    def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any]) -> QueuePolicy:
+    def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any], among: Among | None = None) -> QueuePolicy:
         """What a queue does. Args: own: what its arguments ask for (P3)."""
         if not self:
             return own
         changed: dict[str, Any] = {}
-        for key, value in self.definition(QUEUE, name, own.queue_type).items():
+        for key, value in self.definition(QUEUE, name, own.queue_type, among).items():
             row = POLICY_KEYS.get(key)
             if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
@@ -238,10 +169,10 @@ class Policies:
             changed[row.field] = row.made(value)
         return replace(own, **changed) if changed else own
 
-    def alternate(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+    def alternate(self, name: str, arguments: Mapping[str, Any], among: Among | None = None) -> str | None:
         """The alternate exchange of an exchange."""
         asked = arguments.get(ALTERNATE)
         if isinstance(asked, str):
             return asked
-        found = self.definition(EXCHANGE, name).get(ALTERNATE) if self else None
+        found = self.definition(EXCHANGE, name, "", among).get(ALTERNATE) if self else None
         return found if isinstance(found, str) else None

@@ -29,6 +29,7 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
+from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
@@ -155,8 +156,9 @@ class VirtualHost(Scheduling):
                         arguments=exchange.arguments,
                     )
                 )
+            among = self.policies.for_names()
             for queue in self._found_schedule(self._definitions.load_queues(self.name)):
-                policy = self._queue_policy(queue.name, queue.arguments, restored=True)
+                policy = self._queue_policy(queue.name, queue.arguments, among)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
                 self._add_queue(queue.queue_id, spec, queue_bytes(spec))
             for binding in self._definitions.load_bindings(self.name):
@@ -167,7 +169,7 @@ class VirtualHost(Scheduling):
                     made = Binding(source, destination, binding.routing_key, binding.arguments)
                     guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
             for name in [one.name for one in self.exchanges.values()] if self.policies else ():
-                self.follow_policies(EXCHANGE, [name])
+                self.follow_policies(EXCHANGE, [name], among)
 
     # --- verbs that nobody waits for ------------------------------------------------------------------------------------
 
@@ -256,10 +258,10 @@ class VirtualHost(Scheduling):
 
     # --- what an operator changes ---------------------------------------------------------------------------------------
 
-    def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None, *, restored: bool = False) -> QueuePolicy:
-        """What arguments and policies ask for. Raises: PeerError 406, unless it is restored."""
-        own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=restored) if arguments else DEFAULT_POLICY
-        return self.policies.queue_policy(name, own, arguments or {})
+    def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None, among: Among | None = None) -> QueuePolicy:
+        """What arguments and policies ask for, of a queue that exists."""
+        own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=True) if arguments else DEFAULT_POLICY
+        return self.policies.queue_policy(name, own, arguments or {}, among)
 
     def use_slices(self, in_slices: InSlices) -> None:
         """From now on long work of a verb is done in slices (I6)."""
@@ -269,20 +271,27 @@ class VirtualHost(Scheduling):
         """What the operator sets for this vhost from now on."""
         self._quotas = quotas
 
-    def follow_policies(self, kind: str, names: Iterable[str]) -> None:
-        """Queues, or exchanges, are what the policies of now make of them. O(names, and bindings of queues whose policy changed)."""
-        with self._lock:
-            for name in names:
-                if kind == QUEUE:
-                    self._follow_policies(name)
-                elif (exchange := self.exchanges.get(name)) is not None:
-                    self._lead_to(exchange, self.policies.alternate(name, exchange.arguments))
+    def follow_policies(self, kind: str, names: Iterable[str], among: Among | None = None) -> None:
+        """Queues, or exchanges, are what the policies of now make of them. O(names, and bindings of queues whose policy changed).
 
-    def _follow_policies(self, name: str) -> None:
-        queue = self.queues.get(name)
-        if queue is None:
-            return
-        policy, before = self._queue_policy(name, queue.arguments, restored=True), queue.policy
+        The lock is held for one name at a time, and not while patterns are searched. Policies change only when those before them are
+        followed (definitions.L1), so nobody puts another policy over one that is newer. Args: among: what all its searches share.
+        """
+        for name in names:
+            if kind == QUEUE:
+                queue = self.queues.get(name)
+                policy = None if queue is None else self._queue_policy(name, queue.arguments, among)
+                with self._lock:
+                    if queue is not None and policy is not None and self.queues.get(name) is queue:
+                        self._follow(queue, policy)
+            elif (exchange := self.exchanges.get(name)) is not None:
+                alternate = self.policies.alternate(name, exchange.arguments, among)
+                with self._lock:
+                    if self.exchanges.get(name) is exchange:
+                        self._lead_to(exchange, alternate)
+
+    def _follow(self, queue: Queue, policy: QueuePolicy) -> None:
+        before = queue.policy
         if policy == before:
             return
         queue.policy = policy
@@ -290,7 +299,7 @@ class VirtualHost(Scheduling):
         self.on_policy_changed(queue)
         # Routes have copies of what it set.
         self._routes_changed(*dict.fromkeys(binding.source for binding in (queue.bindings or {}).values()))
-        self._default_route_changed(name)
+        self._default_route_changed(queue.name)
 
     def set_keyed(self, names: Iterable[str]) -> None:
         """Exchanges for which some user has topic permissions."""
@@ -649,7 +658,7 @@ class VirtualHost(Scheduling):
                 self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
             else:
                 name = server_name or generate_queue_name()
-            policy = self._queue_policy(name, arguments)
+            own = parse_queue_arguments(arguments, self.describe(QUEUE, name)) if arguments else DEFAULT_POLICY
             if exclusive and connection_id is None:
                 raise ValueError("an exclusive queue needs the connection it belongs to")
             owner = connection_id if exclusive else None
@@ -664,6 +673,7 @@ class VirtualHost(Scheduling):
                 return known
             if allow is not None and not self._changes.saved:
                 allow()
+            policy = self.policies.queue_policy(name, own, arguments)
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
             size = queue_bytes(spec)
             if not self._changes.saved:
