@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from flintmq.admin import api_lists
 from flintmq.admin.api_call import ApiError
 from flintmq.admin.api_lists import Listing, listed, matches, pattern_of
+from flintmq.admin.json_out import steps
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.conftest import Client
@@ -33,6 +35,18 @@ def test_other_patterns_are_refused(text: str) -> None:
         pattern_of(text)
 
 
+def written(response: Any) -> str:
+    return "".join(piece for piece in steps(response._value) if isinstance(piece, str))
+
+
+def test_a_page_has_bounded_bytes_and_says_when_it_is_cut() -> None:
+    listing = Listing(range(100), lambda number: {"n": number, "pad": "x" * 1_000}, str, {}, 10_000)
+    value = json.loads(written(asyncio.run(listed(listing, {"page": "1"}))))
+    assert value["item_count"] == len(value["items"]) == 10 and value["filtered_count"] == value["total_count"] == 100
+    assert "page_size" in value["cut"]
+    assert len(json.loads(written(asyncio.run(listed(listing, {}))))) == 100  # a list without pages holds nothing, and is whole
+
+
 def test_what_is_not_on_the_page_is_not_shown() -> None:
     """Of 10,000 objects the page's ten are shown; an order by a cheap value looks at the value alone."""
     shows: list[int] = []
@@ -43,7 +57,9 @@ def test_what_is_not_on_the_page_is_not_shown() -> None:
 
     listing = Listing(range(10_000), show, str, {"count": lambda number: -number})
     response = asyncio.run(listed(listing, {"page": "3", "page_size": "10", "sort": "count", "columns": "name"}))
-    assert response.status_code == 200 and len(shows) == 10
+    assert response.status_code == 200 and shows == []
+    value = json.loads(written(response))
+    assert value["item_count"] == 10 and "cut" not in value
     assert shows == [9979 - one for one in range(10)]
 
 
