@@ -17,10 +17,13 @@ import threading
 import time
 from collections.abc import Iterator
 
+from bench import others_http
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
 from bench.others_ends import ENDS
+from bench.others_http import HttpRow, asking
 from bench.others_letters import LETTERS
 from bench.others_row import HOST, Row, repeat
+from tests.support import servers
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
 
@@ -135,7 +138,7 @@ def nothing(channel: RawChannel) -> bytes:
     return method_frame(1, "basic.qos", prefetch_count=0)
 
 
-ROWS = {
+ROWS: dict[str, Row | HttpRow] = {
     "nothing": Row("nothing", nothing, once=True),
     "publish": Row("plain publishes", publishes),
     "passive": Row("passive declares", passive),
@@ -152,6 +155,9 @@ ROWS = {
     **ENDS,
     **{name: Row(title, setup, once=True, durable=True) for name, (title, setup) in LETTERS.items()},
 }
+
+
+ROWS |= others_http.ROWS
 
 
 def probe(port: int, seconds: float, kind: str) -> dict[str, float]:
@@ -219,14 +225,14 @@ def flood(row: Row, connection: RawConnection, frames: bytes) -> Iterator[None]:
         sock.close()
 
 
-def measure(row: Row, port: int, seconds: float, kind: str) -> dict[str, float]:
+def measure(row: Row | HttpRow, port: int, seconds: float, kind: str, http_port: int) -> dict[str, float]:
     connection = RawConnection(HOST, port).open()
     connection.timeout = 120
     frames = row.setup(connection.channel())
     command = [sys.executable, "-m", "bench.others", "--probe", str(port), "--seconds", str(seconds), "--others", kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
         time.sleep(1)  # its start is not measured, and some quiet round trips are
-        with flood(row, connection, frames):
+        with flood(row, connection, frames or b"") if isinstance(row, Row) else asking(row, http_port):
             answer, _ = others.communicate(timeout=seconds + 240)
     result: dict[str, float] = json.loads(answer)
     return result
@@ -250,11 +256,16 @@ def main() -> int:
     if not options.json:
         print(f"{'flood':40} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
     for name in (FLINTMQ, RABBITMQ) if options.rabbitmq else (FLINTMQ,):
-        broker = Broker(name, always=("--io-threads", str(options.io_threads)))
+        http_port = servers.free_ports(1)[0]
+        # of an option that is given twice the last one counts
+        broker = Broker(name, always=("--io-threads", str(options.io_threads), "--http-port", str(http_port)))
         try:
             for key in options.rows.split(","):
                 row = ROWS[key]
-                got = measure(row, broker.server(fresh=True, durable=row.durable).port, options.seconds, options.others)
+                if name == RABBITMQ and isinstance(row, HttpRow):
+                    continue
+                server = broker.server(fresh=True, durable=isinstance(row, Row) and row.durable)
+                got = measure(row, server.port, options.seconds, options.others, http_port)
                 if options.json:
                     print(json.dumps({"row": key, "broker": name, **got}), flush=True)
                 else:

@@ -401,6 +401,12 @@ def test_overview_and_node(api: Api) -> None:
     api.put("users/hashed", {"password_hash": text, "tags": ""})
 
 
+def test_aliveness_changes_nothing(api: Api) -> None:
+    before = api.get("definitions"), [one["name"] for one in api.get("queues")]
+    assert api.get("aliveness-test/v") == {"status": "ok"}
+    assert (api.get("definitions"), [one["name"] for one in api.get("queues")]) == before
+
+
 def test_health(api: Api) -> None:
     port = api.client.port
     assert api.get("aliveness-test/v") == api.get("healthchecks/node") == {"status": "ok"}

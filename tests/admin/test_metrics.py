@@ -10,12 +10,14 @@ from typing import Any
 
 import pika
 import pytest
+from starlette.requests import Request
 
 from flintmq.admin import figures
 from flintmq.admin.app import Application
-from flintmq.admin.auth import Caller
 from flintmq.admin.errors import HttpError
 from flintmq.admin.metrics import Metrics
+from flintmq.admin.pools import WHO
+from flintmq.core.shares import Pool, Who
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.board_10991 import BOARD
@@ -270,16 +272,16 @@ def test_who_does_not_read_its_answer_holds_up_nobody(client: Client) -> None:
 
 
 def test_answers_on_their_way_are_bounded_by_user() -> None:
-    limits = {"metrics_answers_user_max": 1, "metrics_answers_max": 2}
-    with Broker(limits=limits, http_port=0) as broker:
+    with Broker(http_port=0) as broker:
         application = Application(Client(broker).node.http._parts)  # type: ignore[union-attr]
+        application.pools.scrapes = Pool(2, 0.5, 0.75)  # that of a broker with more than one user
 
         async def run() -> None:
             async def text() -> AsyncIterator[bytes]:
                 yield b"x"
 
             def of(user: str) -> Any:
-                return application._scrape(Caller(user, broker.node.broker), text())
+                return application._scrape(Request({"type": "http", WHO: Who(user, f"of {user}")}), text())
 
             async def no_request() -> Any:
                 await asyncio.Event().wait()
@@ -290,19 +292,19 @@ def test_answers_on_their_way_are_bounded_by_user() -> None:
                 began.set()
                 await read.wait()
 
-            answer = await of("a")
+            answer = of("a")
             unread = asyncio.ensure_future(answer({"type": "http"}, no_request, send))
             await began.wait()
             with pytest.raises(HttpError) as refused:
-                await of("a")
+                of("a")
             assert refused.value.status == 503
-            other = await of("b")
+            other = of("b")
             with pytest.raises(HttpError):
-                await of("c")
+                of("c")
             read.set()
             await unread
             await other({"type": "http"}, no_request, send)
-            assert await of("a")
+            assert of("a")
 
         asyncio.run(run())
 

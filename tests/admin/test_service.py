@@ -398,7 +398,7 @@ def test_garbage_behind_an_answer_leaves_no_trace(shared: Client, caplog: pytest
             + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         got = b""
-        while not got.endswith(b"}\n"):
+        while not got.endswith(b"}"):
             got += sock.recv(65_536)
         assert got.startswith(b"HTTP/1.1 401")
         sock.sendall(b"zz\r\nno chunk\r\n")

@@ -18,7 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flintmq.admin import api_access, api_backup, api_clients, api_definitions, api_links, api_messages, api_names, api_node
-from flintmq.admin.api_call import ApiError, Call, Entry, Handler, answer, of_error
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, Call, Entry, Handler, of_error
 from flintmq.admin.errors import bad, closing
 
 log = logging.getLogger("flintmq.http")
@@ -35,6 +36,7 @@ class Api:
         self.parts = app.parts
         self.limits = app.limits
         self.body = app.body
+        self.pools = app.pools
         self.node_name = app.parts.node_name
         self.rates = api_node.Rates()
         self.totals = api_node.Totals()

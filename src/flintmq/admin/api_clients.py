@@ -21,7 +21,7 @@ from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
-from flintmq.admin.messages import plain
+from flintmq.admin.json_out import Rows
 from flintmq.session import operator_changes
 
 # channels that one slice of a loop tells about
@@ -194,7 +194,7 @@ async def channel(call: Call) -> Response:
     (value,) = await on_loops([found], partial(show_channel, call))
     state = found[0].channels.get(found[1])
     consumers_ = [] if state is None else list(state.consumers.values())
-    return one(value | {"consumer_details": [show_consumer(call.app, each) for each in consumers_]}, call.query)
+    return one(value | {"consumer_details": Rows(consumers_, partial(show_consumer, call.app))}, call.query)
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
         },
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
-        "arguments": plain(consumer.arguments),
+        "arguments": consumer.arguments,
         "active": status != "waiting",
         "activity_status": status,
         "consumer_timeout": consumer.arguments.get("x-consumer-timeout") or getattr(policy, "consumer_timeout_ms", None) or "undefined",

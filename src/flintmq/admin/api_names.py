@@ -16,9 +16,10 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call, Entry, bad, check_table, member, not_found, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
-from flintmq.admin.messages import plain
+from flintmq.admin.json_out import Rows
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
@@ -71,7 +72,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive,
-        "arguments": plain(queue.arguments),
+        "arguments": queue.arguments,
         "effective_arguments": [shown(name) for name in working],
         "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
@@ -153,7 +154,7 @@ async def queue(call: Call) -> Response:
     value = show_queue(call, found)
     with call.broker.lock:
         consumers = list(call.broker.consumers.get(found.queue_id, ()))
-    value["consumer_details"] = [call.app.show_consumer(one) for one in consumers[:1000]]
+    value["consumer_details"] = Rows(consumers, call.app.show_consumer)
     return one(value | {"incoming": [], "deliveries": []}, call.query)
 
 
@@ -294,7 +295,7 @@ def _show_exchange(call: Call, vhost: Any, exchange: Any) -> dict[str, Any]:
         "durable": exchange.durable,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": plain(exchange.arguments),
+        "arguments": exchange.arguments,
         "policy": None if policy is None else policy.name,
         "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") or not exchange.name else "",
     }
@@ -360,7 +361,7 @@ def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, a
         "destination": shown(destination),
         "destination_type": kind,
         "routing_key": shown(key.decode("utf-8", "surrogateescape")),
-        "arguments": plain(arguments),
+        "arguments": arguments,
         "properties_key": properties,
     }
 

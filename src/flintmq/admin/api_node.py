@@ -18,8 +18,9 @@ from flintmq import __version__
 from flintmq.access.mechanisms import EXTERNAL
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
+from flintmq.admin.answers import answer
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, fixed, member, not_found, nothing
+from flintmq.admin.api_call import ApiError, Call, Entry, bad, fixed, member, not_found, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.v1_cluster import cluster_of

@@ -11,10 +11,8 @@ P4  Messages whose client is gone before the answer left go back to their queue,
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,7 +21,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from flintmq.access.checks import source_of
 from flintmq.admin import figures
+from flintmq.admin.answers import answer
 from flintmq.admin.api import Api
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
 from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
@@ -32,11 +32,12 @@ from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish,
 from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.parts import Parts
+from flintmq.admin.pools import POOLS, WHO, Pools, take, too_many, who_of
 from flintmq.admin.publish import publish
 from flintmq.admin.pulls import Held
 from flintmq.admin.static import Console
 from flintmq.admin.v1 import V1
-from flintmq.admin.v1_queues import Turns
+from flintmq.core.shares import Holding, Who
 from flintmq.errors import PeerError, StoreError
 from flintmq.pulls import service as pulls
 from flintmq.pulls.service import PullRefused
@@ -47,12 +48,6 @@ log = logging.getLogger("flintmq.http")
 Handler = Callable[[Request], Awaitable[Response]]
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSALS = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
-
-
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return Response(text.encode() + b"\n", status, headers, "application/json")
 
 
 def of_refusal(error: PullRefused) -> HttpError:
@@ -68,12 +63,12 @@ def of_refusal(error: PullRefused) -> HttpError:
 class Counted(StreamingResponse):
     """Args: turn: of the answer, given back when it has left or its client has; content."""
 
-    def __init__(self, turn: AsyncExitStack, content: AsyncIterator[bytes]) -> None:
+    def __init__(self, turn: Holding, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, 200, None, PROMETHEUS)
         self._turn = turn
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with self._turn:
+        with self._turn:
             await super().__call__(scope, receive, send)
 
 
@@ -83,12 +78,11 @@ class Application:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.limits = parts.broker.limits
-        self.authenticator = Authenticator(parts.broker)
         self.guard = Guard(*parts.names)
         self.held: Held | None = None
         self._metrics = Metrics(parts, parts.node_name)
-        self._scrapes = Turns(self.limits.metrics_answers_user_max, self.limits.metrics_answers_max)
-        self.arriving = 0  # bytes of bodies of which the rest is waited for
+        self.pools = parts.pools = Pools(self.limits, parts.broker.quotas.alone)
+        self.authenticator = Authenticator(parts.broker, self.pools.logins)
         self.api = Api(self)
         self.v1 = self.api.v1 = V1(self, self.api)
         self.begun = False
@@ -139,7 +133,9 @@ class Application:
         if request.client is not None:
             leaving[request.client] = left
         try:
-            return await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
+            caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
+            request.scope[WHO] = Who(caller.user, source_of(peer))
+            return caller
         finally:
             leaving.pop(request.client, None)
             self.parts.logins_refused = self.authenticator.refused
@@ -157,20 +153,20 @@ class Application:
         if length.isdigit() and int(length) > most:
             raise too_large(most, fix)
         pieces, size = [], 0
+        holding = Holding(self.pools.arriving, who_of(request.scope), 0)
         try:
             async with asyncio.timeout(self.limits.http_body_ms / 1000):
                 async for piece in request.stream():
                     size += len(piece)
-                    self.arriving += len(piece)
                     if size > most:
                         raise too_large(most, fix)
-                    if self.arriving > self.limits.http_arriving_bytes_max:
-                        raise busy("too many large bodies are on their way")
+                    if piece and not holding.grow(len(piece)):
+                        raise busy(too_many(self.pools.arriving, holding.who, "bytes of bodies are on their way"))
                     pieces.append(piece)
         except TimeoutError:
             raise HttpError(408, "timeout", "the body did not arrive in time", "send it at once") from None
         finally:
-            self.arriving -= size
+            holding.release()
         return b"".join(pieces)
 
     def _queue(self, caller: Caller, request: Request, method: str) -> Any:
@@ -203,9 +199,9 @@ class Application:
         bytes_max = number(values, "bytes", limits.pull_bytes_max, 1, limits.pull_bytes_max)
         encoding = word(values, "encoding", ENCODINGS)
         if self.held is None:
-            self.held = Held(self.parts, limits)
+            self.held = Held(self.parts, limits, self.pools)
         return await self.held.pull(
-            caller.user,
+            who_of(request.scope),
             request,
             queue,
             values.get("group", ""),
@@ -306,29 +302,24 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics"""
-        caller = await self.caller(request)
-        caller.require_tag()
-        return await self._scrape(caller, self._metrics.aggregated())
+        (await self.caller(request)).require_tag()
+        return self._scrape(request, self._metrics.aggregated())
 
     async def metrics_per_object(self, request: Request) -> Response:
         """GET /metrics/per-object"""
-        caller = await self.caller(request)
-        caller.require_tag()
-        return await self._scrape(caller, self._metrics.per_object())
+        (await self.caller(request)).require_tag()
+        return self._scrape(request, self._metrics.per_object())
 
     async def metrics_detailed(self, request: Request) -> Response:
         """GET /metrics/detailed?family=...&vhost=..."""
-        caller = await self.caller(request)
-        caller.require_tag()
+        (await self.caller(request)).require_tag()
         families, vhosts = request.query_params.getlist("family"), request.query_params.getlist("vhost")
         check_families(families)
-        return await self._scrape(caller, self._metrics.detailed(families, vhosts))
+        return self._scrape(request, self._metrics.detailed(families, vhosts))
 
-    async def _scrape(self, caller: Caller, text: AsyncIterator[bytes]) -> Response:
+    def _scrape(self, request: Request, text: AsyncIterator[bytes]) -> Response:
         """An answer that counts until its last byte is on its way: a whole one is held in memory. Raises: HttpError 503."""
-        turn = AsyncExitStack()
-        await turn.enter_async_context(self._scrapes.turn(caller.user))
-        return Counted(turn, text)
+        return Counted(take(self.pools.scrapes, who_of(request.scope), "answers of metrics"), text)
 
     async def health(self, request: Request) -> Response:
         """GET /health, /healthz, /readyz"""
@@ -415,6 +406,7 @@ def application(parts: Parts) -> Any:
         if scope["type"] == "http":
             # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
+            scope[POOLS] = app.pools
             if scope["path"].endswith("/") and scope["path"].startswith("/api/") and not scope["path"].endswith("//"):
                 scope["path"] = scope["path"][:-1]  # as RabbitMQ does; amqpstorm writes healthchecks/node/
             # h11 bounds heads that it waits for the rest of; one that came in one piece can be longer.

@@ -4,7 +4,8 @@ Bearer with a token (docs/ACCESS.md, OAuth 2), and what they may.
 in: the head of a request, the peer's address. out: a user name, or a refusal (400, 401, 403, 415, 421, 503).
 
 A1  A password is checked by argon2id in the line that AMQP logins use (access.checks), remembered as a keyed MAC as theirs; the event loop
-    never waits for a check. At most Limits.http_logins_max requests wait for one, besides those that wait for one that another started.
+    never waits for a check. At most Limits.http_logins_max requests wait for one (shared by source), besides those that wait for one
+    that another started.
     A client that leaves meanwhile waits no more, and a check that nobody waits for leaves the line.
 A2  Every verb asks `Caller.authorize` (or `require_tag`) once, before it does anything.
 
@@ -31,11 +32,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flintmq.access.checks import Check
+from flintmq.access.checks import Check, source_of
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
 from flintmq.config import Limits
+from flintmq.core.shares import Pool, Who
 from flintmq.errors import PeerError
 
 _CHALLENGE = {"www-authenticate": 'Basic realm="FlintMQ", charset="UTF-8"'}
@@ -112,12 +114,12 @@ class _Shared:
 
 
 class Authenticator:
-    """Args: broker: of this node. For one event loop."""
+    """Args: broker: of this node; logins: of those who wait for a check. For one event loop."""
 
-    def __init__(self, broker: Any) -> None:
+    def __init__(self, broker: Any, logins: Pool) -> None:
         self._broker = broker
         self._limits: Limits = broker.limits
-        self._waiting = 0
+        self._logins = logins
         self._checks: dict[tuple[str, Secret, str], _Shared] = {}  # those under way
         self.refused = 0
 
@@ -159,20 +161,26 @@ class Authenticator:
     async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool | TokenUser | str:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
         key = user, password, peer
-        if self._waiting >= self._limits.http_logins_max and key not in self._checks:
-            raise busy("too many logins at once")
         shared = self._checks.get(key)
+        place = None
         if shared is None:
-            shared = self._checks[key] = self._submit(key)
+            place = self._logins.take(Who("", source_of(peer)))
+            if place is None:
+                raise busy("too many logins at once")
+            try:
+                shared = self._checks[key] = self._submit(key)
+            except BaseException:
+                place.release()
+                raise
         shared.waiting += 1
-        self._waiting += 1
         try:
             ends: set[asyncio.Future[Any]] = {shared.answer} if gone is None else {shared.answer, gone}
             await asyncio.wait(ends, timeout=self._limits.password_check_s, return_when=asyncio.FIRST_COMPLETED)
             good = shared.answer.result() if shared.answer.done() else None
         finally:
             shared.waiting -= 1
-            self._waiting -= 1
+            if place is not None:
+                place.release()
             if not shared.waiting and not shared.answer.done():
                 shared.check.cancel()
                 if self._checks.get(key) is shared:

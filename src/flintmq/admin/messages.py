@@ -1,6 +1,6 @@
 """A message as JSON, and JSON as a message.
 
-in: what pulls hand out; the body of a publish. out: plain values for json.dumps; header payload, body and flags for a queue.
+in: what pulls hand out; the body of a publish. out: values for admin.json_out; header payload, body and flags for a queue.
 
 A body is given as text when it is UTF-8 (`encoding` says which), unless the client asked for base64.
 """
@@ -47,20 +47,10 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def body_of(body: bytes, encoding: str) -> tuple[str, str]:
-    """(text, "text" or "base64")."""
-    if encoding == "auto":
-        try:
-            return body.decode("utf-8"), "text"
-        except UnicodeDecodeError:
-            pass
-    return base64.b64encode(body).decode(), "base64"
-
-
 def properties_of(header: bytes, depth_max: int, fields_max: int) -> dict[str, Any]:
     """The properties of a content header; {} when they can't be read, which is the publisher's mistake."""
     try:
-        return {name: plain(value) for name, value in decode_properties(header, depth_max, fields_max)[1].items()}
+        return dict(decode_properties(header, depth_max, fields_max)[1])
     except PeerError:
         return {}
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import termios
 from array import array
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flintmq.access.checks import source_of
+from flintmq.admin.answers import small
 from flintmq.admin.errors import bad
 
 
@@ -97,7 +97,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
             return
         value = bad("this is no HTTP/1.1 request, or its head is too long", "send a request as docs/HTTP.md shows").body
-        body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        body = small(value)
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         for event in (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")

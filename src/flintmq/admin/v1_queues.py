@@ -10,48 +10,26 @@ import base64
 import binascii
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, answer, check_table
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call, check_table
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.arguments import json_object, number, query, word
 from flintmq.admin.browse import Look, Source, shower
-from flintmq.admin.errors import HttpError, bad, busy
-from flintmq.admin.filters import Filter, Message, parse_conditions
+from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.filters import Filter, parse_conditions
 from flintmq.admin.messages import ENCODINGS, message_of
-from flintmq.admin.moving import Goal, Move, position_of, remove_some, send_anew
+from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
 from flintmq.admin.why import Why
 from flintmq.ports import Verb
 
 log = logging.getLogger("flintmq.audit")
-
-
-class Turns:
-    """Calls that take long, at once: of a user, of the node."""
-
-    def __init__(self, user_max: int, node_max: int) -> None:
-        self._user_max, self._node_max = user_max, node_max
-        self._by_user: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def turn(self, user: str) -> AsyncIterator[None]:
-        """Raises: HttpError 503."""
-        if self._by_user[user] >= self._user_max or self._by_user.total() >= self._node_max:
-            raise busy(f"{self._by_user[user]} long calls of this user run, and {self._by_user.total()} of all", "wait for one of them")
-        self._by_user[user] += 1
-        try:
-            yield
-        finally:
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
 
 
 def _queue(call: Call, method: str) -> tuple[Any, Any]:
@@ -99,7 +77,7 @@ async def peek(call: Call) -> Response:
         until=time.monotonic() + limits.search_ms / 1000,
         body_bytes=body_bytes,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **await look.run()})
 
 
@@ -123,7 +101,7 @@ async def search(call: Call) -> Response:
         body_bytes=body_bytes,
         wanted=wanted,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         found = await look.run()
         return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long})
 
@@ -187,7 +165,7 @@ async def move(call: Call) -> Response:
         looks_max=limits.move_messages_max,
         wanted=Filter(conditions, limits) if conditions else None,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         result = await moving.run()
     _note(call, "%d messages of queue %r in %r moved to exchange %r", result["moved"], queue.name, queue.vhost, goal.exchange)
     return answer(result)
@@ -204,7 +182,7 @@ async def republish(call: Call) -> Response:
     if remove:
         _ordinary(queue)
     change = _change(call, given)
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         await send_anew(call.app.parts, goal, queue, position, change, remove)
     _note(call, "message %d of queue %r in %r sent anew to exchange %r", position, queue.name, queue.vhost, goal.exchange)
     return answer({"sent": True, "removed": remove})
@@ -245,7 +223,7 @@ async def remove(call: Call) -> Response:
     positions = _positions(call, await _body(call, "positions"))
     if positions is None:
         raise bad("'positions' is missing", "a whole queue is emptied by DELETE /api/queues/{vhost}/{queue}/contents")
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         count = await asyncio.to_thread(remove_some, queue, positions)
         await settled(call)
     _note(call, "%d messages of queue %r in %r removed", count, queue.name, queue.vhost)
@@ -267,7 +245,7 @@ async def why(call: Call) -> Response:
         raise bad("'routing_key' has more than 255 bytes")
     limits = call.app.limits
     headers = check_table(given.get("headers") or {}, limits.table_depth_max, limits.table_fields_max)
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         return answer(await asyncio.to_thread(Why(vhost, limits).explain, exchange, raw, headers))
 
 

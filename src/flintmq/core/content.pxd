@@ -29,6 +29,9 @@ cpdef enum:
     FRAME_END = 206
     FRAME_OVERHEAD = 8        # frame header and frame end octet
 
+cdef enum:
+    COPY_BARE = 262144        # bytes of a body above which Python's copy of it is made without the GIL
+
 cdef struct content_t:
     uint32_t refs             # atomic; the last drop frees
     uint32_t header_len

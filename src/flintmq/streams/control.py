@@ -11,6 +11,7 @@ from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
@@ -441,6 +442,10 @@ class StreamQueue:
         message: tuple = content_tuple(content)
         content_decref(content)
         return message
+
+    def view(self, offset: int) -> ContentView:
+        """As message, without a copy of the body."""
+        return content_view(self.read(offset))
 
     def take_lost(self) -> list[tuple[bytes | None, int, int]]:
         """(group or None, offsets lost since the last call, first offset behind the last of them) of every cursor that was overtaken."""

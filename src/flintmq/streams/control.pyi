@@ -1,5 +1,6 @@
 from builtins import bytes as _Bytes
 
+from flintmq.core.content_view import ContentView
 from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.store.stream.stream_files import StreamSource
@@ -81,6 +82,8 @@ class StreamQueue:
         """It was dead-lettered: the group is done with it."""
     def message(self, offset: int) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
         """(exchange, routing key, header, body); may read the disk. Raises KeyError: kept no more, or it can't be read."""
+    def view(self, offset: int) -> ContentView:
+        """As message, without a copy of the body."""
     def take_lost(self) -> list[tuple[_Bytes | None, int, int]]:
         """(group, or None for consumers without one; offsets lost since the last call; offset at which it went on behind the last of them).
         Lost: taken by retention or damage before they were delivered (or delivered again). With a filter that counts messages it would not
