@@ -38,18 +38,17 @@ from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.changes import Call, Changes, InSlices, Later
-from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
+from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
+from flintmq.vhost.refusals import Refusals
 from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.unused import UnusedQueues
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
-
-BINDING = "binding"
 
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
@@ -78,7 +77,7 @@ def _log_error(result: Any, error: Exception | None) -> None:
         log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
-class VirtualHost(Scheduling):
+class VirtualHost(Scheduling, Refusals):
     """One vhost.
 
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
@@ -183,10 +182,6 @@ class VirtualHost(Scheduling):
             self._changes.check((QUEUE, queue_name))
 
     # --- looking up ---------------------------------------------------------------------------------------------------
-
-    def describe(self, kind: str, name: str) -> str:
-        """`queue 'q' in vhost '/'`: how texts speak of a thing."""
-        return describe(kind, name, self.name)
 
     def exchange(self, name: str) -> Exchange:
         """Raises: PeerError 404 `no exchange 'x' in vhost '/'`."""
@@ -562,24 +557,6 @@ class VirtualHost(Scheduling):
         self._add_binding(binding)
         return True
 
-    def _check_room(self, binding: Binding) -> None:
-        """Raises: PeerError 406: the vhost has as many bindings, or bytes of their arguments, as it may."""
-        limits = self._limits
-        own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
-        reason = ""
-        most = self._most(BINDING, limits.bindings_max)
-        if self.binding_count >= most:
-            reason = f"binding limit ({most}) is reached"
-        elif binding.arguments_bytes > own:
-            reason = f"its arguments take {binding.arguments_bytes} bytes of memory, the limit is {own}: match on fewer or shorter headers"
-        elif self.binding_bytes + binding.arguments_bytes > everybody:
-            reason = f"the limit of {everybody} bytes for arguments of bindings in vhost '{self.name}' is reached"
-        else:
-            reason = self.holding.refusal(binding_bytes(binding))
-        if reason:
-            described = self.describe(binding.destination.destination_kind, binding.destination.name)
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot bind {described}: {reason}")
-
     def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
         binding = source.bindings.get(binding_identity(source, destination, key, arguments))
         if binding is None:
@@ -878,33 +855,3 @@ class VirtualHost(Scheduling):
         self.on_queue_deleted(queue)
         self._default_route_changed(queue.name)
         return messages
-
-    # --- refusals -----------------------------------------------------------------------------------------------------
-
-    def _refuse_default(self, exchange_name: str) -> None:
-        if exchange_name == DEFAULT_EXCHANGE:
-            raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-
-    def _check_new_name(self, kind: str, name: str) -> None:
-        if name.startswith(RESERVED_PREFIX):
-            raise PeerError(ReplyCode.ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-        if len(name.encode("utf-8", "surrogateescape")) > self._limits.name_bytes_max:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{kind} name is longer than {self._limits.name_bytes_max} bytes")
-
-    def _locked(self, queue: Queue) -> PeerError:
-        return PeerError(ReplyCode.RESOURCE_LOCKED, exclusive_lock_text(self.describe(QUEUE, queue.name)))
-
-    def _most(self, kind: str, default: int) -> int:
-        """How many of a kind the vhost may have: what the operator set (below 0: any number), and never more than `default`."""
-        most = self._quotas.get(f"max-{kind}s", default)
-        return default if most < 0 else min(most, default)
-
-    def _check_limit(self, kind: str, name: str, count: int, default: int, size: int) -> None:
-        """Raises: PeerError 406: there are as many, or they take as much memory, as may be."""
-        most = self._most(kind, default) if self._quotas else default
-        if count >= most:
-            text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({most}) is reached"
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-        reason = self.holding.refusal(size)
-        if reason:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare {kind} '{name}' in vhost '{self.name}': {reason}")
