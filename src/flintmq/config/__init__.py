@@ -99,6 +99,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     message_size_max: int = 128 * MIB
     # nested tables and arrays (RabbitMQ CVE-2026-69220); deeper closes with 502
     table_depth_max: int = 32
+    # octets that are kept of what a client says of itself (connection.start-ok), for lists of connections; what is longer is cut
+    client_properties_bytes_max: int = 4 * KIB
     # fields of one table or array, nested ones counted too; more closes with 502
     table_fields_max: int = 1_024
 

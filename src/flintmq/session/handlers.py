@@ -77,6 +77,7 @@ class ConnectionHandler:
         "broker",
         "channel_max",
         "channels",
+        "client_properties",
         "close_deadline_ms",
         "connected_at_ms",
         "connection",
@@ -104,6 +105,7 @@ class ConnectionHandler:
         "vhost",
         "wants_blocked",
         "wants_cancel",
+        "wants_hints",
         "wants_login_close",
         "works",
     )
@@ -133,7 +135,9 @@ class ConnectionHandler:
         self.wants_blocked = False
         self.wants_cancel = False
         self.wants_login_close = False
+        self.wants_hints = True
         self.is_py_amqp = False
+        self.client_properties = b""  # octets of a field table (session.client_properties)
         self.heartbeat_s = 0
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
@@ -198,6 +202,8 @@ class ConnectionHandler:
                         setattr(method, name, clean_name(getattr(method, name)))
                 verb(self, channel, method)
             else:
+                if self.state == handshake.START:
+                    self.client_properties = payload[4:]
                 step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
                 step(self, method)
         except PeerError as error:
@@ -424,7 +430,7 @@ class ConnectionHandler:
     def refuse(self, channel: int, error: PeerError, method_id: int = 0) -> None:
         """Answers a broken rule: channel.close for soft errors on an open channel, else connection.close (I1)."""
         class_id, method = method_id >> 16, method_id & 0xFFFF
-        text = clip_shortstr(error.reply_text)
+        text = clip_shortstr(error.reply_text if self.wants_hints else error.plain_text)
         if error.hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
             self.close(error.code, text, class_id, method)
             return

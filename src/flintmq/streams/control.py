@@ -53,6 +53,8 @@ from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp
 
 REASON_LIMIT = DEAD_LIMIT
+# the highest offset that a consumer may wait for
+OFFSET_MAX = 1 << 55
 
 
 class FilterDiffers(ValueError):
@@ -205,7 +207,7 @@ class StreamQueue:
         if start == "offset":
             if value < 0:
                 raise ValueError("an offset is not negative")
-            return max(first, min(value, visible))
+            return max(first, min(value, OFFSET_MAX))  # a lone consumer waits for one that is not there yet, as on RabbitMQ
         if start != "time":
             raise ValueError(f"unknown start: {start}")
         ms = value
@@ -260,7 +262,8 @@ class StreamQueue:
         at_add32(address(at.member_count), 1)
         spin_lock(address(at.lock))
         if not at.started:
-            cursor_move(address(at.fresh), offset)
+            # The place of a group is noted and shown, so it is one that the stream has.
+            cursor_move(address(at.fresh), min(offset, self.stream.source.visible(self.stream.source.log)))
             at_store32(address(at.started), 1)
             at_store32(address(at.changed), 1)
         spin_unlock(address(at.lock))
