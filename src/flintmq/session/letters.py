@@ -53,6 +53,8 @@ NEW = -2
 ENDS_AT_ONCE = 256
 # lines whose first letter is tried in `dead_letter_retry_ms` though nothing has changed, some 50 us each
 PROBES = 8
+# full targets that one housekeeping pass looks at, a microsecond each, whether or not they worked
+ROOM_LOOKS = 128
 # rest of a virtual host whose letters were looked at in vain, in terms of the time that took
 REST_TIMES = 10
 # bytes of what is remembered of a letter that some targets have, for the memory account
@@ -153,6 +155,8 @@ class Letters:
         self._resting: set[str] = set()
         # queue id of a target -> lines that wait for it, the next one first
         self._targets: dict[int, collections.OrderedDict[_Line, None]] = {}
+        # those of them that the housekeeping has still to look at, in this round
+        self._unseen: list[int] = []
         # (monotonic ns, number, line); what is there under another time than the line's is passed over
         self._heap: list[tuple[int, int, _Line]] = []
         self._numbers = itertools.count()
@@ -440,7 +444,7 @@ class Letters:
         self._go()
 
     def look_for_room(self, queue: Any) -> None:
-        """The housekeeping: a queue worked."""
+        """The housekeeping: a queue worked, or (deliveries and purges tell nobody) it is its turn."""
         waiting = self._targets.get(queue.queue_id)
         if waiting is not None and not queue.policy.is_elsewhere and not queue.core.refuses(0):
             self.room(queue.queue_id)
@@ -466,6 +470,12 @@ class Letters:
                 self._wake_rested(self._vhost(name))
             self._probe(now_ns)
         self._end_notes(1)
+        if not self._unseen:
+            self._unseen = list(self._targets)
+        for _ in range(min(ROOM_LOOKS, len(self._unseen))):
+            queue = self._broker.queues.get(self._unseen.pop())
+            if queue is not None:
+                self.look_for_room(queue)
         self._go()
 
     def _probe(self, now_ns: int) -> None:
