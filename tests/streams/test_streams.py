@@ -539,3 +539,5 @@ def test_rules_can_change() -> None:
     assert stream.take_dead() == [(GROUP, 0, REASON_LIMIT, 2)]
     assert consumer.nack(1)
     assert len(stream.take_dead(1)) == 1 and len(stream.take_dead()) == 2
+    assert [one[1] for one in stream.take_dead(9, (GROUP, 0))] == [1] and stream.take_dead(9, (GROUP, 1)) == []
+    assert len(stream.take_dead(9, (b"gone", 5))) == 2
