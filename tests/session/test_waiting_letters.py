@@ -255,3 +255,40 @@ def test_the_figure_stands_while_they_are_tried(ch: RawChannel, broker: Any, mon
     ch.call("queue.bind", queue="dead", exchange="dlx", routing_key="another")
     wait_until(lambda: len(seen) >= 50, what="all were tried")
     assert set(seen) == {50}
+
+
+def _rests(broker: Any) -> bool:
+    """Whether two passes of the housekeeping had no queue to see to."""
+    seen: list[int] = []
+    expiry = broker.node.broker.expiry
+    broker.node.broker.on_housekeeping.append(lambda now_ms: seen.append(expiry.visits))
+    wait_until(lambda: len(seen) >= 3, what="the housekeeping comes round")
+    broker.node.broker.on_housekeeping.pop()
+    return seen[0] == seen[2]
+
+
+@pytest.mark.parametrize("how", ["get", "purge", "expiry", "ack", "reject", "held", "delivered"])
+def test_room_is_seen_however_it_comes(ch: RawChannel, broker: Any, how: str) -> None:
+    ch.queue("dead", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    ch.queue("q", arguments=TO_DEAD)
+    ch.publish(b"full", routing_key="dead", **({"expiration": "300"} if how == "expiry" else {}))
+    die(ch, "rejected")
+    wait_until(lambda: waiting(broker) == 1, what="it waits")
+    wait_until(lambda: _rests(broker), what="nothing of it is left for the housekeeping")
+    if how == "delivered":
+        ch.consume("dead")
+        assert ch.expect("basic.deliver").body == b"full"
+    elif how == "purge":
+        ch.call("queue.purge", queue="dead")
+    elif how != "expiry":
+        got = ch.call("basic.get", queue="dead", no_ack=how == "get")
+        assert got.body == b"full"
+        if how == "ack":
+            ch.send("basic.ack", delivery_tag=got.delivery_tag)
+        elif how == "reject":
+            ch.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
+    wait_until(lambda: waiting(broker) == 0, what="it has gone")
+    if how == "delivered":
+        assert ch.expect("basic.deliver").body == b"x"
+    else:
+        ch.wait_ready("dead", 1)

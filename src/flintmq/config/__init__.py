@@ -365,9 +365,6 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # bytes of a message's x-death: of more deaths the oldest are forgotten, and a message that lost some and was moved by the broker alone
     # since then is dropped (at-least-once: waits) as one that goes in a circle. Some 700 deaths; AMQP can't cut a header into frames
     dead_letter_deaths_bytes_max: int = 96 * KIB
-    # dead letters that wait for their targets and whose fate a restart remembers (100 bytes of memory each). Above that a restart puts what
-    # waits back into its queue: what has expired expires again, what was rejected is delivered once more
-    dead_letters_noted_max: int = 10_000
     # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted
     guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line

@@ -650,8 +650,8 @@ class Broker:
         self.timeouts.tick()
         self.schedules.tick()
         self.letters.tick()
-        if self.delivery_counts is not None and len(self.delivery_counts):
-            guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
+        if self.delivery_counts is not None:
+            self.delivery_counts.tick(self.in_slices)
         if not self._expiring:
             self._expiring = True
             step = partial(self._expire_queues, collections.deque(self.vhosts.values()), self.clock.monotonic_ns())

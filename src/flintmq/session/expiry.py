@@ -91,7 +91,7 @@ class Expiry:
         # What is told from here on rings; what was told while the last step ended is looked for once more.
         more = self._take()
         now = self._broker.clock.wall_ms()
-        if more or (self._heap and self._heap[0][0] <= now) or 0 < self._broker.retries.due_ms <= now:
+        if more or (self._heap and self._heap[0][0] <= now) or self._broker.retries.is_due:
             self._go()
 
     def step(self) -> bool:
@@ -100,7 +100,7 @@ class Expiry:
         until_ns = self._broker.clock.monotonic_ns() + STEP_NS
         more = self._take()
         more = self._keep_limits(until_ns) or more
-        more = not self._broker.retries.step(now, until_ns) or more
+        more = not self._broker.retries.step(until_ns) or more
         self._broker.flow.step(now)
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)

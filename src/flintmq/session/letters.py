@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
-from flintmq.ports import DequeueReason
+from flintmq.ports import NOTE_LETTERS, DequeueReason
 from flintmq.session import publishing
+from flintmq.session.delivery_counts import NOTE_BYTES
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.message_line import ENTRY_BYTES, LINE_BYTES, Line
 from flintmq.session.publishing import NO_ROUTE
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flintmq.letters")
 
-# kind of the store's notes (docs/FORMAT.md, record 42)
-NOTE_LETTERS = 17
 # what a line waits for when it is neither a change of routes (NO_ROUTE) nor room in a target (its queue id): the node is short of something
 LATER = -1
 # no line at all
@@ -54,15 +53,25 @@ NEW = -2
 ENDS_AT_ONCE = 256
 # lines whose first letter is tried in `dead_letter_retry_ms` though nothing has changed, some 50 us each
 PROBES = 8
+# full targets that one housekeeping pass looks at, a microsecond each, whether or not they worked
+ROOM_LOOKS = 128
 # rest of a virtual host whose letters were looked at in vain, in terms of the time that took
 REST_TIMES = 10
 # bytes of what is remembered of a letter that some targets have, for the memory account
 DONE_BYTES = 400
 
+# of the number beside a position in a line: the reason, whether the log has a note, bytes of the body
+REASON, NOTED, SIZE_SHIFT = 3, 4, 3
+
 _KEY = struct.Struct(">QQ")
 _REASONS = {1: REJECTED, 2: EXPIRED, 3: DELIVERY_LIMIT}
 _NUMBERS = {reason: number for number, reason in _REASONS.items()}
 _ENDS = {REJECTED: DequeueReason.REJECT, EXPIRED: DequeueReason.EXPIRE, DELIVERY_LIMIT: DequeueReason.REJECT}
+
+
+def _number(queue: Any, position: int, reason: str, noted: bool) -> int:
+    """What stands beside a position in a line."""
+    return int(queue.core.held_bytes(position)) << SIZE_SHIFT | (NOTED if noted else 0) | _NUMBERS[reason]
 
 
 class _Line:
@@ -146,6 +155,8 @@ class Letters:
         self._resting: set[str] = set()
         # queue id of a target -> lines that wait for it, the next one first
         self._targets: dict[int, collections.OrderedDict[_Line, None]] = {}
+        # those of them that the housekeeping has still to look at, in this round
+        self._unseen: list[int] = []
         # (monotonic ns, number, line); what is there under another time than the line's is passed over
         self._heap: list[tuple[int, int, _Line]] = []
         self._numbers = itertools.count()
@@ -154,7 +165,8 @@ class Letters:
         self._probes_ns = 0
         # (queue id, position) -> ids of the targets that have the letter, where some have and some refuse
         self._done: dict[tuple[int, int], set[int]] = {}
-        self._noted: set[tuple[int, int]] = set()
+        # keys of notes whose letters have ended
+        self._ended: list[bytes] = []
         self._account = MemoryShare("entries")
         self._trying = False
         self.looks = 0  # attempts so far
@@ -171,15 +183,17 @@ class Letters:
         """What waited before a restart waits again. Returns how many. Once, before anybody consumes. Args: store: with `note`, `notes`."""
         self._store = store
         found = 0
+        ended: list[bytes] = []
         for key, value in store.notes(NOTE_LETTERS).items():
             queue_id, position = _KEY.unpack(key)
             queue = self._broker.queues.get(queue_id)
             if queue is not None and queue.core.hold(position):
-                self._noted.add((queue_id, position))
-                self._wait(queue, position, _REASONS.get(value[0], REJECTED), NO_ROUTE, None)
+                self._wait(queue, position, _number(queue, position, _REASONS.get(value[0], REJECTED), True), NO_ROUTE, None)
                 found += 1
             else:
-                store.note(NOTE_LETTERS, key, b"")
+                ended.append(key)
+        if ended:
+            store.end_notes(NOTE_LETTERS, ended)
         return found
 
     # --- one letter ----------------------------------------------------------------------------------------------------
@@ -199,8 +213,7 @@ class Letters:
         cause = NO_ROUTE if behind else self._try(queue, position, reason, NEW)
         if cause is None:
             return
-        self._note(queue, position, reason)
-        self._wait(queue, position, reason, cause, seen)
+        self._wait(queue, position, _number(queue, position, reason, self._note(queue, position, reason)), cause, seen)
         self._go()
 
     def _try(self, queue: Any, position: int, reason: str, cause: int) -> int | None:
@@ -242,27 +255,40 @@ class Letters:
         queue.core.settle_held(position, _ENDS[reason], False)
         if reason != REJECTED:
             self._broker.count_drop("expired" if reason == EXPIRED else "delivery_limit")
-        self._forget_facts(queue.queue_id, position)
+        self._forget_done(queue.queue_id, position)
 
-    def _note(self, queue: Any, position: int, reason: str) -> None:
+    def _note(self, queue: Any, position: int, reason: str) -> bool:
+        """Whether the log says that it waits."""
         facts = queue.core.entry_facts(position)
-        if self._store is None or facts is None or not facts[0] or len(self._noted) >= self._broker.limits.dead_letters_noted_max:
-            return
-        value = bytes([_NUMBERS[reason]])
-        if guarded("notes of dead letters", queue.name, self._store.note, NOTE_LETTERS, _KEY.pack(queue.queue_id, position), value):
-            self._noted.add((queue.queue_id, position))
+        if self._store is None or facts is None or not facts[0]:
+            return False
+        key, value = _KEY.pack(queue.queue_id, position), bytes([_NUMBERS[reason]])
+        return guarded("notes of dead letters", queue.name, self._store.note_entry, NOTE_LETTERS, key, value)
 
-    def _forget_facts(self, queue_id: int, position: int) -> None:
-        key = (queue_id, position)
-        if self._done.pop(key, None) is not None:
+    def _forget_done(self, queue_id: int, position: int) -> None:
+        if self._done.pop((queue_id, position), None) is not None:
             self._account.add(-DONE_BYTES)
-        if key in self._noted:
-            self._noted.discard(key)
-            guarded("notes of dead letters", queue_id, self._store.note, NOTE_LETTERS, _KEY.pack(queue_id, position), b"")
+
+    def _leave_line(self, queue_id: int, position: int, number: int) -> None:
+        """A letter that waited has ended. Under the lock."""
+        self._account.add(-ENTRY_BYTES)
+        if number & NOTED:
+            self._account.add(-NOTE_BYTES)
+            self._ended.append(_KEY.pack(queue_id, position))
+
+    def _end_notes(self, least: int) -> None:
+        """Notes of letters that have ended go, when there are so many."""
+        with self._lock:
+            if len(self._ended) < least:
+                return
+            ended, self._ended = self._ended, []
+        if not guarded("notes of dead letters", "the log", self._store.end_notes, NOTE_LETTERS, ended):
+            with self._lock:
+                self._ended += ended
 
     def _purge(self, queue: Any, position: int) -> None:
         queue.core.settle_held(position, DequeueReason.PURGE, False)
-        self._forget_facts(queue.queue_id, position)
+        self._forget_done(queue.queue_id, position)
 
     # --- lines (under the lock, but for _wait) -----------------------------------------------------------------------------
 
@@ -272,20 +298,22 @@ class Letters:
             found = self._vhosts[name] = _Vhost(name)
         return found
 
-    def _wait(self, queue: Any, position: int, reason: str, cause: int, seen: tuple[_Vhost, int] | None) -> None:
+    def _wait(self, queue: Any, position: int, number: int, cause: int, seen: tuple[_Vhost, int] | None) -> None:
         """A letter waits from now on. seen: the virtual host and its version before the attempt; None: there was none."""
-        size = queue.core.held_bytes(position)
+        size = number >> SIZE_SHIFT
         with self._lock:
             gone = queue.deleted
-            if not gone:
+            self._account.add(ENTRY_BYTES + (NOTE_BYTES if number & NOTED else 0))
+            if gone:
+                self._leave_line(queue.queue_id, position, number)
+            else:
                 kept = self._kept.get(queue)
                 if kept is None:
                     kept = self._kept[queue] = _Kept()
                 kept.count += 1
                 kept.size += size
                 queue.core.keep(1, size)
-                self._account.add(ENTRY_BYTES)
-                line = self._join(queue, kept, cause, position, size << 2 | _NUMBERS[reason])
+                line = self._join(queue, kept, cause, position, number)
                 vhost = self._vhost(queue.vhost)
                 if seen is None or seen != (vhost, vhost.version):
                     self._change(vhost)
@@ -416,7 +444,7 @@ class Letters:
         self._go()
 
     def look_for_room(self, queue: Any) -> None:
-        """The housekeeping: a queue worked."""
+        """The housekeeping: a queue worked, or (deliveries and purges tell nobody) it is its turn."""
         waiting = self._targets.get(queue.queue_id)
         if waiting is not None and not queue.policy.is_elsewhere and not queue.core.refuses(0):
             self.room(queue.queue_id)
@@ -441,6 +469,13 @@ class Letters:
             for name in list(self._resting):
                 self._wake_rested(self._vhost(name))
             self._probe(now_ns)
+        self._end_notes(1)
+        if not self._unseen:
+            self._unseen = list(self._targets)
+        for _ in range(min(ROOM_LOOKS, len(self._unseen))):
+            queue = self._broker.queues.get(self._unseen.pop())
+            if queue is not None:
+                self.look_for_room(queue)
         self._go()
 
     def _probe(self, now_ns: int) -> None:
@@ -479,7 +514,9 @@ class Letters:
         moved = self._turn(line, began_ns + STEP_NS)
         with self._lock:
             self._had_turn(vhost, line, moved, self._broker.clock.monotonic_ns() - began_ns)
-            return not self._busy
+            over = not self._busy
+        self._end_notes(ENDS_AT_ONCE)
+        return over
 
     def _pick(self) -> tuple[_Vhost, _Line] | None:
         while self._busy:
@@ -515,7 +552,7 @@ class Letters:
                 if line.gone or not len(line.entries):
                     break
                 position, number = line.entries.first
-            cause = self._try(queue, position, _REASONS[number & 3], line.cause)
+            cause = self._try(queue, position, _REASONS[number & REASON], line.cause)
             with self._lock:
                 if line.gone:  # its queue was deleted meanwhile: `forget` ends what is in it
                     break
@@ -560,10 +597,11 @@ class Letters:
         if cause is not None:
             self._join(line.queue, kept, cause, position, number)
             return
+        size = number >> SIZE_SHIFT
         kept.count -= 1
-        kept.size -= number >> 2
-        line.queue.core.keep(-1, -(number >> 2))
-        self._account.add(-ENTRY_BYTES)
+        kept.size -= size
+        line.queue.core.keep(-1, -size)
+        self._leave_line(line.queue.queue_id, position, number)
 
     def _had_turn(self, vhost: _Vhost, line: _Line, moved: bool, took_ns: int) -> None:
         if line.gone:
@@ -615,9 +653,11 @@ class Letters:
                     lines.pop()
                 if not lines:
                     return True
-                position, _number = lines[-1].entries.take()
-                self._account.add(-ENTRY_BYTES)
+                position, number = lines[-1].entries.take()
                 self._purge(queue, position)
+                with self._lock:
+                    self._leave_line(queue.queue_id, position, number)
+            self._end_notes(ENDS_AT_ONCE)
             return False
 
         return end

@@ -6,7 +6,7 @@ losses, figures. Holds the queue through its handle, so the C records live at le
 
 from __future__ import annotations
 
-from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
@@ -394,14 +394,21 @@ class StreamQueue:
 
     # --- dead and lost --------------------------------------------------------------------------------------------------
 
-    def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
+    def take_dead(self, most: int = 100, behind: tuple[bytes, int] | None = None) -> list[tuple[bytes, int, int, int]]:
         found: list = []
+        passed: bint = behind is None or self.find(behind[0]) == NULL
         offset: uint64_t
         reason: c_int = 0
         count: uint32_t = 0
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
         while group != NULL and len(found) < most:
             offset = 0
+            if not passed:
+                passed = self.name_of(group) == behind[0]
+                if not passed:
+                    group = stream_next_group(self.stream, group)
+                    continue
+                offset = cast(uint64_t, behind[1]) + 1
             while len(found) < most and group_next_dead(group, address(offset), address(reason), address(count)):
                 found.append((self.name_of(group), offset, reason, count))
                 offset += 1
