@@ -28,6 +28,7 @@ from flintmq.admin.api import Api
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
 from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
+from flintmq.admin.links import LINK
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.operations import PREFIX
@@ -135,6 +136,9 @@ class Application:
         try:
             caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
             request.scope[WHO] = Who(caller.user, source_of(peer))
+            link = request.scope.get(LINK)
+            if link is not None:
+                link.logged_in(caller.user)
             return caller
         finally:
             leaving.pop(request.client, None)
@@ -372,6 +376,10 @@ class Application:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
         if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
+        if scope[LINK].spare:
+            self.parts.requests[503] += 1
+            refused = busy("all HTTP connections are in use: this one is kept for health checks", "try again")
+            return answer(refused.body, 503, {**refused.headers, "connection": "close"})
         if not self.begun:
             self.begun = True
             self.v1.begin()
