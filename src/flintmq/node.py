@@ -229,11 +229,11 @@ class Node:
                 self._store_failed(self.store.logs.failure)
         self.users = Users(definitions, self.clock, config.limits, scram=SCRAM in config.auth_mechanisms)
         self.permissions = Permissions(definitions)
-        self.permissions.on_changed = revoke_authorizations
         kinds.load_installed()  # before queues are restored
         name = config.node_name or f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.node_name = name
+        self.permissions.on_changed = self.users.on_changed = self._rights_changed
         self.broker.log = store_log
         self.tokens = self._token_logins()
         self._ask_directory()
@@ -273,6 +273,12 @@ class Node:
                 loop.attach_log(store_log)
         self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
         self.broker.memory = self.memory
+
+    def _rights_changed(self) -> None:
+        """Users or permissions changed: what was granted before is asked for again. Any thread."""
+        revoke_authorizations()
+        for follower in self.broker.on_rights_changed:
+            follower()
 
     def _token_logins(self) -> TokenLogins | None:
         """Logins by OAuth 2, when they are asked for. Raises: OperatorError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -94,19 +95,68 @@ def test_who_does_not_read_holds_a_bounded_answer(start: Callable[..., Client]) 
 
 def test_large_answers_of_one_user_leave_room_for_others(start: Callable[..., Client]) -> None:
     client = start({"http_answers_bytes_max": 20 * MIB})
-    assert client.request("PUT", "/api/users/other", b'{"password": "other", "tags": "administrator"}').status == 201
-    assert client.request("PUT", "/api/permissions/%2F/other", b'{"configure": ".*", "write": ".*", "read": ".*"}').status == 201
+    other_user = another(client, "other")
     put(client, 1, b"\x01" * 5 * MIB)
     held = [ask(client, "/api/queues/%2F/q/get", GET)]
     answer = client.post("/api/queues/%2F/q/get", GET)
     assert answer.status == 503 and "too many large answers" in answer.json["reason"] and answer.headers["retry-after"]
-    other = client.post("/api/queues/%2F/q/get", GET, basic("other", "other"))
+    other = client.post("/api/queues/%2F/q/get", GET, other_user)
     assert other.status == 200
     # A list needs room too, for what it has listed.
     assert client.get("/api/queues").status == 200
     for connection, _ in held:
         connection.close()
     wait_until(lambda: client.post("/api/queues/%2F/q/get", GET).status == 200)
+
+
+def another(client: Client, name: str) -> dict[str, str]:
+    """A user who may everything; its headers."""
+    value = json.dumps({"password": name, "tags": "administrator"}).encode()
+    assert client.request("PUT", f"/api/users/{name}", value).status == 201
+    every = b'{"configure": ".*", "write": ".*", "read": ".*"}'
+    assert client.request("PUT", f"/api/permissions/%2F/{name}", every).status == 201
+    return basic(name, name)
+
+
+def test_unfinished_bodies_of_one_user_leave_room_for_others(start: Callable[..., Client]) -> None:
+    client = start({"http_arriving_bytes_max": 4 * MIB})
+    client.queue()
+    other = another(client, "other")
+    pools = client.node.http._parts.pools  # type: ignore[union-attr]
+    head = f"POST {client.path()} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+    head += f"Authorization: {basic()['Authorization']}\r\nContent-Length: 3000000\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=30))
+            sock.sendall(head.encode() + b"x" * MIB)
+        wait_until(lambda: pools.arriving.refused > 0)
+        assert MIB <= pools.arriving.of_user("guest") <= 2 * MIB
+        octets = {**other, "Content-Type": "application/octet-stream"}
+        assert client.request("POST", client.path(), b"x" * 300_000, octets).status == 201
+    wait_until(lambda: pools.arriving.held == 0)
+
+
+def test_two_users_do_not_take_all_event_streams(start: Callable[..., Client]) -> None:
+    client = start({"sse_clients_max": 16})
+    users = [another(client, f"user{number}") for number in range(3)]
+    streams: list[http.client.HTTPConnection] = []
+    counts = []
+    for headers in users[:2]:
+        counts.append(0)
+        while True:
+            connection = client.connection()
+            connection.request("GET", "/api/v1/events", headers=headers)
+            response = connection.getresponse()
+            streams.append(connection)
+            if response.status == 503:
+                break
+            counts[-1] += 1
+    assert counts[0] == 8 and counts[1] < 8
+    connection = client.connection()
+    connection.request("GET", "/api/v1/events", headers=users[2])
+    assert connection.getresponse().status == 200
+    for one in [*streams, connection]:
+        one.close()
 
 
 def test_a_pull_whose_client_leaves_in_the_middle_gives_back(start: Callable[..., Client]) -> None:

@@ -159,6 +159,20 @@ def test_without_statistics(api: Api) -> None:
     assert totals["messages"] == totals["messages_ready"] == 2 and "message_stats" not in totals
 
 
+def test_the_page_behind_the_last_one() -> None:
+    """As RabbitMQ, whose lists have an empty page behind a full one, and then none."""
+    for count, page, empty in ((20, 3, True), (20, 4, False), (15, 2, False), (15, 3, False), (0, 1, True), (0, 2, False)):
+        listing = Listing(range(count), lambda number: {"n": number}, str)
+        query = {"page": str(page), "page_size": "10"}
+        if (page - 1) * 10 > count:
+            with pytest.raises(ApiError) as refused:
+                asyncio.run(listed(listing, query))
+            assert refused.value.error == "page_out_of_range"
+            assert refused.value.reason == f"Page out of range, page: {page} page size: 10, len: {count}"
+        else:
+            assert (json.loads(written(asyncio.run(listed(listing, query))))["items"] == []) is empty
+
+
 @pytest.mark.parametrize(
     ("query", "error"),
     [

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.json_out import PIECE, Members, Rows, dumps, steps
-from flintmq.admin.pools import POOLS, too_many, who_of
+from flintmq.admin.pools import CALLER, POOLS, too_many, who_of
 from flintmq.core.memory_account import MemoryShare
 from flintmq.core.shares import Holding
 
@@ -112,9 +112,14 @@ class Answer(Response):
 
     async def _rest(self, pieces: AsyncIterator[bytes], gone: asyncio.Task[None], send: Any, scope: Any) -> None:
         try:
+            caller = scope.get(CALLER)
             async for piece in pieces:
                 if gone.done():
                     break
+                if caller is not None and not caller.is_current:  # who reads slowly reads no longer than it may
+                    log.warning("an answer to user %r is cut: the user is gone, or has another password", caller.user)
+                    self._lost()
+                    return
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)
         except Exception:  # N2: uvicorn cuts a connection whose answer is not complete

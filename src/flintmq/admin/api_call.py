@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from flintmq.access.tags import NotAuthorised, sees_everything
 from flintmq.admin.answers import answer
-from flintmq.admin.arguments import json_object_any, path_name
+from flintmq.admin.arguments import checked_object, path_name
 from flintmq.admin.auth import Caller
 from flintmq.admin.errors import HttpError
 from flintmq.admin.pools import Pools, take, who_of
@@ -168,7 +168,7 @@ class Call:
     async def json(self, bytes_max: int = 0) -> dict[str, Any]:
         """The body, a JSON object; {} when there is none. Raises: HttpError."""
         raw = await self.app.body(self.request, bytes_max or self.app.limits.http_json_bytes_max)
-        return json_object_any(raw) if raw.strip() else {}
+        return checked_object(raw, self.request.scope)
 
     # --- changes --------------------------------------------------------------------------------------------------------
 

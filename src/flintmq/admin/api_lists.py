@@ -64,7 +64,7 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     chosen = await _filtered(listing, query)
     ordered = await _ordered(listing, chosen, query)
     pages = -(-len(ordered) // size)
-    if page > max(pages, 1):
+    if (page - 1) * size > len(ordered):  # the empty page behind a full last one is none
         reason = f"Page out of range, page: {page} page size: {size}, len: {len(ordered)}"
         raise ApiError(400, "page_out_of_range", reason)
     rows = Rows(ordered[(page - 1) * size : page * size], show, listing.page_bytes_max)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,16 +26,29 @@ from flintmq.access.checks import source_of
 from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api import Api
-from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
+from flintmq.admin.arguments import (
+    checked_object,
+    member_bool,
+    member_ms,
+    member_texts,
+    number,
+    path_name,
+    query,
+    seconds_ms,
+    too_large,
+    word,
+)
 from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
+from flintmq.admin.links import LINK
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.parts import Parts
-from flintmq.admin.pools import POOLS, WHO, Pools, take, too_many, who_of
+from flintmq.admin.pools import CALLER, POOLS, WHO, Pools, take, too_many, who_of
 from flintmq.admin.publish import publish
 from flintmq.admin.pulls import Held
+from flintmq.admin.schema import BODY
 from flintmq.admin.static import Console
 from flintmq.admin.v1 import V1
 from flintmq.core.shares import Holding, Who
@@ -70,6 +84,16 @@ class Counted(StreamingResponse):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self._turn:
             await super().__call__(scope, receive, send)
+
+
+def _with_schema(handler: Handler, schema: Any) -> Handler:
+    """The body that the handler asks for is checked against the schema of its operation (admin.schema)."""
+
+    async def run(request: Request) -> Response:
+        request.scope[BODY] = schema
+        return await handler(request)
+
+    return run
 
 
 class Application:
@@ -135,17 +159,22 @@ class Application:
         try:
             caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
             request.scope[WHO] = Who(caller.user, source_of(peer))
+            request.scope[CALLER] = caller
+            link = request.scope.get(LINK)
+            if link is not None:
+                link.logged_in(caller.user)
             return caller
         finally:
             leaving.pop(request.client, None)
             self.parts.logins_refused = self.authenticator.refused
 
-    async def json_body(self, request: Request) -> bytes:
-        """A body of JSON text. Raises: HttpError 415, and as `body`."""
+    async def json_body(self, request: Request) -> dict[str, Any]:
+        """The body, a JSON object that meets the schema of its operation; {}: there is none. Raises: HttpError 400, 415, and as `body`."""
         kind = content_type(request.headers.get("content-type", "").encode("latin-1"))
         if kind not in (JSON, ""):  # none: there is no body (auth.W3)
             raise HttpError(415, "content_type", f"this needs the content type {JSON}, not {kind[:80]}", "see docs/HTTP.md")
-        return await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
+        raw = await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
+        return checked_object(raw, request.scope)
 
     async def body(self, request: Request, most: int, fix: str = "send less at a time") -> bytes:
         """The request's body. Raises: HttpError 408, 413, 503."""
@@ -186,9 +215,7 @@ class Application:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         if request.method != "GET":
-            sent = await self.json_body(request)
-            if sent:
-                json_object(sent, ())
+            await self.json_body(request)
         limits = self.limits
         values = query(request.scope["query_string"], ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
         hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
@@ -210,8 +237,15 @@ class Application:
             bytes_max=bytes_max,
             visibility_ms=visibility_ms,
             hold_ms=hold_ms,
+            allowed=partial(self._may_pull, caller, request),
             start=self._start(queue, values.get("offset")),
         )
+
+    def _may_pull(self, caller: Caller, request: Request) -> None:
+        """Asked again when messages are handed over, and when rights change meanwhile. Raises: HttpError, PeerError."""
+        if not caller.is_current:
+            raise HttpError(401, "unauthenticated", "the user was deleted, or has another password, since it asked", "log in again")
+        self._queue(caller, request, "basic.get")
 
     def _start(self, queue: Any, offset: str | None) -> StreamStart | None:
         """Where a new group of a stream begins: as x-stream-offset of basic.consume."""
@@ -243,13 +277,13 @@ class Application:
 
     async def ack(self, request: Request) -> Response:
         """POST .../messages/ack"""
-        queue, body = await self._settlement(request, ())
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         return self._settled(leases, self.parts.pulls.ack(queue, leases))
 
     async def nack(self, request: Request) -> Response:
         """POST .../messages/nack"""
-        queue, body = await self._settlement(request, ("requeue", "delay"))
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         requeue = member_bool(body, "requeue", True)
         delay_ms = member_ms(body, "delay", -1, 0, self.limits.pull_visibility_ms_max)
@@ -260,7 +294,7 @@ class Application:
 
     async def extend(self, request: Request) -> Response:
         """POST .../messages/extend"""
-        queue, body = await self._settlement(request, ("visibility",))
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         limits = self.limits
         visibility_ms = member_ms(
@@ -268,11 +302,11 @@ class Application:
         )
         return self._settled(leases, self.parts.pulls.extend(queue, leases, visibility_ms))
 
-    async def _settlement(self, request: Request, members: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    async def _settlement(self, request: Request) -> tuple[Any, dict[str, Any]]:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         query(request.scope["query_string"], ())
-        return queue, json_object(await self.json_body(request), ("leases", *members))
+        return queue, await self.json_body(request)
 
     def _leases(self, body: dict[str, Any]) -> list[str]:
         return member_texts(body, "leases", self.limits.http_leases_max, self.limits.http_lease_max)
@@ -330,7 +364,7 @@ class Application:
 
     def routes(self) -> list[Route]:
         """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
-        table = [(one.method, PREFIX + one.path, one.handler) for one in self.v1.operations]
+        table = [(one.method, PREFIX + one.path, _with_schema(one.handler, one.body)) for one in self.v1.operations]
         table += [
             ("GET", "/metrics", self.metrics),
             ("GET", "/metrics/per-object", self.metrics_per_object),
@@ -372,6 +406,10 @@ class Application:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
         if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
+        if scope[LINK].spare:
+            self.parts.requests[503] += 1
+            refused = busy("all HTTP connections are in use: this one is kept for health checks", "try again")
+            return answer(refused.body, 503, {**refused.headers, "connection": "close"})
         if not self.begun:
             self.begun = True
             self.v1.begin()

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.schema import BODY, check
 
 NAME_MAX = 255
 _UTF8 = "send names as UTF-8, percent-encoded"
@@ -105,6 +106,14 @@ def json_object_any(body: bytes) -> dict[str, Any]:
         raise bad(f"the body is no JSON: {reason}", "send a JSON object, as docs/HTTP.md shows") from None
     if not isinstance(value, dict):
         raise bad("the body is no JSON object")
+    return value
+
+
+def checked_object(body: bytes, scope: Any) -> dict[str, Any]:
+    """A JSON object that meets the schema of its operation (admin.schema). Args: body: {} when it is empty; scope: of the request.
+    Raises: HttpError 400; TypeError when the operation has no schema: a handler that asks for a body stands in the table."""
+    value = json_object_any(body) if body.strip() else {}
+    check(value, scope[BODY])
     return value
 
 

@@ -29,10 +29,11 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.access.checks import Check, source_of
+from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
@@ -75,10 +76,25 @@ def parse_bearer(header: str | None) -> Secret | None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated user."""
+    """An authenticated user. born, password: what it was when it was authenticated (Users.born, the hash of its password)."""
 
     user: str
     broker: Any
+    born: int = 0
+    password: str = field(default="", repr=False)
+
+    @staticmethod
+    def of(user: str, broker: Any) -> Caller:
+        """The user as it is now."""
+        record = broker.users.get(user)
+        return Caller(user, broker, broker.users.born(user), "" if record is None else hash_of(record.password_hash))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still who was authenticated: neither deleted, nor made anew, nor with another password; no token ended."""
+        record = self.broker.users.get(self.user)
+        same = record is not None and hash_of(record.password_hash) == self.password
+        return same and self.broker.users.born(self.user) == self.born
 
     def authorize(self, vhost: str, method: str, **names: str | None) -> Any:
         """Everything that `method` (access.permissions.NEEDS) needs, and the virtual host itself, which is returned.
@@ -126,6 +142,7 @@ class Authenticator:
     async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
         user = ""
+        before: Caller | None = None
         try:
             tokens = self._broker.tokens
             bearer = None if tokens is None else parse_bearer(header)
@@ -135,6 +152,7 @@ class Authenticator:
             if bearer is not None:
                 raise _unauthenticated("the Bearer credentials are no token")
             users = self._broker.users
+            before = Caller.of(user, self._broker)  # a password that changes while it is checked is the old one
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
             found = users.login_cached(user, password) or await self._checked(user, password, peer, gone)
@@ -148,7 +166,7 @@ class Authenticator:
                 reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
                 self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
-        return Caller(found, self._broker)
+        return before if type(found) is str and found == user else Caller.of(found, self._broker)
 
     async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:
         found = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
@@ -156,7 +174,7 @@ class Authenticator:
             refused = _unauthenticated("the token was refused")
             refused.add_note(str(found))  # for the audit: who has the token need not learn about keys and users
             raise refused
-        return Caller(found, self._broker)
+        return Caller.of(found, self._broker)
 
     async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool | TokenUser | str:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""

@@ -157,7 +157,7 @@ class Hub:
 
     def listen(self, call: Any, topics: Sequence[str], last: int) -> AsyncIterator[bytes]:
         """A new listener's events, until it leaves. `last`: number of the last event it had. Raises: HttpError 503."""
-        limits, user = self._limits, call.caller.user
+        limits, caller, user = self._limits, call.caller, call.caller.user
         place = take(call.pools.streams, call.who, "clients listen to events")
         permissions, users, service, actor = self._parts.broker.permissions, self._parts.broker.users, self._parts.definitions, call.actor
 
@@ -168,6 +168,8 @@ class Hub:
             return sees_everything(record.tags) or (vhost is not None and permissions.has_vhost(user, vhost))
 
         def may() -> bool:
+            if not caller.is_current:
+                return False
             try:
                 service.allow(actor, "node.look" if "logs" in topics else "look")
             except NotAuthorised:

@@ -69,14 +69,10 @@ class Publish(NamedTuple):
 PUBLISH_PARAMETERS = ("persistent",)
 
 
-def parse_publish(raw: bytes, limits: Limits) -> Publish:
-    """The JSON body of a publish. Raises: HttpError 400, also for headers that an AMQP publisher could not send."""
-    given = json_object(raw, ("body", "encoding", "persistent", "properties"))
-    if "body" not in given:
-        raise bad("'body' is missing", 'an empty message is "body": ""')
+def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
+    """The JSON body of a publish, of which the types are checked. Raises: HttpError 400, also for headers that an AMQP publisher could not
+    send."""
     text, encoding = given["body"], given.get("encoding", "text")
-    if not isinstance(text, str) or encoding not in ("text", "base64"):
-        raise bad("'body' must be a text, and 'encoding' text or base64")
     try:
         body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):

@@ -13,7 +13,7 @@ from flintmq.config import Limits
 from flintmq.core.shares import Holding, Pool, Who
 
 # keys of a request's scope
-WHO, POOLS = "flintmq.who", "flintmq.pools"
+WHO, CALLER, POOLS = "flintmq.who", "flintmq.caller", "flintmq.pools"
 
 
 class Pools:

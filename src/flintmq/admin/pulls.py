@@ -4,13 +4,15 @@ in: pull requests that are authorized. out: responses.
 
 L1  A pull whose client left is cancelled; what it brings all the same goes back to the queue at once, not flagged.
 L2  One thread, the event loop's, takes answers: Answers.fileno is watched by it.
+L3  Rights are asked for again when messages are handed over: what a user may no longer do gives the messages back, not flagged. A pull
+    that is held ends when they are taken away, its user is deleted, or has another password.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,7 @@ from flintmq.admin.parts import Parts
 from flintmq.admin.pools import Pools, take
 from flintmq.config import Limits
 from flintmq.core.shares import Who
+from flintmq.errors import PeerError
 from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, FILTERED_EMPTY, MESSAGES, Answers, Pull
 from flintmq.vhost.stream_arguments import StreamStart
 
@@ -39,9 +42,28 @@ class Held:
         self._parts = parts
         self._limits = limits
         self._pools = pools
+        self._held: dict[asyncio.Future[Exception], Callable[[], None]] = {}  # how each is told, and what asks for its rights
+        self._asked = False
         self._answers = Answers()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._answers.fileno(), self._take)
+        parts.broker.on_rights_changed.append(self.look)
+
+    def look(self) -> None:
+        """Rights changed: those that may hold no longer end. Any thread."""
+        if not self._asked:
+            self._asked = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._asked = False
+        for ended, allowed in list(self._held.items()):
+            try:
+                allowed()
+            except (HttpError, PeerError) as error:
+                if not ended.done():
+                    ended.set_result(error)
 
     def _take(self) -> None:
         for pull in self._answers.take():
@@ -67,6 +89,7 @@ class Held:
         bytes_max: int,
         visibility_ms: int,
         hold_ms: int,
+        allowed: Callable[[], None],
         start: StreamStart | None = None,
         who: Who,
     ) -> Response:
@@ -87,15 +110,22 @@ class Held:
         gone = self._loop.create_task(_gone(request))
         self._parts.held += 1
         handed_over = False
+        ended: asyncio.Future[Exception] = self._loop.create_future()
+        self._held[ended] = allowed
         try:
-            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, gone, ended), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise HttpError(400, "gone", "the client is gone")
+            if ended.done():
+                raise ended.result()
+            if pull.count:
+                allowed()
             response = self._answer(pull, queue, group, encoding, who)
             handed_over = True
             return response
         finally:
             self._parts.held -= 1
+            del self._held[ended]
             gone.cancel()
             if not waiting.done():
                 waiting.cancel()

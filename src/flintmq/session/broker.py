@@ -196,6 +196,8 @@ class Broker:
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
         self.closings = object()
+        # told when a user or a permission changed, beside connections: any thread, and it must not wait
+        self.on_rights_changed: list[Callable[[], object]] = []
         self.connections_closed = 0
         self.channels_opened = 0
         self.channels_closed = 0
