@@ -28,7 +28,7 @@ KEPT = (
     ("flintmq/store/log/record.pxd", "*", "every type of record, as docs/FORMAT.md lists them"),
     ("flintmq/arrow/blocks.pxd", "*", "the columns of a batch in their order"),
     ("flintmq/core/memory_account.pxd", "MEMORY_DEFINITIONS MEMORY_CONNECTIONS", "kinds that Python counts, by their numbers"),
-    ("flintmq/errors.py", "INVALID_PATH FRAME_ERROR", "every reply code of the specification"),
+    ("flintmq/errors.py", "INVALID_PATH", "every reply code of the specification"),
     ("flintmq/transactions/errors.py", "XA_HEURHAZ XA_HEURMIX XA_RDONLY", "every status of AMQP 0-10's class dtx"),
     ("flintmq/transactions/coordinator.py", "get_timeout", "a command of the class dtx"),
     ("flintmq/scheduler/types.pxd", "*", "every outcome, space and policy; the simulator has some of its own"),

@@ -354,6 +354,29 @@ def test_topic_permissions_hold_here_too(api: Api) -> None:
     topical.post("bindings/v/e/amq.topic/q/t", {"routing_key": "a"}, 201)
 
 
+def test_the_default_queue_type_of_a_virtual_host(api: Api) -> None:
+    """Kept, shown, and of queues that are declared over HTTP and AMQP; a change of something else leaves it."""
+    kind = "quorum"
+    api.put("vhosts/typed", {"default_queue_type": kind})
+    api.put("vhosts/typed", {"description": "d"}, 204)
+    shown = api.get("vhosts/typed")
+    assert (shown["default_queue_type"], shown["metadata"]["default_queue_type"], shown["description"]) == (kind, kind, "d")
+    api.put("queues/typed/h", {"durable": True})
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", api.client.node.amqp_port, "typed"))
+    channel = connection.channel()
+    for _ in range(2):
+        channel.queue_declare("a", durable=True)
+    channel.queue_declare("c", durable=True, arguments={"x-queue-type": "classic"})
+    connection.close()
+    assert {one["name"]: one["type"] for one in api.get("queues/typed")} == {"h": kind, "a": kind, "c": "classic"}
+    refused = api.put("vhosts/typed", {"default_queue_type": "odd"}, 400)
+    assert "default_queue_type must be one of classic, quorum, stream" in refused["reason"]
+    api.put("vhosts/typed", {"default_queue_type": "classic"}, 204)
+    assert api.get("vhosts/typed")["default_queue_type"] == "undefined"
+    api.put("queues/typed/later", {"durable": True})
+    assert api.get("queues/typed/later")["type"] == "classic"
+
+
 def test_a_publish_with_bcc_goes_there_and_says_nothing_of_it(api: Api) -> None:
     for name in ("b1", "b2", "b3"):
         api.put(f"queues/v/{name}", {})

@@ -271,9 +271,9 @@ def test_bad_publishes_are_named(shared: Client, value: Any) -> None:
 
 
 def test_headers_up_to_the_limits_of_amqp_are_taken(shared: Client, name: str) -> None:
-    """What an AMQP publisher may send, an HTTP publisher may: 32 levels, 1,024 fields; and it comes back."""
+    """What an AMQP publisher may send, an HTTP publisher may: 32 levels, as many fields as a frame holds; and it comes back."""
     shared.queue(name)
-    for headers in (nested(32), {str(n): n for n in range(1_024)}, {"x": "x" * 130_000}):
+    for headers in (nested(32), {str(n): n for n in range(9_000)}, {"x": "x" * 130_000}):
         assert shared.post(shared.path(name), {"body": "x", "properties": {"headers": headers}}).status == 201
         [message] = shared.pull(name=name)
         assert message["properties"]["headers"] == headers

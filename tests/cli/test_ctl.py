@@ -139,6 +139,10 @@ def test_definitions(operator: Operator, tmp_path: Path) -> None:
     operator.run("export_definitions", str(file))
     assert file.stat().st_mode & 0o777 == 0o600 and json.loads(file.read_text())["users"][0]["name"] == "guest"
     operator.run("import_definitions", str(file))
+    binding = {"vhost": "/", "source": "amq.topic", "destination": "gone", "destination_type": "queue", "routing_key": "", "arguments": {}}
+    file.write_text(json.dumps({"bindings": [binding]}))
+    said = operator.run("import_definitions", str(file))
+    assert "passed over: bindings 'amq.topic -> gone' in vhost '/': no queue 'gone' in vhost '/'" in said
     file.write_text("{")
     operator.run("import_definitions", str(file), code=65)
 

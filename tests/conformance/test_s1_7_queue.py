@@ -232,6 +232,19 @@ def test_invalid_argument(ch: RawChannel, name: str, arguments: dict[str, object
     ch.refuse(406, text, "queue.declare", queue=name, arguments=arguments)
 
 
+@pytest.mark.parametrize("key", ["x-max-priority", "x-queue-mode", "x-queue-version"])
+def test_a_quorum_queue_has_no_priorities_modes_and_versions(ch: RawChannel, name: str, key: str) -> None:
+    value = "lazy" if key == "x-queue-mode" else 2
+    text = f"PRECONDITION_FAILED - invalid arg '{key}' for queue '{name}' in vhost '/' of queue type rabbit_quorum_queue"
+    ch.refuse(406, text, "queue.declare", queue=name, durable=True, arguments={"x-queue-type": "quorum", key: value})
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_a_queue_of_quorum_or_stream_has_a_name(ch: RawChannel, kind: str) -> None:
+    text = f"PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_{kind}_queue"
+    ch.refuse(406, text, "queue.declare", queue="", durable=True, arguments={"x-queue-type": kind})
+
+
 def test_long_and_unicode_names(ch: RawChannel) -> None:
     """255 bytes are a legal name, and names are UTF-8."""
     for name in ("q" * 255, "żółw-" + "ü" * 50):

@@ -53,6 +53,18 @@ def test_from_there_to_here_and_large_bodies(pair: list[Side]) -> None:
     assert there.broker.node.broker.vhosts["/"].queues["a"].durable
 
 
+def test_messages_of_very_many_headers_pass(pair: list[Side]) -> None:
+    """A limit of 1,024 fields made the shovel publish such a message again and again, for ever."""
+    here, there = pair
+    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="b")
+    here.state("running")
+    many = [{f"h{number}": number for number in range(9_000)}, {"a": list(range(20_000))}, {"CC": [f"nobody-{n}" for n in range(1_500)]}]
+    for headers in (*many, {"last": 1}):
+        here.channel.basic_publish("", "a", b"x", pika.BasicProperties(headers=headers))
+    until(lambda: there.depth("b") == 4 and here.depth("a") == 0)
+    assert [there.channel.basic_get("b", auto_ack=True)[1].headers for _ in range(4)] == [*many, {"last": 1}]
+
+
 def test_from_an_exchange_to_an_exchange(pair: list[Side]) -> None:
     here, there = pair
     here.channel.exchange_declare("in", "topic")

@@ -140,7 +140,7 @@ def test_the_index_of_headers_bindings_finds_what_a_look_at_each_would(
         if not bindings:
             break
         exchange.remove(bindings.pop(random.randrange(len(bindings))))
-    assert not (exchange._patterns or exchange._by_pair or exchange._by_key or exchange._always or exchange._place)
+    assert not (exchange._patterns or exchange._by_pair or exchange._by_key or exchange._always or exchange._place or exchange._keys)
 
 
 def test_a_headers_match_looks_at_few_of_many_bindings() -> None:

@@ -68,7 +68,7 @@ def test_good_arguments_become_the_policy() -> None:
             "x-dead-letter-routing-key": "kö",
             "x-max-priority": 10,
             "x-single-active-consumer": True,
-            "x-queue-type": "quorum",
+            "x-queue-type": "classic",
             "x-delivery-limit": 3,
             "x-max-age": "7D",
         },
@@ -84,7 +84,7 @@ def test_good_arguments_become_the_policy() -> None:
         dead_letter_routing_key="kö".encode(),
         max_priority=10,
         single_active_consumer=True,
-        queue_type="quorum",
+        queue_type="classic",
         delivery_limit=3,
         max_age="7D",
     )

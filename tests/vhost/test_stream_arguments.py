@@ -47,7 +47,13 @@ def text_of(function: Any, *args: Any, **kwargs: Any) -> str:
 def test_arguments_of_other_types_are_refused(key: str, value: Any) -> None:
     text = text_of(parse_queue_arguments, {"x-queue-type": "stream", key: value}, DESCRIPTION)
     assert text == f"invalid arg '{key}' for {DESCRIPTION} of queue type rabbit_stream_queue"
-    assert parse_queue_arguments({"x-queue-type": "quorum", key: value}, DESCRIPTION).queue_type == "quorum"
+    if key in ("x-max-priority", "x-queue-mode"):
+        text = text_of(parse_queue_arguments, {"x-queue-type": "quorum", key: value}, DESCRIPTION)
+        assert text == f"invalid arg '{key}' for {DESCRIPTION} of queue type rabbit_quorum_queue"
+    else:
+        assert parse_queue_arguments({"x-queue-type": "quorum", key: value}, DESCRIPTION).queue_type == "quorum"
+    stored = parse_queue_arguments({"x-queue-type": "quorum", key: value}, DESCRIPTION, restored=True)
+    assert stored.queue_type == "quorum"
 
 
 def test_a_stored_stream_keeps_what_a_new_one_may_not_have() -> None:

@@ -569,3 +569,36 @@ def test_deleting_durable_things_leaves_no_record(world: World, vhost: VirtualHo
     vhost.delete_exchange("x")
     assert not world.definitions.load_exchanges("/")
     assert not world.definitions.load_bindings("/")
+
+
+# --- the type of queues whose declaration names none --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_a_declaration_without_a_type_takes_that_of_the_virtual_host(vhost: VirtualHost, kind: str) -> None:
+    """Where the type can be: not what is transient, exclusive or auto-delete, as on RabbitMQ. What names a type has that."""
+    vhost.declare_queue("before", durable=True)
+    vhost.default_queue_type = kind
+    assert vhost.declare_queue("q", durable=True).policy.queue_type == kind
+    assert vhost.queues["q"].arguments == {"x-queue-type": kind}
+    for name, options in (
+        ("t", {}),
+        ("e", {"durable": True, "exclusive": True, "connection_id": 1}),
+        ("a", {"durable": True, "auto_delete": True}),
+    ):
+        assert vhost.declare_queue(name, **options).policy.queue_type == "classic"
+    assert vhost.declare_queue("c", durable=True, arguments={"x-queue-type": "classic"}).policy.queue_type == "classic"
+    # again: each is what it was
+    for name, options in (("q", {}), ("before", {}), ("c", {}), ("q", {"arguments": {"x-queue-type": kind}})):
+        vhost.declare_queue(name, durable=True, **options)
+    vhost.default_queue_type = None
+    vhost.declare_queue("before", durable=True)
+
+
+def test_what_its_type_can_not_have_is_refused(vhost: VirtualHost) -> None:
+    vhost.default_queue_type = "quorum"
+    text = "Cannot declare a server-named queue for type rabbit_quorum_queue"
+    refused(ReplyCode.PRECONDITION_FAILED, text, lambda: vhost.declare_queue("", durable=True))
+    text = "invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"
+    refused(ReplyCode.PRECONDITION_FAILED, text, lambda: vhost.declare_queue("q", durable=True, arguments={"x-max-priority": 3}))
+    assert vhost.declare_queue("", server_name=generate_queue_name()).policy.queue_type == "classic"

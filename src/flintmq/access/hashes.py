@@ -24,6 +24,19 @@ _DIGESTS = {
 }
 
 
+def is_known(algorithm: str) -> bool:
+    """Whether hashes of it can be checked."""
+    return algorithm == ARGON2 or algorithm in _DIGESTS
+
+
+def algorithm_of(text: str) -> str:
+    """The algorithm of a hash that comes without one, by its size (files of RabbitMQ 3.5 have MD5)."""
+    for name, digest in _DIGESTS.items():
+        if len(text) == 4 * -(-(_SALT_BYTES + hashlib.new(digest, usedforsecurity=False).digest_size) // 3):
+            return name
+    return "rabbit_password_hashing_sha256"
+
+
 def stored_hash(algorithm: str, text: str) -> str:
     """The hash of a definitions file as it is kept. Args: text: base64, or a PHC string of ours. Raises: ValueError with the reason."""
     if algorithm == ARGON2:

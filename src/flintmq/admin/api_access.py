@@ -75,10 +75,15 @@ async def put_user(call: Call) -> Response:
     if text:
         algorithm = member(value, "hashing_algorithm", str, "rabbit_password_hashing_sha256")
     elif password:
-        if len(password) > call.app.limits.login_password_max:
-            raise bad(f"a password has at most {call.app.limits.login_password_max} characters")
-        text = await asyncio.to_thread(call.broker.users.stored, call.name("user"), password)
+        text = await hashed(call, call.name("user"), password)
     return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm))
+
+
+async def hashed(call: Call, name: str, password: str) -> str:
+    """The hash of a new password. Raises: ApiError 400."""
+    if len(password) > call.app.limits.login_password_max:
+        raise bad(f"a password has at most {call.app.limits.login_password_max} characters")
+    return str(await asyncio.to_thread(call.broker.users.stored, name, password))
 
 
 async def delete_user(call: Call) -> Response:
@@ -216,13 +221,13 @@ def shown_vhost(call: Call, name: str) -> dict[str, Any]:
     record = call.service.vhosts.get(name)
     metadata = call.service.value(VHOST_METADATA, name, "metadata") or {}
     description = "" if record is None else record.description
-    tags = metadata.get("tags", [])
+    tags, kind = metadata.get("tags", []), metadata.get("default_queue_type")
     return {
         "name": name,
         "description": description,
         "tags": tags,
-        "default_queue_type": "undefined",
-        "metadata": {"description": description, "tags": tags},
+        "default_queue_type": kind or "undefined",
+        "metadata": {"description": description, "tags": tags, **({"default_queue_type": kind} if kind else {})},
         "tracing": name in call.broker.vhosts and call.broker.vhosts[name].tracing,
         "cluster_state": {call.app.node_name: "running"},
     }

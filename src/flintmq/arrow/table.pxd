@@ -33,10 +33,6 @@ cdef bint col_room(column_t *c, uint32_t rows) noexcept nogil
 cdef bint col_grow(column_t *c, uint64_t more) noexcept nogil
 # Text that should be UTF-8: bytes that are none are replaced by U+FFFD.
 cdef void col_text(column_t *c, uint32_t row, const uint8_t *p, uint64_t n) noexcept nogil
-cdef bint is_utf8(const uint8_t *p, uint64_t n) noexcept nogil
-
-cdef inline uint64_t not_ascii(uint64_t word) noexcept nogil:
-    return word & 0x8080808080808080ULL
 
 cdef inline bint col_next(column_t *c, uint32_t row) noexcept nogil:
     if c.kind == COL_NONE:

@@ -31,9 +31,10 @@ from cython import (
 )
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
+from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.libc.stdint import int32_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memset
 
 # Arrow's string and binary arrays have 32-bit offsets.
 DATA_MAX = declare(uint64_t, 0x7FFFFFFF)
@@ -160,42 +161,6 @@ def col_grow(c: pointer[column_t], more: uint64_t) -> bint:
         return False
     c.data = data
     c.size = size
-    return True
-
-
-def is_utf8(p: pointer[cython.const[uint8_t]], n: uint64_t) -> bint:
-    i: uint64_t = 0
-    word: uint64_t = 0
-    first: uint8_t
-    second: uint8_t
-    while i < n:
-        if i + 8 <= n:
-            memcpy(address(word), p + i, 8)
-            if not_ascii(word) == 0:
-                i += 8
-                continue
-        first = p[i]
-        if first < 0x80:
-            i += 1
-            continue
-        if first < 0xC2 or first > 0xF4 or i + 1 >= n:
-            return False
-        second = p[i + 1]
-        if second & 0xC0 != 0x80:
-            return False
-        if first < 0xE0:
-            i += 2
-            continue
-        if i + 2 >= n or p[i + 2] & 0xC0 != 0x80:
-            return False
-        if first < 0xF0:  # no overlong forms, no surrogates
-            if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
-                return False
-            i += 3
-            continue
-        if i + 3 >= n or p[i + 3] & 0xC0 != 0x80 or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
-            return False
-        i += 4
     return True
 
 

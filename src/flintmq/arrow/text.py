@@ -20,9 +20,9 @@ from cython.cimports.flintmq.arrow.table import (
     col_next,
     col_text,
     column_t,
-    is_utf8,
 )
 from cython.cimports.flintmq.core.byte_order import get16, get32, get64
+from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.scan import (
     CONTENT_HEADER_SIZE,
     PROP_APP_ID,

@@ -237,7 +237,7 @@ _EXPLAINED: dict[str, str] = {
     "queue_index_embed_msgs_below": _SAME,
     "queue_master_locator": f"{_SAME}: there is one node",
     "queue_leader_locator": f"{_SAME}: there is one node",
-    "default_queue_type": "declare queues with x-queue-type; classic is the default",
+    "default_queue_type": "PUT /api/vhosts/{vhost} with default_queue_type; classic is the default",
     "cluster_name": "flintmq ctl set_global_parameter cluster_name '\"{value}\"'",
     "cluster_partition_handling": f"{_SAME}: there is one node",
     "cluster_partition_handling.*.*": f"{_SAME}: there is one node",
@@ -378,11 +378,11 @@ def convert(context: click.Context, /, file: Path, output: Path | None, strict: 
 
 
 def _definitions(file: Path, text: str, uri: str, user: str, password: str) -> None:
-    from flintmq.cli.ctl import Remote
+    from flintmq.cli.ctl import Remote, say_passed_over
 
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OperatorError(f"{file} is no JSON: {error}", 65) from None
-    Remote(uri, user, password).ask("POST", "definitions", value)
+    say_passed_over(Remote(uri, user, password).ask("POST", "definitions", value))
     click.echo(f"{file}: users, virtual hosts, permissions, policies, queues, exchanges and bindings are in the broker")

@@ -512,6 +512,16 @@ def export_definitions(session: Session, file: Path) -> None:
     session.say(f"export_definitions: {file}")
 
 
+def say_passed_over(found: Any) -> None:
+    """A line on stderr for each object of a definitions file that the broker passed over."""
+    told = found.get("passed_over", []) if isinstance(found, dict) else []
+    for one in told:
+        where = f" in vhost '{one['vhost']}'" if one["vhost"] else ""
+        click.echo(f"passed over: {one['section']} '{one['name']}'{where}: {one['reason']}", err=True)
+    if told and found["passed_over_count"] > len(told):
+        click.echo(f"passed over: {found['passed_over_count'] - len(told)} more", err=True)
+
+
 @ctl.command("import_definitions")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
@@ -521,5 +531,5 @@ def import_definitions(session: Session, file: Path) -> None:
         value = json.loads(file.read_text())
     except ValueError as error:
         raise OperatorError(f"{file} is no JSON: {error}", 65) from None
-    session.remote.ask("POST", "definitions", value)
+    say_passed_over(session.remote.ask("POST", "definitions", value))
     session.say(f"import_definitions: {file}")

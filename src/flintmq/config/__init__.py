@@ -101,8 +101,9 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     table_depth_max: int = 32
     # octets that are kept of what a client says of itself (connection.start-ok), for lists of connections; what is longer is cut
     client_properties_bytes_max: int = 4 * KIB
-    # fields of one table or array, nested ones counted too; more closes with 502
-    table_fields_max: int = 1_024
+    # fields of one table, nested ones counted too. A field takes a byte at least, so a frame (frame_size_max) never has more: what AMQP
+    # brings is limited in bytes alone. Tables of the API's JSON with more are refused with 400
+    table_fields_max: int = 128 * KIB
 
     # --- channel ----------------------------------------------------------------------------------------------------
     # consumers of one channel; one more is refused with 530
@@ -155,6 +156,10 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # would take more is refused with 406. Keys of up to six words take 39,062 at most, whatever others have bound; longer ones reach the
     # limit only with tens of thousands of patterns that all go on matching ('#' before other words)
     topic_steps_max: int = 40_000
+    # routing keys of one message with those of CC and BCC (a frame holds 18,000), some 0.7 us each; more is refused with 406
+    message_keys_max: int = 4_096
+    # steps of all routing keys of one message together, some 6 ms of a loop; more is refused with 406
+    topic_message_steps_max: int = 200_000
     # destinations of one x-consistent-hash exchange: a message whose route is not cached draws once for each of them, some 10 ns; one more
     # is refused with 406. The weight that a binding key says: nobody needs a share below one in a million; more is refused with 406
     hash_destinations_max: int = 4_096

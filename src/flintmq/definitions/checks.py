@@ -23,6 +23,11 @@ LIMITS = {
     "user": ("max-connections", "max-channels", "max-consumers"),
 }
 SHOVEL = "shovel"
+# members of a virtual host that are kept as its metadata
+VHOST_METADATA = ("tags", "default_queue_type")
+DEFAULT_QUEUE_TYPES = ("classic", "quorum", "stream")
+# as RabbitMQ's modules are called, which its files and tools may have instead
+_OLD_TYPES = {f"rabbit_{kind}_queue": kind for kind in DEFAULT_QUEUE_TYPES}
 # parameters of links
 COMPONENTS = ("federation-upstream", "federation-upstream-set", SHOVEL)
 
@@ -52,6 +57,25 @@ def parse_tags(tags: Any) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(part for part in parts if part))
     if len(found) > TAGS_MAX or any(len(part) > NAME_BYTES_MAX for part in found):
         raise bad(f"at most {TAGS_MAX} tags, of at most {NAME_BYTES_MAX} characters each")
+    return found
+
+
+def is_queue_type(kind: str) -> bool:
+    """Whether a virtual host may have it as the type of its queues."""
+    return _OLD_TYPES.get(kind, kind) in ("", "undefined", *DEFAULT_QUEUE_TYPES)
+
+
+def vhost_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a virtual host besides its description: tags, and the type of queues whose declaration names none (None: classic)."""
+    found: dict[str, Any] = {}
+    if "tags" in value:
+        found["tags"] = list(parse_tags(value["tags"]))
+    if "default_queue_type" in value:
+        kind = value["default_queue_type"]
+        kind = _OLD_TYPES.get(kind, kind) if isinstance(kind, str) else kind
+        if kind is not None and not (isinstance(kind, str) and is_queue_type(kind)):
+            raise bad(f"default_queue_type must be one of {', '.join(DEFAULT_QUEUE_TYPES)}, not {str(kind)[:80]!r}")
+        found["default_queue_type"] = kind if kind in ("quorum", "stream") else None
     return found
 
 

@@ -85,6 +85,7 @@ class DefinitionsService:
             if record.component in (POLICY, OPERATOR_POLICY, TOPIC):
                 guarded("definitions at the start", f"{record.component} {record.name!r}", self._prepare, vhost, record)
         vhost.keyed = self._keyed(vhost.name)
+        vhost.default_queue_type = self._default_queue_type(vhost.name)
 
     def _prepare(self, vhost: Any, record: ParameterRecord) -> None:
         if record.component == TOPIC:
@@ -308,15 +309,16 @@ class DefinitionsService:
     # --- virtual hosts ----------------------------------------------------------------------------------------------
 
     def put_vhost(self, actor: Actor, name: str, value: Mapping[str, Any], done: Done) -> None:
-        """Creates a virtual host, in which the actor gets all permissions, or changes its description and tags. True: it is new."""
+        """Creates a virtual host, in which the actor gets all permissions, or changes its description, tags and default queue type.
+
+        True: it is new.
+        """
 
         def plan() -> Plan:
             checks.check_name(name, "virtual host")
             tracing = value.get("tracing")
             if tracing is not None and not isinstance(tracing, bool):
                 raise bad("tracing must be true or false")
-            if value.get("default_queue_type") not in (None, "", "undefined", "classic"):
-                raise bad("default_queue_type: only 'classic' has an effect here, declare queues with x-queue-type")
             known = self.vhosts.get(name)
             if known is None and len(self.vhosts) >= self._limits.vhosts_max:
                 raise bad(f"there are {self._limits.vhosts_max} virtual hosts, which is the limit")
@@ -325,9 +327,10 @@ class DefinitionsService:
                 raise bad("the description must be a text of at most 4096 characters")
             record = VhostRecord(name, description)
             changes: list[Change] = [Save(record)]
+            kept = {**(self.value(VHOST_METADATA, name, "metadata") or {}), **checks.vhost_metadata(value)}
             metadata = None
-            if "tags" in value:
-                metadata = ParameterRecord(VHOST_METADATA, name, "metadata", {"tags": list(checks.parse_tags(value["tags"]))})
+            if any(name in value for name in checks.VHOST_METADATA):
+                metadata = ParameterRecord(VHOST_METADATA, name, "metadata", kept)
                 changes.append(Save(metadata))
             permission = None
             if known is None and actor.user is not None and self._broker.users.get(actor.user) is not None:
@@ -351,6 +354,10 @@ class DefinitionsService:
             self._broker.permissions.changed(permission)
         if record.name not in self._broker.vhosts:
             self._broker.add_vhost(record.name)
+        self._broker.vhosts[record.name].default_queue_type = self._default_queue_type(record.name)
+
+    def _default_queue_type(self, vhost: str) -> str | None:
+        return (self.value(VHOST_METADATA, vhost, "metadata") or {}).get("default_queue_type")
 
     def delete_vhost(self, actor: Actor, name: str, done: Done) -> None:
         """With all that is in it; connections are closed, queues end in slices."""

@@ -507,12 +507,12 @@ class Broker:
     ) -> list[QueueHandle]:
         """The same for several keys (CC, BCC), each queue once. An alternate exchange is asked when none of them leads anywhere."""
         found: dict[QueueHandle, None] = {}
-        others = []
-        for key in keys:
-            if exchange_name == "" and key.startswith(b"amq.rabbitmq.reply-to."):
-                found.update(dict.fromkeys(self.handles_for(vhost, exchange_name, key, headers)))
-            else:
-                others.append(key)
+        others = list(keys)
+        replies = [key for key in others if key.startswith(b"amq.rabbitmq.reply-to.")] if exchange_name == "" else []
+        for key in replies:
+            found.update(dict.fromkeys(self.handles_for(vhost, exchange_name, key, headers)))
+        if replies:
+            others = [key for key in others if key not in replies]
         if others:
             found.update(dict.fromkeys(queue.core for queue in vhost.route_keys(exchange_name, others, headers)))
         return list(found)

@@ -34,6 +34,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
+from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
@@ -242,7 +243,7 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
                 if found != NULL:
                     channel_set_route(channel, found)
                     return FEED_MORE
-                if at_load32(address(exchange.usable)):
+                if at_load32(address(exchange.usable)) and is_utf8(route + 2 + route[0], route_len - 2 - route[0]):
                     connection.slow = SLOW_RESOLVE
                     connection.slow_exchange = exchange
                     connection.slow_channel = number
@@ -293,6 +294,8 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
     elif flags == FLAG_DELIVERY_MODE and size == 15:
         if payload[14] == 2:
             content.flags = CONTENT_PERSISTENT
+        elif payload[14] != 1:
+            channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there
     else:
         if scan_properties(payload, size, address(scan)) != 0:
             connection.slow_payload = payload  # handlers.py looks what is wrong with it
@@ -300,6 +303,8 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
             return _refuse(connection, 0, 502, b"content header properties are malformed", BASIC_PUBLISH)
         if scan.delivery_mode == 2:
             content.flags |= CONTENT_PERSISTENT
+        elif flags & FLAG_DELIVERY_MODE and scan.delivery_mode != 1:
+            channel.slow_publish |= SLOWLY_IN_PYTHON
         if scan.priority != 0xFF or scan.flags & (1 << 11):
             content.priority = scan.priority
             content.flags |= CONTENT_PRIORITY

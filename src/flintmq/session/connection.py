@@ -262,8 +262,9 @@ class Connection:
         self.connection.out.end += size
 
     def decode(self, payload: bytes) -> object:
-        """The method of a method frame. Raises: PeerError COMMAND_INVALID, SYNTAX_ERROR (see codec.decode_method)."""
-        return decode_method_at(cast(pointer[uint8_t], cast(p_char, payload)), len(payload), self.table_depth_max, self.table_fields_max)
+        """The method of a method frame. Raises: PeerError COMMAND_INVALID, SYNTAX_ERROR (see codec.decode_method), FRAME_ERROR."""
+        data: pointer[uint8_t] = cast(pointer[uint8_t], cast(p_char, payload))
+        return decode_method_at(data, len(payload), self.table_depth_max, self.table_fields_max, True)
 
     def send(self, number: uint16_t, method: object) -> None:
         """Appends a method (protocol.v0_9_1.spec.Method). Raises: ValueError or TypeError when an argument does not fit; MemoryError."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.config import Limits
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.ports import DequeueReason, Verb
-from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
+from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.queue.last_value import last_value_replaced
@@ -41,6 +42,7 @@ log = logging.getLogger("flintmq.publishing")
 # entries that are counted before the next look
 RETURNS_AT_ONCE = 256
 SHORTSTR_MAX = 255
+_KEYS_MAX = Limits().message_keys_max
 # What is decoded of a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
@@ -60,12 +62,19 @@ def split_route(route: bytes) -> tuple[str, bytes]:
     return route[1 : 1 + size].decode("utf-8", "surrogateescape"), route[2 + size :]
 
 
+def _is_text(name: str) -> bool:
+    """Whether it was UTF-8."""
+    return name.isascii() or not any("\udc80" <= one <= "\udcff" for one in name)
+
+
 def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     """Answers a publish whose route is not cached, or whose exchange this channel was not authorized for yet.
 
-    Raises: PeerError 404 for an unknown exchange, 403 for one that is internal or not permitted.
+    Raises: PeerError 404 for an unknown exchange, 403 for one that is internal or not permitted, 501 for a name or key that is not UTF-8.
     """
     exchange_name, key = split_route(route)
+    if not (_is_text(exchange_name) and _is_text(key.decode("utf-8", "surrogateescape"))):
+        raise PeerError(ReplyCode.FRAME_ERROR, NOT_UTF8)
     broker, vhost = handler.broker, handler.vhost
     vhost.check_publish(exchange_name)
     # Also for a reply address: the channel counts as authorized for the whole exchange afterwards.
@@ -95,6 +104,9 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{user_id}' but authenticated user was '{handler.user}'",
             )
+        if properties.get("delivery_mode") not in (None, 1, 2):
+            text = f"invalid message: {{delivery_mode_unknown,{properties['delivery_mode']}}}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         scanned = scan_properties_of(header)
         if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
@@ -203,9 +215,12 @@ def keys_of(key: bytes, headers: Mapping[str, object], allow: Callable[[list[byt
     """All routing keys of a message: its own, those of CC and of BCC. Every way of publishing gets them here, and with them the permission.
 
     Args: allow: asks for the permission for keys of the exchange (authorize_topic); None: it was asked for when the message was published.
-    Raises: PeerError 403; 406: a header that is no list.
+    Raises: PeerError 403; 406: a header that is no list, too many keys.
     """
     keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+    if len(keys) > _KEYS_MAX:
+        text = f"a message has {len(keys)} routing keys with those of CC and BCC, the limit is {_KEYS_MAX}: send it several times"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     if allow is not None:
         allow(keys)
     return keys

@@ -39,6 +39,8 @@ REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 CLASSIC, QUORUM, STREAM, SHARED = "classic", "quorum", "stream", "shared"
+# how RabbitMQ's texts call those of its types that can't be declared in every way
+MODULES = {QUORUM: "rabbit_quorum_queue", STREAM: "rabbit_stream_queue"}
 QUEUE_TYPES = (CLASSIC, QUORUM, STREAM, SHARED)
 # stands for every kind that is not the broker's own (queue/kinds.py)
 OUTSIDE = "other kinds"
@@ -336,7 +338,7 @@ _ROWS = (
     Argument("x-max-length-bytes", _not_negative, _COUNT, (*KINDS, SHARED), True, "max_length_bytes", policy=True, operator=True),
     Argument("x-max-in-memory-length", _not_negative, _COUNT, policy=True, operator=True),
     Argument("x-max-in-memory-bytes", _not_negative, _COUNT, policy=True, operator=True),
-    Argument("x-max-priority", _max_priority, f"integer, 0 to {PRIORITY_MAX}", (CLASSIC, QUORUM, SHARED), field="max_priority"),
+    Argument("x-max-priority", _max_priority, f"integer, 0 to {PRIORITY_MAX}", (CLASSIC, SHARED), field="max_priority"),
     Argument(
         "x-qpid-priorities",
         _qpid_priorities,
@@ -534,12 +536,20 @@ def check_stream(arguments: Mapping[str, Any], description: str) -> None:
     """Of arguments that are good by themselves, whether a stream can have them. Raises: PeerError 406."""
     for row in _ROWS:
         if row.name in arguments and not row.stream:
-            text = f"invalid arg '{row.name}' for {description} of queue type rabbit_stream_queue"
+            text = f"invalid arg '{row.name}' for {description} of queue type {MODULES[STREAM]}"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint="it has no meaning on a stream")
     if arguments.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "Exceeded max value for x-stream-max-segment-size-bytes")
     if not FILTER_BYTES_MIN <= arguments.get("x-stream-filter-size-bytes", FILTER_BYTES_MIN) <= FILTER_BYTES_MAX:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "Invalid value for  x-stream-filter-size-bytes")
+
+
+def check_quorum(arguments: Mapping[str, Any], description: str) -> None:
+    """Of arguments that are good by themselves, whether a quorum queue of RabbitMQ can have them. Raises: PeerError 406."""
+    for name in ("x-max-priority", "x-queue-mode", "x-queue-version"):
+        if name in arguments:
+            text = f"invalid arg '{name}' for {description} of queue type {MODULES[QUORUM]}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint="leave it out, or declare a classic queue")
 
 
 def check_shared(arguments: Mapping[str, Any], description: str) -> None:

@@ -30,6 +30,7 @@ from flintmq.vhost.arguments import (
     SHORTSTR_MAX,
     SORT_KEY,
     STREAM,
+    check_quorum,
     check_shared,
     check_stream,
     check_value,
@@ -219,6 +220,8 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         _check_kind(arguments, description)
     if arguments.get("x-queue-type") == STREAM and not restored:
         check_stream(arguments, description)
+    if arguments.get("x-queue-type") == QUORUM and not restored:
+        check_quorum(arguments, description)
     if arguments.get("x-queue-type") == SHARED and not restored:
         check_shared(arguments, description)
     return QueuePolicy(**dict(fields_of(arguments)))

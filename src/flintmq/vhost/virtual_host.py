@@ -37,6 +37,7 @@ from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
+from flintmq.vhost.arguments import CLASSIC, MODULES
 from flintmq.vhost.changes import Call, Changes, InSlices, Later
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
@@ -111,6 +112,8 @@ class VirtualHost(Scheduling, Refusals):
         self.on_exchange_deleted: Callable[[Exchange], None] = _ignore
         self.on_policy_changed: Callable[[Queue], None] = _ignore
         self.policies = Policies()
+        # the type of a durable queue whose declaration names none; None: classic
+        self.default_queue_type: str | None = None
         # exchanges for which some user has topic permissions: each publish to them asks for its routing key
         self.keyed: set[str] = set()
         # its definitions are gone: nothing is saved any more, and what is declared is refused
@@ -631,9 +634,15 @@ class VirtualHost(Scheduling, Refusals):
                 found = self.queue(name, connection_id)
                 self.touch(found)
                 return found
+            if durable and not exclusive and not auto_delete and self.default_queue_type is not None:
+                arguments = self._of_default_type(name, arguments)
             if name:
                 self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
             else:
+                module = MODULES.get((arguments or {}).get("x-queue-type", ""))
+                if module is not None:
+                    text = f"Cannot declare a server-named queue for type {module}"
+                    raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
                 name = server_name or generate_queue_name()
             own = parse_queue_arguments(arguments, self.describe(QUEUE, name)) if arguments else DEFAULT_POLICY
             if exclusive and connection_id is None:
@@ -662,6 +671,15 @@ class VirtualHost(Scheduling, Refusals):
             if not durable:
                 return self._add_queue(self._definitions.new_queue_id(), spec, size)
             return self._declare_durable(spec, size)
+
+    def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Arguments with the type that the virtual host gives to a queue whose declaration names none. A queue of another type that is
+        there already stays what it is, and is declared again as before."""
+        arguments, kind = arguments or {}, self.default_queue_type
+        known = self.queues.get(name)
+        if "x-queue-type" in arguments or (known is not None and known.arguments.get("x-queue-type", CLASSIC) != kind):
+            return arguments
+        return {**arguments, "x-queue-type": kind}
 
     def _declare_durable(self, spec: QueueSpec, size: int) -> Queue:
         new_id = self._definitions.new_queue_id

@@ -1,6 +1,9 @@
 """The way of a message over exchanges: exchange-to-exchange bindings and alternates followed, each exchange visited once.
 
 in: the exchanges of a virtual host, the first one, routing keys, headers. out: queues, each once. The caller holds the virtual host's lock.
+
+K1  A message may bring thousands of routing keys (CC, BCC; Limits.message_keys_max). An exchange that does not look at keys is asked once,
+    others once for each different key; what all keys take in topic exchanges has a limit (Limits.topic_message_steps_max).
 """
 
 from __future__ import annotations
@@ -8,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flintmq.config import Limits
+from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import Exchange, Headers
 from flintmq.vhost.queue import Queue
+
+_STEPS_MAX = Limits().topic_message_steps_max
+_TOO_MANY = f"{{}} routing keys of one message take more than {_STEPS_MAX} steps to match with the patterns of exchange '{{}}': send fewer"
 
 
 def queues_of(exchanges: Mapping[str, Exchange], first: Exchange, routing_keys: tuple[bytes, ...], headers: Headers | None) -> list[Queue]:
@@ -18,13 +26,19 @@ def queues_of(exchanges: Mapping[str, Exchange], first: Exchange, routing_keys: 
         queues_alone: Iterable[Any] = first.match(routing_keys[0], headers)  # nothing else is bound to it, and each is there once
         return list(queues_alone)
     queues: dict[Queue, None] = {}
+    routing_keys = tuple(dict.fromkeys(routing_keys))
+    steps = 0
     seen = {first}
     pending = [first]
     while pending:
         exchange = pending.pop()
         matched = False
-        for key in routing_keys:
-            for destination in exchange.match(key, headers):
+        for key in routing_keys[:1] if exchange.keyless else routing_keys:
+            found = exchange.match(key, headers)
+            steps += exchange.match_steps
+            if steps > _STEPS_MAX:
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, _TOO_MANY.format(len(routing_keys), exchange.name))
+            for destination in found:
                 matched = True
                 if isinstance(destination, Queue):
                     queues[destination] = None

@@ -29,5 +29,5 @@ cdef enum:                      # letters of Method.WIRE
     WIRE_TIMESTAMP = 116        # t
 
 cpdef bytes encode_method(object method)
-# As the Python function decode_method, without a bytes object in between.
-cdef object decode_method_at(const uint8_t *data, size_t size, uint32_t depth_max, uint32_t fields_max)
+# As the Python function decode_method, without a bytes object in between. strict: short strings that are not UTF-8 are FRAME_ERROR.
+cdef object decode_method_at(const uint8_t *data, size_t size, uint32_t depth_max, uint32_t fields_max, bint strict)

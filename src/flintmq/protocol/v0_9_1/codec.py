@@ -11,6 +11,7 @@ from cython import NULL, Py_ssize_t, address, bint, cast, cfunc, exceptval, nogi
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.flintmq.core.content import FRAME_END, FRAME_HEADER_SIZE
+from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC, FRAME_METHOD
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
@@ -58,6 +59,8 @@ __all__ = [
 _METHODS: dict = {id_: (class_, class_.WIRE) for id_, class_ in METHODS.items()}
 _PROPERTY_LETTERS = {"octet": b"o", "timestamp": b"t", "shortstr": b"s", "table": b"F"}
 _PROPERTIES: tuple = tuple((name, _PROPERTY_LETTERS[wire], flag) for name, wire, flag in BASIC_PROPERTIES)
+# RabbitMQ's words for a name, tag or routing key that is none
+NOT_UTF8 = "Malformed UTF-8 in shortstr"
 _PROPERTY_NAMES = frozenset(name for name, _, _ in BASIC_PROPERTIES)
 
 
@@ -65,6 +68,8 @@ _PROPERTY_NAMES = frozenset(name for name, _, _ in BASIC_PROPERTIES)
 def _argument(reader: pointer[reader_t], letter: uint8_t):
     """One argument of a method or property that is no bit."""
     if letter == WIRE_SHORTSTR:
+        if reader.strict and reader.at < reader.end and not is_utf8(reader.at + 1, min(reader.at[0], reader.end - reader.at - 1)):
+            raise PeerError(ReplyCode.FRAME_ERROR, NOT_UTF8)
         return read_shortstr(reader)
     if letter == WIRE_SHORT:
         return read_number(reader, 2)
@@ -113,7 +118,7 @@ def _arguments(reader: pointer[reader_t], wire: bytes) -> list:
     return values
 
 
-def decode_method_at(data: pointer[cython.const[uint8_t]], size: size_t, depth_max: uint32_t, fields_max: uint32_t) -> object:
+def decode_method_at(data: pointer[cython.const[uint8_t]], size: size_t, depth_max: uint32_t, fields_max: uint32_t, strict: bint) -> object:
     reader: reader_t
     if size < 4:
         raise syntax_error("method frame without class and method id")
@@ -125,9 +130,12 @@ def decode_method_at(data: pointer[cython.const[uint8_t]], size: size_t, depth_m
     if size == 4 and not wire:
         return class_()
     reader_init(address(reader), data + 4, size - 4, depth_max, fields_max)
+    reader.strict = strict
     try:
         values = _arguments(address(reader), wire)
     except PeerError as error:
+        if error.code == ReplyCode.FRAME_ERROR:
+            raise
         raise PeerError(error.code, f"cannot decode {class_.NAME}: {error.text}") from None
     return class_(*values)
 
@@ -137,7 +145,7 @@ def decode_method(payload: bytes, depth_max: uint32_t = DEPTH_MAX, fields_max: u
 
     Raises: PeerError COMMAND_INVALID when no such method exists, SYNTAX_ERROR when its arguments are malformed.
     """
-    return decode_method_at(cast(pointer[uint8_t], PyBytes_AS_STRING(payload)), PyBytes_GET_SIZE(payload), depth_max, fields_max)
+    return decode_method_at(cast(pointer[uint8_t], PyBytes_AS_STRING(payload)), PyBytes_GET_SIZE(payload), depth_max, fields_max, False)
 
 
 @cfunc

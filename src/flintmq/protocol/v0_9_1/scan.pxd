@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     SCAN_DEPTH_MAX = 32         # nested tables and arrays that are accepted (Limits.table_depth_max)
-    SCAN_FIELDS_MAX = 1024      # fields of the headers, nested ones counted too (Limits.table_fields_max)
     CONTENT_HEADER_SIZE = 14    # bytes of class, weight, body size and flags before the properties
     PRIORITY_ABSENT = 255
     EXPIRATION_ABSENT = -1
@@ -42,6 +41,6 @@ cdef struct props_scan_t:
     bint has_time               # the headers have a top-level field that may name a delivery time (session/scheduling.pxd)
 
 # Reads a content header payload. 0, or -1 when it is malformed: other class than basic, weight not 0, unknown or continued
-# flags, a length that overruns, bytes left over, unknown field type, deeper than SCAN_DEPTH_MAX, more fields than
-# SCAN_FIELDS_MAX. `out` is undefined after -1. Time O(n), no allocation.
+# flags, a length that overruns, bytes left over, unknown field type, deeper than SCAN_DEPTH_MAX. `out` is undefined after -1.
+# Time O(n), no allocation.
 cdef int scan_properties(const uint8_t *p, uint32_t n, props_scan_t *out) noexcept nogil

@@ -42,7 +42,9 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from flintmq.config import Limits
 from flintmq.errors import check
 
-check(SCAN_DEPTH_MAX == Limits().table_depth_max and SCAN_FIELDS_MAX == Limits().table_fields_max, "scan.pxd and Limits disagree")
+_LIMITS = Limits()
+check(SCAN_DEPTH_MAX == _LIMITS.table_depth_max, "scan.pxd and Limits disagree")
+check(_LIMITS.table_fields_max >= _LIMITS.frame_size_max, "a frame may have more fields than are decoded")
 
 # RabbitMQ's ceiling of message and queue TTL (the 32-bit timer of Erlang): 4,294,967,295 ms, 49 days.
 # milliseconds: ten years, RabbitMQ's limit (vhost/policy.EXPIRY_MS_MAX)
@@ -76,7 +78,6 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
     is_table: bint[SCAN_DEPTH_MAX]
     end: pointer[cython.const[uint8_t]] = p + n
     depth: uint32_t = 0
-    fields: uint32_t = 0
     size: uint64_t = 0
     kind: uint8_t = 0
     found: c_int = 0
@@ -89,9 +90,6 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
             depth -= 1
             end = ends[depth]
             continue
-        fields += 1
-        if fields > SCAN_FIELDS_MAX:
-            return -1
         if is_table[depth]:
             size = p[0]
             if cast(uint64_t, end - p) < size + 2:  # the length, the name, the type

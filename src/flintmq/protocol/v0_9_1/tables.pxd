@@ -34,6 +34,7 @@ cdef struct reader_t:           # what is left of the innermost table or of the 
     uint32_t fields_max
     uint32_t depth_left
     uint32_t depth_max
+    bint strict                 # short strings of a method must be UTF-8
 
 cdef struct writer_t:
     uint8_t *data
