@@ -6,6 +6,9 @@ import logging
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pcre2 import LibraryError, _cy
 
 from flintmq import patterns
 from flintmq.patterns import Among, Pattern, Report, Undecided, check
@@ -107,6 +110,29 @@ def test_a_pattern_means_what_it_means_on_rabbitmq(text: str, name: str, expecte
     else:
         for share in (1, 100):
             assert pattern.decide(name, share) is expected
+
+
+PARTS = (
+    *("a", "b", ".", r"\d", r"\w", "[ab]", "[^a]", "[[:alpha:]]", "^", "$", r"\A", r"\z", r"\b", r"\n", "(?i)", "(?:a|b)", "(a)", "(?=a)"),
+    *("(?!b)", "(?<=a)", r"\G", r"\K", r"\Qa|b\E", "#", "\n", "(?s)", "(?m)", "(?x)", "(?#c)", "|", "(", "(?:", ")", "*", "+", "?", "*+"),
+    *("{1,2}", r"\1", "(?R)", "(?1)", "(*PRUNE)", "(*SKIP)", "(*COMMIT)", "(*THEN)", "(*ACCEPT)", "(*F)", ".*", ".+", "(?|", "(?>"),
+    *(r"\Q", "[", "\\", "(?(1)a|b)", "(?-i)", "(?^)", r"\E"),
+)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=7).map("".join), st.text("ab.|\nAé", max_size=6))
+def test_the_budget_changes_no_answer(text: str, name: str) -> None:
+    """What is put in front of a pattern, and how it is tried, is seen by no pattern: PCRE2 without any of it says the same."""
+    if check(text) is not None:
+        return
+    plain, subject = _cy.compile(text.encode(), 0x1000, 0x100002), name.encode()
+    try:
+        expected = _cy.match(plain, subject, len(subject), 0, _cy.create_match_context(), 0)[0] is not None
+        found = Pattern(text, "test").decide(name)
+    except (LibraryError, Undecided):
+        return
+    assert found is expected
 
 
 SLOW = [
