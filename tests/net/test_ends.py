@@ -173,7 +173,7 @@ class FakeConnection:
     def end_some(self, most: int) -> bool:
         return True
 
-    def take_refused(self) -> list[Any]:
+    def take_refused(self, most: int) -> list[Any]:
         return []
 
 

@@ -130,3 +130,36 @@ def test_a_cascade_leaves_its_loop_after_each_slice(ch: RawChannel, broker: Any,
         grown = run(jobs.pop(), lambda: inner.dead_lettered["maxlen"])
         assert max(grown) <= MOST
     assert inner.drops["dead_letter_cycle"] + sum(queue.core.ready_count() for queue in inner.queues.values()) == 50
+
+
+@pytest.mark.parametrize("in_tx", [False, True])
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
+def test_a_publish_that_fills_many_queues(ch: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch, overflow: str, in_tx: bool) -> None:
+    """The dead letters of its queues are long work of its connection, whose next method waits for them."""
+    inner = broker.node.broker
+    ch.queue("dead")
+    ch.call("exchange.declare", exchange="all", type="fanout")
+    arguments = {"x-max-length": 1, "x-overflow": overflow, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    for number in range(COUNT):
+        ch.queue(f"q-{number}", arguments=arguments)
+        ch.call("queue.bind", queue=f"q-{number}", exchange="all")
+    ch.publish(b"first", exchange="all")
+    ch.ready("q-0")
+    if in_tx and overflow == "drop-head":
+        ch.call("tx.select")
+    monkeypatch.setattr(inner, "clock", Looks(inner.clock))
+    whole, grown = publishing._after_some, []
+
+    def some(handler: Any) -> bool:
+        before = inner.dead_lettered["maxlen"]
+        done = whole(handler)
+        grown.append(inner.dead_lettered["maxlen"] - before)
+        return done
+
+    monkeypatch.setattr(publishing, "_after_some", some)
+    ch.publish(b"second", exchange="all")
+    if in_tx and overflow == "drop-head":
+        ch.call("tx.commit")
+    ch.wait_ready("dead", COUNT)
+    assert all(queue.core.ready_count() == 1 for queue in inner.queues.values() if queue.name != "dead")
+    assert max(grown, default=0) <= MOST * publishing.AFTER_AT_ONCE < COUNT

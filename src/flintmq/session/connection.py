@@ -229,7 +229,8 @@ class Connection:
         channels_free(address(self.connection))
         while not self.reap():
             pass
-        self.take_refused()
+        while self.take_refused(64):
+            pass
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
 
@@ -856,12 +857,12 @@ class Connection:
         self.connection.slow = SLOW_NONE
         return result == FEED_PAUSE
 
-    def take_refused(self) -> list[tuple[int, int, tuple | None]]:
-        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here. Message
-        None: the queue is over its limit."""
+    def take_refused(self, most: int) -> list[tuple[int, int, tuple | None]]:
+        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first, at most `most`, which are forgotten
+        here: each message is a copy. Message None: the queue is over its limit."""
         taken: list = []
         refused: pointer[refused_t]
-        while self.connection.refused != NULL:
+        while self.connection.refused != NULL and len(taken) < most:
             refused = self.connection.refused
             self.connection.refused = refused.next
             message: tuple | None = None

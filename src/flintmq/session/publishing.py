@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,8 @@ EXPIRE_AT_ONCE = 128
 NO_ROUTE = 0
 # queues, the first one that came first
 Queues = collections.OrderedDict[Any, None]
+# queues that a publish filled, or messages that it had refused, between two looks at the time
+AFTER_AT_ONCE = 4
 # nanoseconds of a slice of a cascade of full queues, but for one letter
 CASCADE_NS = 50_000
 
@@ -467,19 +469,62 @@ def expires_on(broker: Broker, core: Any) -> int:
 
 def after_publish(handler: ConnectionHandler) -> None:
     """What a publish or commit left to do: what reject-publish-dlx queues refused, or the transaction rejected, is dead-lettered; queues
-    that it filled over their limit drop their heads. Only its own queues are looked at."""
+    that it filled over their limit drop their heads. Only its own queues are looked at; a publish may have reached many: what one slice
+    has no time for is long work of the connection."""
+    if not _after_some(handler):
+        handler.works.add(handler, partial(_after_some, handler), _nothing)
+
+
+def _after_some(handler: ConnectionHandler) -> bool:
+    """A slice. True: nothing is left."""
+    clock = handler.broker.clock
+    until_ns = 0
+    while True:
+        taken = handler.connection.take_refused(AFTER_AT_ONCE)
+        for queue_id, reason, message in taken:
+            _after(handler, queue_id, reason, message)
+        if len(taken) < AFTER_AT_ONCE:
+            return True
+        until_ns = until_ns or clock.monotonic_ns() + CASCADE_NS
+        if clock.monotonic_ns() >= until_ns:
+            return False
+
+
+def _after(handler: ConnectionHandler, queue_id: int, reason: int, message: tuple[bytes, bytes, bytes, bytes] | None) -> None:
     broker = handler.broker
-    for queue_id, reason, message in handler.connection.take_refused():
-        queue = broker.queues.get(queue_id)
-        if queue is None:
-            continue
-        if message is None:
-            count_returns(broker, queue)
-            enforce_limits(broker, queue)
-            if queue.policy.overflow == BLOCK:
-                broker.flow.block(handler, queue)
-        else:
-            guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
+    queue = broker.queues.get(queue_id)
+    if queue is None:
+        return
+    if message is None:
+        count_returns(broker, queue)
+        enforce_limits(broker, queue)
+        if queue.policy.overflow == BLOCK:
+            broker.flow.block(handler, queue)
+    else:
+        guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
+
+
+def _nothing() -> None:
+    """A work without an answer."""
+
+
+def settle_many(broker: Broker, queue_ids: Iterable[int]) -> None:
+    """settle_limits of many queues, in slices."""
+    waiting = collections.deque(queue_ids)
+    step = partial(_settle_some, broker, waiting)
+    if waiting and not step():
+        broker.in_slices(step)
+
+
+def _settle_some(broker: Broker, waiting: collections.deque[int]) -> bool:
+    until_ns = broker.clock.monotonic_ns() + CASCADE_NS
+    while waiting:
+        queue = broker.queues.get(waiting.popleft())
+        if queue is not None:
+            guarded("queue limits", f"queue {queue.name!r}", settle_limits, broker, queue)
+        if broker.clock.monotonic_ns() >= until_ns:
+            break
+    return not waiting
 
 
 _cascade = threading.local()  # pending: queues that the enforcement under way on this thread has still to look at
