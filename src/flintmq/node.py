@@ -454,6 +454,11 @@ class Node:
         """Where HTTP is served; None: it is off."""
         return None if self.http is None else self.http.port
 
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics alone are served; None: nowhere."""
+        return None if self.http is None else self.http.metrics_port
+
     def listening(self) -> list[tuple[str, str, int]]:
         """(protocol, address, port) of all listeners, with RabbitMQ's names."""
         ports = [
@@ -461,9 +466,10 @@ class Node:
             ("amqp/ssl", self.amqps_port),
             ("http/web-amqp" if self.tls is None else "https/web-amqp", self.websocket_port),
             ("http" if self.tls is None else "https", self.http_port),
+            ("http/prometheus" if self.tls is None else "https/prometheus", self.metrics_port),
         ]
         if self.broker.draining:
-            del ports[:-1]
+            del ports[:-2]
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
 
     @staticmethod

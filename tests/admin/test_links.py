@@ -187,7 +187,7 @@ class Loop:
 def test_without_a_descriptor_the_listener_rests_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     listener: Any = Listener(0, OSError(errno.EMFILE, "Too many open files"))
     links = Links(100)
-    acceptor = Acceptor([listener], links, lambda link: asyncio.Protocol(), 10.0)
+    acceptor = Acceptor({listener: False}, links, lambda link: asyncio.Protocol(), 10.0)
     loop = acceptor._loop = Loop()
     loop.readers.append(listener)
     for _ in range(50):
@@ -202,7 +202,7 @@ def test_without_a_descriptor_the_listener_rests_and_says_so_once(caplog: pytest
 
 def test_a_few_are_accepted_at_a_time() -> None:
     listener: Any = Listener(1_000, BlockingIOError(errno.EAGAIN, "again"))
-    acceptor = Acceptor([listener], Links(100), lambda link: asyncio.Protocol(), 10.0)
+    acceptor = Acceptor({listener: False}, Links(100), lambda link: asyncio.Protocol(), 10.0)
     acceptor._loop = Loop()
     acceptor._ready(listener)
     assert listener.accepted == AT_ONCE

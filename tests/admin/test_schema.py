@@ -9,9 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flintmq.admin import api_access, api_backup, api_clients, api_definitions, api_links, api_messages, api_names, api_node
 from flintmq.admin.api_schemas import BODIES
+from flintmq.admin.arguments import _finite, _in_pieces
 from flintmq.admin.errors import HttpError
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.schema import check
@@ -197,3 +200,26 @@ def test_what_is_refused_names_its_place(value: Any, schema: Any, reason: str) -
 )
 def test_what_passes(value: Any, schema: Any) -> None:
     check(value, schema)
+
+
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), TREES, max_size=6) | TREES, st.sampled_from([None, 1]))
+def test_what_is_read_in_pieces_is_what_was_written(value: Any, indent: int | None) -> None:
+    assert _in_pieces(json.dumps(value, indent=indent)) == value
+
+
+@given(st.text(alphabet='{}[]",:1 aNt\\', max_size=12))
+def test_what_is_no_json_is_none_in_pieces_either(text: str) -> None:
+    def outcome(read: Any) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            return ValueError
+
+    assert outcome(_in_pieces) == outcome(lambda one: json.loads(one, parse_constant=_finite))

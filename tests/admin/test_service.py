@@ -36,7 +36,6 @@ ROUTES = [
     ("POST", "/api/v1/queues/%2F/q/messages/nack"),
     ("POST", "/api/v1/queues/%2F/q/messages/extend"),
     ("GET", "/api/v1/actors"),
-    ("GET", "/metrics"),
 ]
 
 

@@ -14,7 +14,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flintmq.access.checks import source_of
@@ -28,10 +28,13 @@ _PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO)
 
 
 class Acceptor:
-    """Args: listeners; links; make: the protocol of a connection, a Front; log_s: seconds between two lines. For one event loop."""
+    """Args: listeners: and whether they are for metrics alone; links; make: the protocol of a connection, a Front; log_s: seconds between
+    two lines. For one event loop."""
 
-    def __init__(self, listeners: Sequence[socket.socket], links: Links, make: Callable[[Link], asyncio.Protocol], log_s: float) -> None:
-        self._listeners = list(listeners)
+    def __init__(
+        self, listeners: Mapping[socket.socket, bool], links: Links, make: Callable[[Link], asyncio.Protocol], log_s: float
+    ) -> None:
+        self._listeners = dict(listeners)
         self._links = links
         self._make = make
         self._log_s = log_s
@@ -66,13 +69,15 @@ class Acceptor:
                 if error.errno not in _PASSING:
                     self._rest(error)
                 return
-            self._begin(sock, source_of(str(address[0])) if isinstance(address, tuple) and address else "")
+            source = source_of(str(address[0])) if isinstance(address, tuple) and address else ""
+            self._begin(sock, source, self._listeners[listener])
 
-    def _begin(self, sock: socket.socket, source: str) -> None:
+    def _begin(self, sock: socket.socket, source: str, for_metrics: bool) -> None:
         link = self._links.admit(source)
         if link is None:
             sock.close()
         else:
+            link.for_metrics = for_metrics
             sock.setblocking(False)
             task = self._loop.create_task(self._connect(link, sock))
             self._tasks.add(task)

@@ -167,7 +167,10 @@ class Call:
 
     async def json(self, bytes_max: int = 0) -> dict[str, Any]:
         """The body, a JSON object; {} when there is none. Raises: HttpError."""
-        raw = await self.app.body(self.request, bytes_max or self.app.limits.http_json_bytes_max)
+        usual = self.app.limits.http_json_bytes_max
+        raw = await self.app.body(self.request, bytes_max or usual)
+        if len(raw) > usual:  # other requests have their turns meanwhile
+            return await asyncio.to_thread(checked_object, raw, self.request.scope)
         return checked_object(raw, self.request.scope)
 
     # --- changes --------------------------------------------------------------------------------------------------------

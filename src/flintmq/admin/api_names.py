@@ -20,6 +20,7 @@ from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, Entry, bad, check_table, member, not_found, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.arguments import path_name
+from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
 from flintmq.admin.errors import HttpError
 from flintmq.admin.json_out import Rows
 from flintmq.errors import PeerError, ReplyCode
@@ -94,18 +95,15 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
 
 def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     core, rates = queue.core, call.app.rates
-    ready, unacked = core.ready_count(), core.unacked_count()
-    for name, count in (("messages", ready + unacked), ("messages_ready", ready), ("messages_unacknowledged", unacked)):
-        value[name] = count
-        value[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    sums = {"ready": core.ready_count(), "unacked": core.unacked_count()}
+    value |= counted(rates.rate, queue.queue_id, sums_of(MESSAGES, sums))
     if queue.policy.keeps_letters:
         value["messages_dlx"], value["message_bytes_dlx"] = call.broker.letters.waiting(queue)
     value["consumers"] = core.consumer_count()
     value["message_bytes_ready"] = core.ready_bytes()
     value["memory"] = core.resident_bytes
-    value["message_stats"] = stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
-    for name, count in list(stats.items()):
-        stats[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
+    value["message_stats"] = counted(rates.rate, queue.queue_id, stats)
     if queue.exclusive_owner is not None:
         handler = call.broker.connections.get(queue.exclusive_owner)
         if handler is not None:
@@ -160,6 +158,7 @@ async def queue(call: Call) -> Response:
     value = show_queue(call, found)
     with call.broker.lock:
         consumers = list(call.broker.consumers.get(found.queue_id, ()))
+    add_samples(call.query, call.app.v1.sampler.queues.get(found.queue_id), value, value["message_stats"])
     value["consumer_details"] = Rows(consumers, call.app.show_consumer)
     return one(value | {"incoming": [], "deliveries": []}, call.query)
 

@@ -2,7 +2,8 @@
 
 in: requests, from anybody. out: JSON (metrics: text). Loaded with the first connection (admin.server).
 
-P1  Every request but /health (/healthz, /readyz) is authenticated; every verb asks for its permissions once, before it does anything.
+P1  Every request but /health (/healthz, /readyz), and /metrics where it is public, is authenticated; every verb asks for its permissions
+    once, before it does anything.
 P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
 P3  A request that a page of another site made somebody's browser send is refused before all else (admin.auth).
 P4  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
@@ -23,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from flintmq.access.checks import source_of
+from flintmq.access.users import is_loopback
 from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api import Api
@@ -336,20 +338,30 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics"""
-        (await self.caller(request)).require_tag()
+        await self._may_scrape(request)
         return self._scrape(request, self._metrics.aggregated())
 
     async def metrics_per_object(self, request: Request) -> Response:
         """GET /metrics/per-object"""
-        (await self.caller(request)).require_tag()
+        await self._may_scrape(request)
         return self._scrape(request, self._metrics.per_object())
 
     async def metrics_detailed(self, request: Request) -> Response:
         """GET /metrics/detailed?family=...&vhost=..."""
-        (await self.caller(request)).require_tag()
+        await self._may_scrape(request)
         families, vhosts = request.query_params.getlist("family"), request.query_params.getlist("vhost")
         check_families(families)
         return self._scrape(request, self._metrics.detailed(families, vhosts))
+
+    async def _may_scrape(self, request: Request) -> None:
+        """P1. Without a login where metrics are public: on a listener that only this machine reaches, or with --metrics-public."""
+        config, peer = self.parts.broker.config, request.client.host if request.client is not None else "unknown"
+        here = config.host == "localhost" or is_loopback(config.host)
+        public = config.metrics_public or (here and is_loopback(peer) and not config.http_proxy_from)
+        if public and request.headers.get("authorization") is None:
+            request.scope[WHO] = Who("", source_of(peer))
+        else:
+            (await self.caller(request)).require_tag()
 
     def _scrape(self, request: Request, text: AsyncIterator[bytes]) -> Response:
         """An answer that counts until its last byte is on its way: a whole one is held in memory. Raises: HttpError 503."""
@@ -364,11 +376,10 @@ class Application:
 
     def routes(self) -> list[Route]:
         """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
+        metrics = self.metrics, self.metrics_per_object, self.metrics_detailed
         table = [(one.method, PREFIX + one.path, _with_schema(one.handler, one.body)) for one in self.v1.operations]
         table += [
-            ("GET", "/metrics", self.metrics),
-            ("GET", "/metrics/per-object", self.metrics_per_object),
-            ("GET", "/metrics/detailed", self.metrics_detailed),
+            *(("GET", path, handler) for path, handler in zip(METRICS, metrics, strict=True)),
             *(("GET", path, self.health) for path in HEALTH),
         ]
         by_path: dict[str, dict[str, Handler]] = {}
@@ -406,6 +417,10 @@ class Application:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
         if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
+        if scope[LINK].for_metrics and scope["path"] not in METRICS:
+            self.parts.requests[404] += 1
+            unknown = HttpError(404, "not_found", "this port is for /metrics and /health", "ask the HTTP port (--http-port)")
+            return answer(unknown.body, 404, {"connection": "close"})
         if scope[LINK].spare:
             self.parts.requests[503] += 1
             refused = busy("all HTTP connections are in use: this one is kept for health checks", "try again")
@@ -431,6 +446,7 @@ class Application:
 
 # what anybody may ask, by any name: that the broker lives, and that it takes clients; one that stops, or whose disk failed, does neither
 HEALTH = ("/health", "/healthz", "/readyz")
+METRICS = ("/metrics", "/metrics/per-object", "/metrics/detailed")
 ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 

@@ -29,9 +29,10 @@ FRESH, IDLE, BUSY = range(3)
 
 
 class Link:
-    """One connection. transport: asyncio's, of the socket itself, once there is one; spare: K4; user: who logged in last, "": nobody."""
+    """One connection. transport: asyncio's, of the socket itself, once there is one; spare: K4; for_metrics: of the port for them
+    alone; user: who logged in last, "": nobody."""
 
-    __slots__ = ("_book", "asks", "cut", "on_user", "source", "spare", "state", "transport", "user")
+    __slots__ = ("_book", "asks", "cut", "for_metrics", "source", "spare", "state", "transport", "user")
 
     def __init__(self, book: Links, source: str, spare: bool) -> None:
         self._book = book
@@ -41,6 +42,7 @@ class Link:
         self.user = ""
         self.asks = False
         self.cut = False
+        self.for_metrics = False
         self.state = FRESH
 
     def begins(self) -> None:

@@ -48,6 +48,8 @@ class HttpServer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.port: int | None = None
+        self._metrics_listener: socket.socket | None = None
+        self.metrics_port: int | None = None
 
     def open(self) -> int:
         """Listens; the port. Raises: OperatorError (69) when it can't."""
@@ -58,8 +60,17 @@ class HttpServer:
             self._listener.setblocking(False)
             self.port = self._listener.getsockname()[1]
             return int(self._listener.getsockname()[1])
-        host, port = self._config.host, self._config.http_port
-        assert port is not None
+        config = self._config
+        assert config.http_port is not None
+        self._listener = self._listen(config.http_port, "--http-port")
+        self.port = self._listener.getsockname()[1]
+        if config.metrics_port is not None:
+            self._metrics_listener = self._listen(config.metrics_port, "--metrics-port")
+            self.metrics_port = self._metrics_listener.getsockname()[1]
+        return self.port
+
+    def _listen(self, port: int, option: str) -> socket.socket:
+        host = self._config.host
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,13 +81,15 @@ class HttpServer:
             listener.close()
             raise OperatorError(
                 f"cannot listen on {endpoint(host, port)} for HTTP: {error.strerror}. "
-                "Choose another --http-port (0 picks a free one, 'off' goes without), or stop what uses it.",
+                f"Choose another {option} (0 picks a free one, 'off' goes without), or stop what uses it.",
                 69,
             ) from error
         listener.setblocking(False)
-        self._listener = listener
-        self.port = listener.getsockname()[1]
-        return self.port
+        return listener
+
+    def _listeners(self) -> dict[socket.socket, bool]:
+        """All that there are, and whether they are for metrics alone."""
+        return {one: one is self._metrics_listener for one in (self._listener, self._metrics_listener) if one is not None}
 
     def start(self) -> None:
         """Serves, on a thread of its own. After `open`."""
@@ -97,15 +110,15 @@ class HttpServer:
             if self._thread.is_alive():
                 log.error("the HTTP service does not end; the broker goes on without waiting for it")
                 return
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners():
+            listener.close()
         os.close(self._wake)
 
     def _run(self) -> None:
         try:
             assert self._listener is not None
             ready = select.poll()  # select takes no descriptor above 1,023
-            for descriptor in (self._listener.fileno(), self._wake):
+            for descriptor in (*(one.fileno() for one in self._listeners()), self._wake):
                 ready.register(descriptor, select.POLLIN)
             ready.poll()
             while not self._stopping.is_set():
@@ -182,7 +195,6 @@ class HttpServer:
         from flintmq.admin.accepting import Acceptor
         from flintmq.admin.front import Front
 
-        assert self._listener is not None
         limits, config, state = self._config.limits, server.config, server.server_state
         header_s = limits.tls_handshake_ms_max / 1000
 
@@ -190,7 +202,7 @@ class HttpServer:
             return config.http_protocol_class(config=config, server_state=state, app_state={})
 
         acceptor = Acceptor(
-            [self._listener], links, lambda link: Front(link, http, self._reader_of, self._tls, header_s), limits.accept_log_ms / 1000
+            self._listeners(), links, lambda link: Front(link, http, self._reader_of, self._tls, header_s), limits.accept_log_ms / 1000
         )
         acceptor.start()
         try:

@@ -64,7 +64,7 @@ async def overview(call: Call) -> Response:
     if sees_everything(tags):
         value["now"] = overview_of(parts, call.app.v1.sampler)
     else:
-        sums = await call.app.totals.of(call.vhosts())
+        sums = await call.app.totals.of(call.broker, call.vhosts())
         own = [one for one in list(call.broker.connections.values()) if one.user == call.caller.user]
         value["now"] = {
             "at_ms": call.broker.clock.wall_ms(),

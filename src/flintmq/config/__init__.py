@@ -507,6 +507,10 @@ class Config:
     http_port: int | None = None
     # further names by which HTTP clients may call the broker (Host header); "*": any
     http_hosts: tuple[str, ...] = ()
+    # a port for metrics and health alone, beside that of HTTP; None: there is none
+    metrics_port: int | None = None
+    # whether metrics need no login wherever they are asked for from; False: on a loopback listener only
+    metrics_public: bool = False
     # hosts that shovels and federation may reach (moves.hosts); empty: an administrator's any, other users' none
     shovel_hosts: tuple[str, ...] = ()
     # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680); its process starts with the first connection, or at once
