@@ -314,8 +314,7 @@ class Connection:
         """Nothing is looked at any more. When the output is sent the socket lingers: what the client still sends is thrown away until it
         hangs up, because a reset for unread input would take our last words from it.
 
-        Args: awaits_end: the client asked for the close, so it ends the stream after our close-ok (specification 4.2.2): an end that comes
-        from us first is an error to clients that read on (amqp091-go). Else our end of the stream is our last word.
+        Args: awaits_end: the client asked for the close and ends the stream after our close-ok; an end from us first is an error to some.
         """
         self.connection.awaits_end = awaits_end
         self.connection.engine.phase = PHASE_CLOSED
