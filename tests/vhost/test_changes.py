@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from flintmq.errors import PeerError, StoreError
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.changes import Change
-from flintmq.vhost import changes, virtual_host
+from flintmq.vhost import changes, spreading, virtual_host
 from flintmq.vhost.changes import _apply
 
 from .fakes import World
@@ -53,7 +53,11 @@ class Desk:
         """As a connection asks: the verb is attempted, and performed when it can't be over at once. The list gets the result, or the
         exception, once."""
         try:
-            return [self.world.vhost.attempt(partial(verb, *arguments, **options))]
+            result = self.world.vhost.attempt(partial(verb, *arguments, **options))
+            answers: list[Any] = []
+            if not self.world.vhost.wait_for_routes(lambda: self.calls.append(lambda: answers.append(result))):
+                answers.append(result)
+            return answers
         except changes.Later:
             return self.perform(verb, *arguments, **options)
         except PeerError as error:
@@ -325,6 +329,37 @@ def test_the_exclusive_queues_of_a_connection_go_in_slices(office: Office) -> No
     assert not office.vhost.queues and not office.vhost.owns_queues(1)
 
 
+def test_a_binding_that_changes_very_many_routes_is_answered_when_all_are_told(office: Office) -> None:
+    """A chain and a crowd of exchanges lead to it; changes that come meanwhile are told whole, too."""
+    a, b = office.desks
+    vhost, count = office.vhost, 5 * spreading.AT_ONCE
+    names = [f"c{number}" for number in range(count)]
+    for name in ("x", *names, *(f"s{number}" for number in range(count))):
+        a.ask(vhost.declare_exchange, name, "fanout")
+    for end, source in itertools.pairwise(["x", *names]):
+        a.ask(vhost.bind_exchange, end, source)
+    for number in range(count):
+        a.ask(vhost.bind_exchange, "x", f"s{number}")
+    a.ask(vhost.declare_queue, "q")
+    office.settle()
+    office.world.forget()
+    bound = a.ask(vhost.bind_queue, "q", "x")
+    assert office.slices and bound == [] and len(office.world.routes_changed) <= spreading.AT_ONCE
+    other = b.ask(vhost.declare_queue, "o")
+    assert other[0].name == "o", "who changed no route waits for none"
+    office.world.forget()
+    again = b.ask(vhost.bind_queue, "o", "x")
+    assert again == []
+    office.settle()
+    assert bound == again == [True]
+    assert office.world.routes_changed == {"x", *names, *(f"s{number}" for number in range(count))}, "all of them after the second change"
+    office.world.forget()
+    gone = a.ask(vhost.delete_exchange, "x")
+    office.settle()
+    assert gone == [True] and {"x", *names} <= office.world.routes_changed | {"x"}
+    assert not vhost.exchanges["s0"].downstream
+
+
 class Storm(RuleBasedStateMachine):
     """Two desks ask for anything; the database answers or refuses at any time. At rest, memory and database say the same."""
 
@@ -332,8 +367,11 @@ class Storm(RuleBasedStateMachine):
         super().__init__()
         self.office = Office()
         self.asked: list[list[Any]] = []
-        self.constants = virtual_host.PIECE, changes.FOLLOW_AT_ONCE
-        virtual_host.PIECE = changes.FOLLOW_AT_ONCE = 1
+        self.remembered: dict[str, set[str]] = {}
+        self.dropped: set[str] = set()
+        self.office.vhost.on_routes_changed = lambda exchange: self.dropped.add(exchange.name)
+        self.constants = virtual_host.PIECE, changes.FOLLOW_AT_ONCE, spreading.AT_ONCE
+        virtual_host.PIECE = changes.FOLLOW_AT_ONCE = spreading.AT_ONCE = 1
 
     def ask(self, desk: int, verb: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         self.asked.append(self.office.desks[desk].ask(verb, *arguments, **options))
@@ -394,6 +432,22 @@ class Storm(RuleBasedStateMachine):
             calls.pop(0)()
 
     @invariant()
+    def whoever_is_answered_finds_new_routes(self) -> None:
+        """What a cache remembered before the last change that was answered is dropped (S3)."""
+        office = self.office
+        if office.slices or office.definitions.waiting or office.calls or any(desk.calls for desk in office.desks):
+            return
+        vhost = office.vhost
+        for name, known in list(self.remembered.items()):
+            exchange = vhost.exchanges.get(name)
+            if exchange is None:
+                del self.remembered[name]
+            elif name not in self.dropped:
+                assert known == {queue.name for queue in vhost.route(name, b"")}, name
+        self.dropped.clear()
+        self.remembered = {name: {queue.name for queue in vhost.route(name, b"")} for name in "xy" if name in vhost.exchanges}
+
+    @invariant()
     def ends_exist(self) -> None:
         vhost = self.office.vhost
         for exchange in vhost.exchanges.values():
@@ -406,7 +460,7 @@ class Storm(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.office.settle()
-        virtual_host.PIECE, changes.FOLLOW_AT_ONCE = self.constants
+        virtual_host.PIECE, changes.FOLLOW_AT_ONCE, spreading.AT_ONCE = self.constants
         vhost, definitions = self.office.vhost, self.office.definitions
         assert all(len(answers) == 1 for answers in self.asked)
         assert {queue.queue_id for queue in vhost.queues.values() if queue.durable} == {

@@ -224,7 +224,10 @@ class ConnectionHandler:
         except Later:
             self._change_later(channel, method, verb, answer)
         else:
-            answer(result)
+            if self.vhost.wait_for_routes(partial(self.loop.call, partial(self._changed, channel, method, answer, result, None))):
+                self.connection.waiting = True
+            else:
+                answer(result)
 
     def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         over: list[tuple[Any, Exception | None]] = []

@@ -33,6 +33,7 @@ from typing import Any
 from flintmq.guard import guarded
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.store.sql.changes import Change, Save
+from flintmq.vhost.spreading import InSlices, Spreading
 
 log = logging.getLogger("flintmq.vhost")
 
@@ -40,9 +41,6 @@ Key = Hashable
 Finished = Callable[[Any, Exception | None], None]
 # Runs a function on the thread of whoever asked, soon.
 Call = Callable[[Callable[[], None]], None]
-
-# step, ended: calls `step` until it returns True, then `ended(whole)`; whole False: the loop of the slices has ended before
-InSlices = Callable[[Callable[[], bool], Callable[[bool], object]], object]
 
 _EXCLUSIVE = -1
 # verbs that follow another one before it is answered; the rest in slices
@@ -109,12 +107,13 @@ _ATTEMPT = Job(lambda: None, lambda function: None, lambda result, error: None)
 
 
 class Changes:
-    """Args: lock: the virtual host's; definitions."""
+    """Args: lock: the virtual host's; definitions; spreading: what a change of routes is told by."""
 
-    def __init__(self, lock: Any, definitions: Definitions) -> None:
+    def __init__(self, lock: Any, definitions: Definitions, spreading: Spreading) -> None:
         # runs long work in slices (Broker.in_slices); None: in one piece
         self.in_slices: InSlices | None = None
         self._lock = lock
+        self._spreading = spreading
         self._definitions = definitions
         self._submit: Any = getattr(definitions, "submit", None)
         self._job: Job | None = None
@@ -237,10 +236,11 @@ class Changes:
     # --- for whoever asks -----------------------------------------------------------------------------------------------
 
     def attempt(self, verb: Callable[[], Any]) -> Any:
-        """Runs a verb that is over at once, and returns its result.
+        """Runs a verb that is over at once, and returns its result. What it changed of routes may still be told then (`wait_for_routes`).
 
         Raises: Later: it is not, nothing has changed, and `perform` is to be asked; what the verb raises.
         """
+        self._spreading.changed_here()
         try:
             with self._lock:
                 before, self._job = self._job, _ATTEMPT
@@ -251,6 +251,10 @@ class Changes:
         finally:
             if self._after:
                 self._run_after()
+
+    def wait_for_routes(self, told: Callable[[], object]) -> bool:
+        """After an attempt: `told` is called when what it changed of routes is in force. False: it is, and `told` is not called."""
+        return self._spreading.changed_here() and self._spreading.wait(told)
 
     def _run_after(self) -> None:
         """What follows a verb, and what follows that (a chain of auto-delete exchanges): some at once, the rest in slices."""
@@ -298,6 +302,7 @@ class Changes:
         result: Any = None
         failure: Exception | None = None
         pieces = False
+        self._spreading.changed_here()
         if job.wanted is not None and not job.saved and not job.wanted():
             return
         with self._lock:
@@ -321,7 +326,8 @@ class Changes:
             assert self.in_slices is not None
             self.in_slices(partial(self._one_piece, job), partial(self._pieces_done, job))
             return
-        job.finished(result, failure)
+        if not self._spreading.changed_here() or not self._spreading.wait(partial(job.call, partial(job.finished, result, failure))):
+            job.finished(result, failure)
 
     def _one_piece(self, job: Job) -> bool:
         """A slice of the long work of a verb; what is unused by that follows it. True: the work is done."""

@@ -38,13 +38,14 @@ from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.arguments import CLASSIC, MODULES
-from flintmq.vhost.changes import Call, Changes, InSlices, Later
+from flintmq.vhost.changes import Call, Changes, Later
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.refusals import Refusals
 from flintmq.vhost.scheduling import Scheduling
+from flintmq.vhost.spreading import InSlices, Spreading
 from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.unused import UnusedQueues
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
@@ -127,9 +128,11 @@ class VirtualHost(Scheduling, Refusals):
         self._quotas = quotas or {}
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._changes = Changes(self._lock, definitions)
+        self.spreading = Spreading(self._lock, self._clock, self._leading, lambda exchange: self.on_routes_changed(exchange))
+        self._changes = Changes(self._lock, definitions, self.spreading)
         # run one of the verbs below: one that is over at once, or any
         self.attempt, self.perform = self._changes.attempt, self._changes.perform
+        self.wait_for_routes = self._changes.wait_for_routes
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
@@ -236,17 +239,14 @@ class VirtualHost(Scheduling, Refusals):
             return walk.is_decided_by_key(self.exchanges, first)
 
     def _routes_changed(self, *changed: Exchange) -> None:
-        """Tells the hook of these exchanges and of all that lead to them."""
-        seen = dict.fromkeys(changed)
-        pending = list(changed)
-        while pending:
-            exchange = pending.pop()
-            for source in (*exchange.upstream, *self._alternate_of.get(exchange.name, ())):
-                if source not in seen:
-                    seen[source] = None
-                    pending.append(source)
-        for exchange in seen:
-            self.on_routes_changed(exchange)
+        """Tells the hook of these exchanges and of all that lead to them (spreading.py)."""
+        if changed:
+            self.spreading.add(changed)
+
+    def _leading(self, exchange: Exchange) -> list[Exchange]:
+        """Exchanges that lead to this one: bound to it, or with it as their alternate."""
+        alternates = self._alternate_of.get(exchange.name)
+        return [*exchange.upstream, *alternates] if alternates else list(exchange.upstream)
 
     def _default_route_changed(self, queue_name: str) -> None:
         self.on_default_route_changed(queue_name)
@@ -263,7 +263,7 @@ class VirtualHost(Scheduling, Refusals):
 
     def use_slices(self, in_slices: InSlices) -> None:
         """From now on long work of a verb is done in slices (I6)."""
-        self._changes.in_slices = in_slices
+        self._changes.in_slices = self.spreading.in_slices = in_slices
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
         """What the operator sets for this vhost from now on."""
