@@ -84,6 +84,21 @@ def auto_delete(channel: RawChannel) -> bytes:
     return method_frame(1, "queue.delete", queue="others-q")
 
 
+def wide(channel: RawChannel) -> bytes:
+    """Each bind and unbind changes the routes of EXCHANGES exchanges, which lead there."""
+    channel.queue("others-q")
+    channel.call("exchange.declare", exchange="others-x", type="fanout")
+    many(
+        channel,
+        EXCHANGES,
+        lambda number: (
+            method_frame(1, "exchange.declare", exchange=f"others-{number}", type="fanout", no_wait=True)
+            + method_frame(1, "exchange.bind", destination="others-x", source=f"others-{number}", no_wait=True)
+        ),
+    )
+    return repeat(bind(0) + method_frame(1, "queue.unbind", queue="others-q", exchange="others-x", routing_key="k.0"))
+
+
 def hang_up(channel: RawChannel) -> bytes:
     """CONNECTIONS connections of a helper hang up a second after the row began."""
     port = channel.connection.sock.getpeername()[1]
@@ -149,6 +164,7 @@ ENDS = {
     "end-queue": Row(f"queue.delete, {BINDINGS:,} bindings", queue_delete, once=True),
     "end-exclusive": Row(f"close: {QUEUES:,} exclusive queues", exclusive, once=True),
     "end-auto-delete": Row(f"end of {EXCHANGES:,} auto-delete exchanges", auto_delete, once=True),
+    "wide": Row(f"bind, {EXCHANGES:,} exchanges lead there", wide),
     "end-connections": Row(f"{CONNECTIONS:,} connections hang up", hang_up, once=True, begin=drop_all),
     "end-expiry": Row(f"expiry of {EXPIRING:,} with a time each", expiring, once=True),
     "members": Row(f"stream's group of {MEMBERS:,}", members, durable=True),
