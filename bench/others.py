@@ -15,16 +15,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from bench import others_http
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
+from bench.others_ends import ENDS
+from bench.others_http import HttpRow, asking
+from bench.others_letters import LETTERS
+from bench.others_row import HOST, Row, repeat
+from tests.support import servers
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
 
-HOST = "127.0.0.1"
-# bytes given to the flooding socket at once, about
-PIECE = 256 * 1024
 # messages of the queues that are purged, deleted, dead-lettered, expired
 MANY = 500_000
 FEWER = 100_000
@@ -35,21 +37,6 @@ CONSUMERS = 10_000
 CONNECT_S = 0.5
 # what a round trip of the others is: a message to themselves, or a passive declare of their queue
 KINDS = ("message", "passive")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """setup: before the clock; returns what is sent, again and again (`once` False) or one time. durable: the broker keeps a store."""
-
-    title: str
-    setup: Callable[[RawChannel], bytes]
-    once: bool = False
-    durable: bool = False
-
-
-def repeat(frames: bytes) -> bytes:
-    """Whole copies of some frames, about PIECE bytes of them."""
-    return frames * max(1, PIECE // len(frames))
 
 
 def fill(channel: RawChannel, queue: str, count: int, **properties: object) -> None:
@@ -146,7 +133,13 @@ def expiry(channel: RawChannel) -> bytes:
     return method_frame(1, "basic.qos", prefetch_count=0)
 
 
-ROWS = {
+def nothing(channel: RawChannel) -> bytes:
+    """What the machine itself makes the others wait."""
+    return method_frame(1, "basic.qos", prefetch_count=0)
+
+
+ROWS: dict[str, Row | HttpRow] = {
+    "nothing": Row("nothing", nothing, once=True),
     "publish": Row("plain publishes", publishes),
     "passive": Row("passive declares", passive),
     "declare": Row("5,000 durable declares", declares, once=True, durable=True),
@@ -159,7 +152,12 @@ ROWS = {
     "ack": Row(f"one ack of {HELD:,}", ack, once=True),
     "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
     "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
+    **ENDS,
+    **{name: Row(title, setup, once=True, durable=True) for name, (title, setup) in LETTERS.items()},
 }
+
+
+ROWS |= others_http.ROWS
 
 
 def probe(port: int, seconds: float, kind: str) -> dict[str, float]:
@@ -215,6 +213,8 @@ def flood(row: Row, connection: RawConnection, frames: bytes) -> Iterator[None]:
 
     for target in (receive, send):
         threading.Thread(target=target, daemon=True).start()
+    if row.begin is not None:
+        row.begin()
     try:
         yield
     finally:
@@ -225,14 +225,14 @@ def flood(row: Row, connection: RawConnection, frames: bytes) -> Iterator[None]:
         sock.close()
 
 
-def measure(row: Row, port: int, seconds: float, kind: str) -> dict[str, float]:
+def measure(row: Row | HttpRow, port: int, seconds: float, kind: str, http_port: int) -> dict[str, float]:
     connection = RawConnection(HOST, port).open()
     connection.timeout = 120
     frames = row.setup(connection.channel())
     command = [sys.executable, "-m", "bench.others", "--probe", str(port), "--seconds", str(seconds), "--others", kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
         time.sleep(1)  # its start is not measured, and some quiet round trips are
-        with flood(row, connection, frames):
+        with flood(row, connection, frames or b"") if isinstance(row, Row) else asking(row, http_port):
             answer, _ = others.communicate(timeout=seconds + 240)
     result: dict[str, float] = json.loads(answer)
     return result
@@ -254,18 +254,23 @@ def main() -> int:
         print(json.dumps(probe(options.probe, options.seconds, options.others)))
         return 0
     if not options.json:
-        print(f"{'flood':32} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
+        print(f"{'flood':40} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
     for name in (FLINTMQ, RABBITMQ) if options.rabbitmq else (FLINTMQ,):
-        broker = Broker(name, always=("--io-threads", str(options.io_threads)))
+        http_port = servers.free_ports(1)[0]
+        # of an option that is given twice the last one counts
+        broker = Broker(name, always=("--io-threads", str(options.io_threads), "--http-port", str(http_port)))
         try:
             for key in options.rows.split(","):
                 row = ROWS[key]
-                got = measure(row, broker.server(fresh=True, durable=row.durable).port, options.seconds, options.others)
+                if name == RABBITMQ and isinstance(row, HttpRow):
+                    continue
+                server = broker.server(fresh=True, durable=isinstance(row, Row) and row.durable)
+                got = measure(row, server.port, options.seconds, options.others, http_port)
                 if options.json:
                     print(json.dumps({"row": key, "broker": name, **got}), flush=True)
                 else:
                     figures = " ".join(f"{got[one]:9.2f}" for one in ("p50", "p99", "max", "connect_max"))
-                    print(f"{row.title:32} {name:9} {figures} {got['n']:8.0f}", flush=True)
+                    print(f"{row.title:40} {name:9} {figures} {got['n']:8.0f}", flush=True)
         finally:
             broker.stop()
     return 0

@@ -73,9 +73,14 @@ class PeerError(FlintError):
     @property
     def reply_text(self) -> str:
         """`NOT_FOUND - no queue 'q' in vhost '/'`: the form that people grep for. At most 255 bytes of UTF-8 go on the wire."""
-        plain = f"{self.code.name} - {self.text}"
+        plain = self.plain_text
         told = f"{self.code.name} - {self.told}"
         return told if len(told.encode("utf-8", "surrogateescape")) <= REPLY_TEXT_MAX else plain
+
+    @property
+    def plain_text(self) -> str:
+        """The same without the hint: what RabbitMQ says."""
+        return f"{self.code.name} - {self.text}"
 
     @property
     def told(self) -> str:

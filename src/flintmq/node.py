@@ -229,11 +229,11 @@ class Node:
                 self._store_failed(self.store.logs.failure)
         self.users = Users(definitions, self.clock, config.limits, scram=SCRAM in config.auth_mechanisms)
         self.permissions = Permissions(definitions)
-        self.permissions.on_changed = revoke_authorizations
         kinds.load_installed()  # before queues are restored
         name = config.node_name or f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.node_name = name
+        self.permissions.on_changed = self.users.on_changed = self._rights_changed
         self.broker.log = store_log
         self.tokens = self._token_logins()
         self._ask_directory()
@@ -273,6 +273,12 @@ class Node:
                 loop.attach_log(store_log)
         self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
         self.broker.memory = self.memory
+
+    def _rights_changed(self) -> None:
+        """Users or permissions changed: what was granted before is asked for again. Any thread."""
+        revoke_authorizations()
+        for follower in self.broker.on_rights_changed:
+            follower()
 
     def _token_logins(self) -> TokenLogins | None:
         """Logins by OAuth 2, when they are asked for. Raises: OperatorError."""
@@ -448,6 +454,11 @@ class Node:
         """Where HTTP is served; None: it is off."""
         return None if self.http is None else self.http.port
 
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics alone are served; None: nowhere."""
+        return None if self.http is None else self.http.metrics_port
+
     def listening(self) -> list[tuple[str, str, int]]:
         """(protocol, address, port) of all listeners, with RabbitMQ's names."""
         ports = [
@@ -455,9 +466,10 @@ class Node:
             ("amqp/ssl", self.amqps_port),
             ("http/web-amqp" if self.tls is None else "https/web-amqp", self.websocket_port),
             ("http" if self.tls is None else "https", self.http_port),
+            ("http/prometheus" if self.tls is None else "https/prometheus", self.metrics_port),
         ]
         if self.broker.draining:
-            del ports[:-1]
+            del ports[:-2]
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
 
     @staticmethod
@@ -733,7 +745,7 @@ class Node:
     def _stop_loop(self, loop: Loop) -> None:
         for entry in loop.entries():
             guarded("connections at shutdown", entry, self._stop_entry, loop, entry)
-        deadline = loop.now_ms + min(self.config.limits.close_ms_max, 2000)
+        deadline = loop.now_ms + self.config.limits.close_ms_max
 
         def finished(now_ms: int) -> None:
             entries = loop.entries()
@@ -750,7 +762,7 @@ class Node:
         loop.set_timer(20)
 
     def _stop_entry(self, loop: Loop, entry: Any) -> None:
-        """A listener closes, a client is told, whoever has not logged in is cut."""
+        """A listener closes, a client is told, a client that asked for its close may end its stream, whoever has not logged in is cut."""
         if entry.connection is None:
             loop.remove(entry)
             return
@@ -758,7 +770,7 @@ class Node:
         if handler.state == handshake.RUNNING:
             handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
             loop.touch(entry)
-        else:
+        elif handler.state not in (handshake.CLOSING, handshake.CLOSED):
             handler.closed("shutdown")
             loop.remove(entry)
 

@@ -67,6 +67,10 @@ def same_value(left: object, right: object) -> bool:
 
 # --- store --------------------------------------------------------------------------------------------------------------
 
+# kinds of the store's notes about entries (docs/FORMAT.md, record 42): how often one came back; it is dead, and waits for its targets
+NOTE_DELIVERIES = 16
+NOTE_LETTERS = 17
+
 
 class DequeueReason(IntEnum):
     """Why an entry left its queue. Values are those of queue/types.pxd and of the log."""

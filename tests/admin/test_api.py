@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import random
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pika
 import pytest
@@ -201,6 +203,58 @@ def test_names_that_a_browser_takes_for_steps(api: Api, dots: str) -> None:
     api.delete(path)
 
 
+# fmt: off
+KEYS = [
+    "", "~", "~~", "a~b", "a~", "~a", "a", "a/b", "a%2Fb", "a%252Fb", "%", "%7E", "%257E", "a b", "a+b", "a%20b", "a%2Bb", ".", "..", "*.#",
+    "#",
+    "é", "%C3%A9", "\ufffd", "k~AAAAAAAAAAAAAAAAAAAAAA", "k", "?x=1", "a" * 200 + "/" * 55,
+]
+# fmt: on
+
+
+def test_a_binding_is_deleted_by_the_key_that_is_shown(api: Api) -> None:
+    """All at once, with and without arguments: the properties_key of each, encoded as a name in a path, says that binding and no other."""
+    api.put("queues/%2F/awkward", {})
+    ends = "bindings/%2F/e/amq.headers/q/awkward"
+    every = [(key, arguments) for key in KEYS for arguments in ({}, {"a": 1}, {"a": "1"}, {"a": chr(0xE9)}, {"x-match": "any", "~": "~"})]
+    for key, arguments in every:
+        place = api.ask("POST", ends, {"routing_key": key, "arguments": arguments})
+        assert place.status == 201
+        found = api.get(f"bindings/%2F/e/amq.headers/q/{place.headers['location']}")
+        assert (found["routing_key"], found["arguments"]) == (key, arguments)
+    raw = [b"\xff", b"\xfe", b"\xff~", b"%FF"]
+    vhost = api.client.node.broker.vhosts["/"]
+    for octets in raw:
+        vhost.bind_queue("awkward", "amq.headers", octets, {}, connection_id=0)
+    left = api.get(ends)
+    assert len({one["properties_key"] for one in left}) == len(left) == len(every) + len(raw)
+    random.Random(28).shuffle(left)
+    while left:
+        gone = left.pop()
+        api.delete(f"{ends}/{segment(gone['properties_key'])}")
+        assert sorted(one["properties_key"] for one in api.get(ends)) == sorted(one["properties_key"] for one in left)
+        api.delete(f"{ends}/{segment(gone['properties_key'])}", 404)
+    api.delete("queues/%2F/awkward")
+
+
+def segment(name: str) -> str:
+    return f"%FF{name}" if name in (".", "..") else quote(name, safe="")
+
+
+def test_a_key_that_is_not_encoded_is_taken_where_nothing_else_can_be_meant(api: Api) -> None:
+    """As RabbitMQ takes the properties_key of `a.#`; never where it would say another binding."""
+    api.put("queues/%2F/sloppy", {})
+    ends = "bindings/%2F/e/amq.topic/q/sloppy"
+    for key in ("a.#", "x%2Fy", "x/y"):
+        assert api.ask("POST", ends, {"routing_key": key}).status == 201
+    assert api.get(f"{ends}/a.%23")["routing_key"] == "a.#"
+    assert api.get(f"{ends}/x%252Fy")["routing_key"] == "x/y"  # x%2Fy, encoded
+    api.delete(f"{ends}/x%252Fy")
+    api.delete(f"{ends}/x%252Fy", 404)
+    assert sorted(one["routing_key"] for one in api.get(ends)) == ["a.#", "x%2Fy"]
+    api.delete("queues/%2F/sloppy")
+
+
 def test_exchanges_and_bindings(api: Api) -> None:
     api.put("exchanges/v/x1", {"type": "topic", "durable": True})
     api.put("exchanges/v/x1", {"type": "topic", "durable": True}, 204)
@@ -213,8 +267,8 @@ def test_exchanges_and_bindings(api: Api) -> None:
         api.ask("POST", ends, value).headers["location"]
         for value in ({"routing_key": "k/ä"}, {}, {"routing_key": "k", "arguments": {"a": 1}})
     ]
-    assert places[:2] == ["b/k%2F%C3%A4", "b/~"] and places[2].startswith("b/k~")
-    assert [one["properties_key"] for one in api.get(ends)] == [place.removeprefix("b/") for place in places]
+    assert places[:2] == ["b/k%252F%25C3%25A4", "b/~"] and places[2].startswith("b/k~")
+    assert [quote_plus(one["properties_key"]) for one in api.get(ends)] == [place.removeprefix("b/") for place in places]
     for place in places:
         path = f"{ends.removesuffix('/b')}/{place}"
         assert api.get(path)["destination"] == "b"
@@ -422,6 +476,12 @@ def test_overview_and_node(api: Api) -> None:
     assert api.get("extensions") == [] and api.get("auth")["enable_uaa"] is False
     text = api.post("auth/hash_password", {"password": "p"})["ok"]
     api.put("users/hashed", {"password_hash": text, "tags": ""})
+
+
+def test_aliveness_changes_nothing(api: Api) -> None:
+    before = api.get("definitions"), [one["name"] for one in api.get("queues")]
+    assert api.get("aliveness-test/v") == {"status": "ok"}
+    assert (api.get("definitions"), [one["name"] for one in api.get("queues")]) == before
 
 
 def test_health(api: Api) -> None:

@@ -134,7 +134,7 @@ def test_of_one_virtual_host(api: Api) -> None:
             "bindings: 'amq.topic -> d': vhost 'no' does not exist",
         ),
         ({"policies": [{"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}}]}, "policies: 'p': Validation failed"),
-        ({"queues": {}}, "'queues' must be a list of objects"),
+        ({"queues": {}}, "'queues' must be a list"),
         ({"parameters": [{"component": "x", "vhost": "/", "name": "n", "value": 1}]}, "parameters: 'n': Validation failed"),
     ],
 )

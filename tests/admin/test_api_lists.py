@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flintmq.admin import api_lists
 from flintmq.admin.api_call import ApiError
 from flintmq.admin.api_lists import Listing, listed
+from flintmq.admin.json_out import steps
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.conftest import Client
@@ -21,7 +22,7 @@ from tests.admin.conftest import Client
 
 def names(text: str, items: list[str]) -> list[str]:
     response = asyncio.run(listed(Listing(items, lambda name: {"name": name}, str), {"page": "1", "name": text, "use_regex": "true"}))
-    return [one["name"] for one in json.loads(bytes(response.body))["items"]]
+    return [one["name"] for one in json.loads(written(response))["items"]]
 
 
 def test_patterns_are_those_of_rabbitmq_without_case() -> None:
@@ -47,7 +48,7 @@ def test_a_slow_pattern_holds_nobody_up() -> None:
         query = {"page": "1", "name": "(a+)+[bc]", "use_regex": "true"}
         found = await listed(Listing(items, lambda name: {"name": name}, str), query)
         task.cancel()
-        return json.loads(bytes(found.body))
+        return json.loads(written(found))
 
     assert asyncio.run(run())["filtered_count"] == 0
     assert turns > 50
@@ -57,6 +58,18 @@ def test_a_slow_pattern_holds_nobody_up() -> None:
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(ApiError, match="Pagination parameters are invalid: 'name' with use_regex"):
         names(text, ["a"])
+
+
+def written(response: Any) -> str:
+    return "".join(piece for piece in steps(response._value) if isinstance(piece, str))
+
+
+def test_a_page_has_bounded_bytes_and_says_when_it_is_cut() -> None:
+    listing = Listing(range(100), lambda number: {"n": number, "pad": "x" * 1_000}, str, {}, 10_000)
+    value = json.loads(written(asyncio.run(listed(listing, {"page": "1"}))))
+    assert value["item_count"] == len(value["items"]) == 10 and value["filtered_count"] == value["total_count"] == 100
+    assert "page_size" in value["cut"]
+    assert len(json.loads(written(asyncio.run(listed(listing, {}))))) == 100  # a list without pages holds nothing, and is whole
 
 
 def test_what_is_not_on_the_page_is_not_shown() -> None:
@@ -69,7 +82,9 @@ def test_what_is_not_on_the_page_is_not_shown() -> None:
 
     listing = Listing(range(10_000), show, str, {"count": lambda number: -number})
     response = asyncio.run(listed(listing, {"page": "3", "page_size": "10", "sort": "count", "columns": "name"}))
-    assert response.status_code == 200 and len(shows) == 10
+    assert response.status_code == 200 and shows == []
+    value = json.loads(written(response))
+    assert value["item_count"] == 10 and "cut" not in value
     assert shows == [9979 - one for one in range(10)]
 
 
@@ -142,6 +157,20 @@ def test_without_statistics(api: Api) -> None:
     assert bare["name"] == "q02" and "messages" not in bare and "message_stats" not in bare
     totals = api.get("queues?disable_stats=true&enable_queue_totals=true")[2]
     assert totals["messages"] == totals["messages_ready"] == 2 and "message_stats" not in totals
+
+
+def test_the_page_behind_the_last_one() -> None:
+    """As RabbitMQ, whose lists have an empty page behind a full one, and then none."""
+    for count, page, empty in ((20, 3, True), (20, 4, False), (15, 2, False), (15, 3, False), (0, 1, True), (0, 2, False)):
+        listing = Listing(range(count), lambda number: {"n": number}, str)
+        query = {"page": str(page), "page_size": "10"}
+        if (page - 1) * 10 > count:
+            with pytest.raises(ApiError) as refused:
+                asyncio.run(listed(listing, query))
+            assert refused.value.error == "page_out_of_range"
+            assert refused.value.reason == f"Page out of range, page: {page} page size: 10, len: {count}"
+        else:
+            assert (json.loads(written(asyncio.run(listed(listing, query))))["items"] == []) is empty
 
 
 @pytest.mark.parametrize(

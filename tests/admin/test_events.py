@@ -15,6 +15,7 @@ import pika
 
 from flintmq.admin.events import Listener
 from flintmq.admin.samples import Ring, Series
+from flintmq.core.shares import Holding, Pool, Who
 from flintmq.loglines import LineLogger
 from tests.admin.api import Api
 from tests.admin.conftest import Client, basic
@@ -110,7 +111,7 @@ def test_log_lines_are_told_and_the_log_is_left_as_it_was(start: Callable[..., C
 
 
 def test_one_more_stream_than_the_limit_is_refused(start: Callable[..., Client]) -> None:
-    client = start(limits={"sse_clients_user_max": 1})
+    client = start(limits={"sse_clients_max": 1})
     stream = Stream(client)
     answer = client.get("/api/v1/events")
     assert answer.status == 503 and answer.json["error"] == "busy"
@@ -127,7 +128,7 @@ def test_a_stop_does_not_wait_for_streams(start: Callable[..., Client]) -> None:
 
 def test_a_slow_listener_loses_the_oldest_and_is_told() -> None:
     async def run() -> None:
-        listener = Listener("u", frozenset(["events"]), lambda vhost: True, lambda: True, 3)
+        listener = Listener("u", frozenset(["events"]), lambda vhost: True, lambda: True, 3, Holding(Pool(1, 1, 1), Who("u", "1"), 0))
         for number in range(10):
             listener.put(b"%d " % number)
         assert listener.take() == b'event: lost\ndata: {"count": 7}\n\n7 8 9 '

@@ -69,7 +69,8 @@ def test_no_piece_is_long(
     value = api.get(path)
     found = value[member] if member else value
     assert len(shown) == len(found)
-    assert not shown or max(shown.count(turn) for turn in set(shown)) <= PIECE < KEYS_PIECE
+    # a turn behind each 32 KiB of JSON, and each millisecond
+    assert not shown or max(shown.count(turn) for turn in set(shown)) <= 4 * PIECE < KEYS_PIECE
     if path in ("users", "permissions", "bindings", "definitions"):
         assert len(found) >= COUNT
 

@@ -87,7 +87,7 @@ def test_batches(shared: Client, name: str) -> None:
     shared.queue(name)
     shared.publish(*["x" * 10] * 6, name=name)
     assert len(shared.pull("?count=2", name=name)) == 2
-    assert len(shared.pull("?count=9&bytes=15", name=name)) == 2
+    assert len(shared.pull("?count=9&bytes=40", name=name)) == 2
     assert {message["encoding"] for message in shared.pull("?count=9&encoding=base64", name=name)} == {"base64"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 
 import pika
 import pytest
+from starlette.requests import Request
 
 from flintmq.admin import figures
 from flintmq.admin.app import Application
-from flintmq.admin.auth import Caller
 from flintmq.admin.errors import HttpError
 from flintmq.admin.metrics import Metrics
+from flintmq.admin.pools import WHO
+from flintmq.core.shares import Pool, Who
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.board_10991 import BOARD
-from tests.admin.conftest import Client
+from tests.admin.conftest import Client, basic
 from tests.admin.promql import Query, Samples, parse, scraped
 from tests.support.broker import wait_until
 
@@ -194,7 +197,6 @@ def test_detailed_has_the_families_and_virtual_hosts_of_the_query(client: Client
 def test_who_may_not_see_everything_gets_no_metrics(client: Client, path: str) -> None:
     Api(client).ask("PUT", "users/tenant", {"password": "tenant", "tags": "management"})
     assert client.get(path, Api(client, "tenant").headers).status == 403
-    assert client.get(path, {}).status == 401
 
 
 def test_dead_letters_are_counted_by_reason(client: Client) -> None:
@@ -270,16 +272,16 @@ def test_who_does_not_read_its_answer_holds_up_nobody(client: Client) -> None:
 
 
 def test_answers_on_their_way_are_bounded_by_user() -> None:
-    limits = {"metrics_answers_user_max": 1, "metrics_answers_max": 2}
-    with Broker(limits=limits, http_port=0) as broker:
+    with Broker(http_port=0) as broker:
         application = Application(Client(broker).node.http._parts)  # type: ignore[union-attr]
+        application.pools.scrapes = Pool(2, 0.5, 0.75)  # that of a broker with more than one user
 
         async def run() -> None:
             async def text() -> AsyncIterator[bytes]:
                 yield b"x"
 
             def of(user: str) -> Any:
-                return application._scrape(Caller(user, broker.node.broker), text())
+                return application._scrape(Request({"type": "http", WHO: Who(user, f"of {user}")}), text())
 
             async def no_request() -> Any:
                 await asyncio.Event().wait()
@@ -290,19 +292,19 @@ def test_answers_on_their_way_are_bounded_by_user() -> None:
                 began.set()
                 await read.wait()
 
-            answer = await of("a")
+            answer = of("a")
             unread = asyncio.ensure_future(answer({"type": "http"}, no_request, send))
             await began.wait()
             with pytest.raises(HttpError) as refused:
-                await of("a")
+                of("a")
             assert refused.value.status == 503
-            other = await of("b")
+            other = of("b")
             with pytest.raises(HttpError):
-                await of("c")
+                of("c")
             read.set()
             await unread
             await other({"type": "http"}, no_request, send)
-            assert await of("a")
+            assert of("a")
 
         asyncio.run(run())
 
@@ -335,3 +337,83 @@ def test_groups_of_one_virtual_host_do_not_fill_the_answer() -> None:
 
         figures._streams(texts, Parts())  # type: ignore[arg-type]
         assert str(texts).count("flintmq_stream_group_lag{") == 3 and "flintmq_stream_groups_left_out 7" in str(texts)
+
+
+# --- who may read them ----------------------------------------------------------------------------------------------------------
+
+PATHS = ["/metrics", "/metrics/per-object", "/metrics/detailed?family=queue_coarse_metrics"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({}, 200),
+        ({"host": "0.0.0.0"}, 401),
+        ({"host": "0.0.0.0", "metrics_public": True}, 200),
+        ({"http_proxy_from": ("192.0.2.0/24",)}, 401),
+        ({"http_proxy_from": ("192.0.2.0/24",), "metrics_public": True}, 200),
+    ],
+)
+def test_metrics_without_a_login(options: dict[str, Any], status: int) -> None:
+    """As RabbitMQ's, where nobody but this machine can ask, or the operator says so. Who sends a login has a right one."""
+    with Broker(http_port=0, **options) as broker:
+        client = Client(broker)
+        for path in PATHS:
+            assert client.get(path, {}).status == status, path
+            assert client.get(path, basic("guest", "wrong")).status == 401
+            assert client.get(path).status == 200
+        assert client.get("/api/overview", {}).status == 401
+
+
+def test_metrics_have_a_port_of_their_own() -> None:
+    with Broker(http_port=0, metrics_port=0) as broker:
+        client = Client(broker)
+        assert ("http/prometheus", broker.node.metrics_port) in [(one[0], one[2]) for one in broker.node.listening()]
+        client.port = broker.node.metrics_port
+        for path in (*PATHS, "/health"):
+            assert client.get(path, {}).status == 200
+        for path in ("/api/overview", "/", "/console/", "/api/v1/queues/%2F/q"):
+            assert client.get(path).status == 404
+
+
+# of RabbitMQ 3.10's metrics.md, without the Erlang VM's own
+NAMES_OF_RABBITMQ = """
+global_messages_acknowledged_total global_messages_confirmed_total global_messages_delivered_consume_auto_ack_total
+global_messages_delivered_consume_manual_ack_total global_messages_delivered_get_auto_ack_total
+global_messages_delivered_get_manual_ack_total
+global_messages_delivered_total global_messages_get_empty_total global_messages_received_confirm_total global_messages_received_total
+global_messages_redelivered_total global_messages_routed_total global_messages_unroutable_dropped_total
+global_messages_unroutable_returned_total global_publishers global_consumers global_messages_dead_lettered_confirmed_total
+global_messages_dead_lettered_delivery_limit_total global_messages_dead_lettered_expired_total global_messages_dead_lettered_maxlen_total
+global_messages_dead_lettered_rejected_total build_info consumer_prefetch consumers disk_space_available_bytes
+disk_space_available_limit_bytes identity_info process_max_fds process_open_fds process_resident_memory_bytes resident_memory_limit_bytes
+connection_channels connection_incoming_bytes_total connection_incoming_packets_total connection_outgoing_bytes_total
+connection_outgoing_packets_total connection_pending_packets connection_process_reductions_total connections connections_closed_total
+connections_opened_total channel_acks_uncommitted channel_consumers channel_get_ack_total channel_get_empty_total channel_get_total
+channel_messages_acked_total channel_messages_confirmed_total channel_messages_delivered_ack_total channel_messages_delivered_total
+channel_messages_published_total channel_messages_redelivered_total channel_messages_unacked channel_messages_uncommitted
+channel_messages_unconfirmed channel_messages_unroutable_dropped_total channel_messages_unroutable_returned_total channel_prefetch
+channel_process_reductions_total channels channels_closed_total channels_opened_total queue_consumer_utilisation queue_consumers
+queue_disk_reads_total queue_disk_writes_total queue_messages queue_messages_bytes queue_messages_paged_out queue_messages_paged_out_bytes
+queue_messages_persistent queue_messages_persistent_bytes queue_messages_published_total queue_messages_ram queue_messages_ram_bytes
+queue_messages_ready queue_messages_ready_bytes queue_messages_ready_ram queue_messages_unacked queue_messages_unacked_bytes
+queue_messages_unacked_ram queue_process_memory_bytes queue_process_reductions_total queues queues_created_total queues_declared_total
+queues_deleted_total erlang_gc_reclaimed_bytes_total erlang_gc_runs_total erlang_net_ticktime_seconds erlang_processes_limit
+erlang_processes_used erlang_scheduler_context_switches_total erlang_scheduler_run_queue erlang_uptime_seconds io_read_bytes_total
+io_read_ops_total io_read_time_seconds_total io_reopen_ops_total io_seek_ops_total io_seek_time_seconds_total io_sync_ops_total
+io_sync_time_seconds_total io_write_bytes_total io_write_ops_total io_write_time_seconds_total msg_store_read_total msg_store_write_total
+queue_index_read_ops_total queue_index_write_ops_total schema_db_disk_tx_total schema_db_ram_tx_total raft_entry_commit_latency_seconds
+raft_log_commit_index raft_log_last_applied_index raft_log_last_written_index raft_log_snapshot_index raft_term_total federation_links
+"""
+
+
+def test_each_name_of_rabbitmq_is_there_or_has_a_reason(client: Client) -> None:
+    connection = connect(client)
+    connection.channel()
+    text = client.get("/metrics").raw.decode() + client.get("/metrics/per-object").raw.decode()
+    there = set(re.findall(r"^# TYPE rabbitmq_(\S+)", text, re.MULTILINE))
+    page = (Path(__file__).parents[2] / "docs/HTTP.md").read_text()
+    absent = set(re.findall(r"`(\w+)`", page[page.index("Names of RabbitMQ 3.10 that are not here") : page.index("Families: `")]))
+    names = set(NAMES_OF_RABBITMQ.split())
+    assert names - there - absent == set() and there & absent == set()
+    connection.close()

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from flintmq.access.users import hash_password
+from flintmq.admin.protocol import BoundedProtocol
 from flintmq.config import Config
 from flintmq.errors import OperatorError
 from flintmq.node import Node
@@ -35,7 +36,6 @@ ROUTES = [
     ("POST", "/api/v1/queues/%2F/q/messages/nack"),
     ("POST", "/api/v1/queues/%2F/q/messages/extend"),
     ("GET", "/api/v1/actors"),
-    ("GET", "/metrics"),
 ]
 
 
@@ -397,7 +397,7 @@ def test_garbage_behind_an_answer_leaves_no_trace(shared: Client, caplog: pytest
             + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         got = b""
-        while not got.endswith(b"}\n"):
+        while not got.endswith(b"}"):
             got += sock.recv(65_536)
         assert got.startswith(b"HTTP/1.1 401")
         sock.sendall(b"zz\r\nno chunk\r\n")
@@ -433,8 +433,7 @@ def asked_for_much(client: Client) -> socket.socket:
 def test_an_answer_may_be_read_slowly(start: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes longer over an answer than requests may take gets all of it."""
     client = start({"http_request_ms": 1_000})
-    assert client.get("/health", {}).status == 200  # from then on the protocol is there
-    protocol = client.node.http._parts.protocol
+    protocol = BoundedProtocol
     look, read, pause = protocol._look, threading.Condition(), threading.Event()
     size = seen = looks = 0
 
@@ -478,18 +477,30 @@ def test_a_held_poll_is_not_cut_off(start: Callable[..., Client]) -> None:
 
 
 def test_connections_are_bounded(start: Callable[..., Client]) -> None:
-    """One connection more than allowed is closed at once and counted; held ones go on."""
-    client = start({"http_connections_max": 3})
+    """One connection more than allowed takes the place of the oldest that has not logged in; held polls stay, and one more is refused."""
+    client = start({"http_connections_max": 3, "http_source_share": 1.0})
+    client.queue()
     assert client.get("/health", {}).status == 200
     wait_until(lambda: client.node.http._parts.connections() == 0, what="no connection")
     socks = [socket.create_connection(("127.0.0.1", client.port), timeout=30) for _ in range(3)]
     wait_until(lambda: client.node.http._parts.connections() == 3, what="three connections")
-    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as sock:
-        with contextlib.suppress(ConnectionResetError):
-            assert sock.recv(1) == b""
-    assert client.node.http._parts.protocol.refused == [1]
+    assert client.get("/health", {}).status == 200
+    with contextlib.suppress(ConnectionResetError):
+        assert socks[0].recv(1) == b""
+    links = client.node.http._parts.links_of_http
+    assert (links.refused, links.evicted) == (0, 1)
     for sock in socks:
         sock.close()
+    wait_until(lambda: client.node.http._parts.connections() == 0, what="no connection")
+    polls = [client.connection() for _ in range(3)]
+    for poll in polls:
+        poll.request("GET", client.path() + "?hold=60", headers=basic())
+    wait_until(lambda: client.node.http._parts.held == 3, what="three held polls")
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as sock, contextlib.suppress(ConnectionResetError):
+        assert sock.recv(1) == b""
+    assert links.refused == 1
+    for poll in polls:
+        poll.close()
 
 
 def test_figures_of_a_queue(shared: Client, name: str) -> None:

@@ -80,6 +80,43 @@ def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
     assert run("-q", "list_vhosts") == "/\n" and run("-q", "list_users", "name") == "guest\n"
 
 
+def test_words_of_rabbitmqctl(operator: Operator) -> None:
+    """Options behind the verb, users with their columns, all limits at once, a password that is asked for."""
+    run = operator.run
+    run("add_vhost", "after")
+    run("add_user", "ann", "secret")
+    run("set_permissions", "-p", "after", "ann", "^c", "^w", "^r")
+    operator.broker.node.broker.vhosts["after"].declare_queue("q")
+    assert run("list_queues", "-p", "after", "name") == "Listing queues for vhost after ...\nname\nq\n"
+    assert run("list_queues", "name", "--vhost", "after", "-q") == "q\n"
+    assert json.loads(run("list_queues", "--formatter", "json", "-p", "after")) == [{"name": "q", "messages": 0}]
+    assert run("list_user_permissions", "ann") == (
+        'Listing permissions for user "ann" ...\nvhost\tconfigure\twrite\tread\nafter\t^c\t^w\t^r\n'
+    )
+    run("set_user_tags", "ann", "monitoring", "policymaker")
+    assert run("list_users").splitlines()[:2] == ["Listing users ...", "user\ttags"]
+    assert "ann\t[monitoring, policymaker]" in run("list_users").splitlines()
+    assert {"user": "ann", "tags": ["monitoring", "policymaker"]} in json.loads(run("list_users", "--formatter", "json"))
+    assert run("authenticate_user", "ann", "secret") == 'Authenticating user "ann" ...\nSuccess\n'
+    assert 'failed to authenticate user "ann"' in run("authenticate_user", "ann", "wrong", code=65)
+    run("set_user_tags", "ann")
+    assert run("authenticate_user", "ann", "secret").endswith("Success\n"), "who may not use the management"
+    run("set_vhost_limits", "-p", "after", '{"max-connections": 64, "max-queues": -1}')
+    assert '{"max-connections": 64, "max-queues": -1}' in run("list_vhost_limits")
+    run("set_vhost_limits", '{"max-queues": 3}', "-p", "after")
+    assert '{"max-queues": 3}' in run("list_vhost_limits") and "64" not in run("list_vhost_limits")
+    run("clear_vhost_limits", "-p", "after")
+    assert "after" not in run("list_vhost_limits")
+    run("set_user_limits", "ann", '{"max-channels": 9}')
+    assert "ann" in run("list_user_limits")
+    run("clear_user_limits", "ann")
+    assert "ann" not in run("list_user_limits")
+    run("set_vhost_limit", "-p", "after", "max-queues", "-1")
+    run("set_vhost_limits", "-p", "after", "[]", code=64)
+    run("delete_vhost", "after")
+    run("delete_user", "ann")
+
+
 def test_connections(operator: Operator) -> None:
     with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
         connection.channel()

@@ -4,6 +4,7 @@ nobody off."""
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -36,11 +37,55 @@ def test_a_client_that_writes_on_after_its_close_is_not_reset(start: Callable[..
     assert connection.recv_any().name == "connection.close-ok"
     for _ in range(50):
         connection.send(body)
-    # Our side is finished with sending; reading ends with the end of the stream, not with a reset.
+    connection.sock.shutdown(socket.SHUT_WR)
+    # It is the client that ends the stream; then the broker does, without a reset.
     assert connection.sock.recv(1) == b""
-    connection.send(body)
+    wait_until(lambda: sockets(broker) == 1, what="the listener is left")
+
+
+@pytest.mark.parametrize("held", [0, 2000])
+def test_after_close_ok_the_client_ends_the_stream(start: Callable[..., Any], connect: Callable[..., Any], held: int) -> None:
+    """amqp091-go takes an end of the stream that comes from the broker for the error 501, unless it has closed its socket before.
+
+    held: deliveries that come back, in slices, before the answer."""
+    broker = start({"close_ms_max": HOUR_MS, "close_look_ms": 1})
+    connection = connect(broker)
+    if held:
+        channel = connection.channel()
+        channel.queue("q")
+        connection.send(publish_bytes(1, b"x", routing_key="q") * held)
+        channel.send("basic.consume", queue="q", consumer_tag="c")
+        for _ in range(held + 1):
+            connection.recv(1)
+    connection.send(method_frame(0, "connection.close", reply_code=200))
+    while connection.recv_any().name != "connection.close-ok":
+        pass
+    # The look of the loop at what lingers comes after a look at its timers: a listener and this one are there still.
+    looked = broker.node.loops[0].entries
+    wait_until(lambda: any(entry.lingering for entry in looked()), what="its output is finished")
+    connection.sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        connection.sock.recv(1)
     connection.drop()
     wait_until(lambda: sockets(broker) == 1, what="the listener is left")
+
+
+def test_a_stopping_broker_lets_the_client_end_its_stream(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start({"close_ms_max": HOUR_MS})
+    connection, other = connect(broker), connect(broker)
+    connection.send(method_frame(0, "connection.close", reply_code=200))
+    assert connection.recv_any().name == "connection.close-ok"
+    stopper = threading.Thread(target=broker.node.stop)
+    stopper.start()
+    other.expect_close(320)
+    connection.sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        connection.sock.recv(1)
+    assert stopper.is_alive()
+    connection.drop()
+    other.drop()
+    stopper.join(30)
+    assert not stopper.is_alive(), "both have ended their streams"
 
 
 def test_a_closed_peer_is_read_so_far_and_no_farther(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
@@ -128,7 +173,7 @@ class FakeConnection:
     def end_some(self, most: int) -> bool:
         return True
 
-    def take_refused(self) -> list[Any]:
+    def take_refused(self, most: int) -> list[Any]:
         return []
 
 

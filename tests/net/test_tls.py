@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import self_signed_certificate, wait_until
-from tests.support.rawamqp import RawConnection
+from tests.support.rawamqp import RawConnection, method_frame
 from tests.twins.memory_log import MemoryLog
 
 # A machine that is too busy for a TLS handshake within the first limit gets a longer one.
@@ -204,3 +204,15 @@ def test_confirms_and_commits_that_wait_for_the_log(start: Callable[..., Any], c
             assert tx.expect("basic.return").body == b"later"
             tx.expect("tx.commit-ok")
         connection.close()
+
+
+def test_a_client_that_ends_its_stream_gets_our_end_of_it(secure: Callable[..., Any], certificate: tuple[str, str]) -> None:
+    """asyncio waits for it: without it the close of an aio-pika connection would last until the broker's patience ends."""
+    broker = secure(close_ms_max=3_600_000)
+    connection = connect_tls(broker, certificate).open()
+    connection.send(method_frame(0, "connection.close", reply_code=200))
+    assert connection.recv_any().name == "connection.close-ok"
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    connection.sock.settimeout(30)
+    connection.sock.unwrap().close()
+    wait_until(lambda: not broker.node.broker.connections, what="the connection is forgotten")

@@ -239,6 +239,26 @@ def test_a_peer_that_hangs_up_is_served_first_what_it_sent(rig: Rig) -> None:
     assert rig.closed == ["flood"]
 
 
+def test_connections_that_hang_up_together_end_in_several_passes(rig: Rig) -> None:
+    """One turn of each pass for all of them, and then the others are read."""
+    for number in range(150):
+        rig.connect(f"gone-{number}").close()
+
+    def on_closed(name: str) -> None:
+        rig.loop.manual_ns += SLOW_US * US
+        rig.served.append(name)
+
+    rig.on_closed = on_closed
+    ask_again(rig, "other", rig.connect("other"), 20)
+    rig.loop.run()
+    assert longest_wait(rig.served, "other") <= 4
+    assert 20 <= len(rig.closed) < 150
+    rig.loop.stopping = False
+    rig.on_closed = lambda name: rig.stop() if len(rig.closed) == 150 else None
+    rig.loop.run()
+    assert sorted(rig.closed) == sorted(f"gone-{number}" for number in range(150))
+
+
 def test_functions_of_other_threads_get_their_turn_and_give_one(rig: Rig) -> None:
     rig.connect("flood").sendall(DECLARE * 1000)
 

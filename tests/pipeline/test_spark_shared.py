@@ -59,5 +59,6 @@ def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSess
         assert killed == [1]
         assert [body for number in sorted(got) for body in got[number]] == bodies
         with channel_of(other) as channel:
-            assert channel.queue_declare(queue, passive=True).method.message_count == 0
+            # A node learns the others' counts with its next look at the engine.
+            wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == 0, WAIT_S)
             assert channel.basic_get(queue) == (None, None, None)

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from flintmq.session.timeouts import _Least
 from flintmq.vhost.policies import made
 from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock
@@ -178,3 +181,13 @@ def test_nothing_is_looked_at_while_nobody_asks(broker: Any, connect: Connect) -
     looked.clear()
     timeouts.tick()
     assert not looked
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=300))
+def test_the_least_timeout_is_known_without_a_look_at_all(changes: list[tuple[int, int]]) -> None:
+    least, model = _Least(), {}
+    for owner, number in changes:
+        least.set(owner, number)
+        model[owner] = number
+        assert least.least() == min((one for one in model.values() if one), default=0) and least.get(owner) == number
+    assert len(least._heap) <= 2 * 5 + 65

@@ -35,7 +35,14 @@ STEP_MS = 1_000
 DELAY_MS = 2_500
 RETRY_MS = 1_700
 TTLS = (None, None, 2_000, 7_000)
-LIMITS = {"housekeeping_ms": 5, "dead_letter_retry_ms": 1, "schedule_retry_ms": 1, "schedule_gap_ms": 1, "due_gap_ms": 1}
+LIMITS = {
+    "housekeeping_ms": 5,
+    "dead_letter_retry_ms": 1,
+    "dead_letter_retry_max_ms": 1,
+    "schedule_retry_ms": 1,
+    "schedule_gap_ms": 1,
+    "due_gap_ms": 1,
+}
 KEYS = ("red", "blue")
 # kinds of queues that are drawn with x-message-deduplication, too
 ONCE = ("plain", "priorities", "shared", "sticky")

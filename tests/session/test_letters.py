@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.ports import NOTE_LETTERS
 from flintmq.testing.broker import Broker
 from flintmq.vhost.policies import made
 from tests.admin.api import Api
@@ -17,6 +18,7 @@ from tests.admin.conftest import Client
 from tests.support import servers
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
+from tests.support.rawcodec import publish_bytes
 
 Connect = Callable[..., Any]
 QUICK = {"housekeeping_ms": 20, "dead_letter_retry_ms": 20}
@@ -154,7 +156,7 @@ def test_a_deleted_queue_takes_what_waits_with_it(ch: RawChannel, broker: Any) -
     handle = broker.node.broker.vhosts["/"].queues["q"].core
     ch.call("queue.delete", queue="q")
     wait_until(lambda: handle.unacked_count() == 0, what="nothing is left of it")
-    assert not broker.node.broker.letters._kept and not broker.node.broker.letters._noted
+    assert not broker.node.broker.letters._kept
 
 
 def test_a_channel_with_prefetch_goes_on(ch: RawChannel, broker: Any) -> None:
@@ -206,7 +208,31 @@ def test_after_kill_9_what_waited_waits(connect: Connect, tmp_path: Path, start:
     ch.wait_ready("dead", 2)
     reasons = {ch.call("basic.get", queue="dead", no_ack=True).properties["headers"]["x-death"][0]["reason"] for _ in range(2)}
     assert reasons == {"rejected", "expired"}
-    wait_until(lambda: not again.node.broker.letters._noted, what="the notes are gone")
+    wait_until(lambda: not again.node.store.logs.notes(NOTE_LETTERS), what="the notes are gone")
+
+
+def test_after_kill_9_all_of_many_wait(connect: Connect, tmp_path: Path, start: Callable[..., Any]) -> None:
+    """However many they are: none of them is delivered again, and all go out when the target comes."""
+    count = 12_000
+    with servers.flintmq("--http-port", "off", "--flight-port", "off", "--data-dir", str(tmp_path)) as server:
+        ch = connect(server).channel()
+        ch.queue("q", durable=True, arguments=TO_DEAD)
+        ch.queue("sync", durable=True)
+        frames = publish_bytes(ch.number, b"x", routing_key="q", delivery_mode=2)
+        ch.connection.send(frames * count)
+        ch.consume("q")
+        last = ch.deliveries(count)[-1]
+        ch.send("basic.nack", delivery_tag=last.delivery_tag, multiple=True, requeue=False)
+        ch.call("confirm.select")  # after the nack, which is carried out in slices
+        ch.publish(b"sync", routing_key="sync", delivery_mode=2)
+        assert ch.expect("basic.ack").delivery_tag == 1
+        os.kill(server.pid, signal.SIGKILL)
+    again = start(QUICK, data_dir=str(tmp_path))
+    ch = connect(again).channel()
+    assert waiting(again) == count and ch.ready("q") == 0
+    ch.queue("dead", durable=True)
+    ch.wait_ready("dead", count)
+    wait_until(lambda: waiting(again) == 0 and not again.node.store.logs.notes(NOTE_LETTERS), what="nothing is left of them")
 
 
 def test_an_http_reject_keeps_it_too(connect: Connect) -> None:

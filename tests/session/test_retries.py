@@ -153,7 +153,7 @@ def test_all_come_back_at_their_times_in_the_order_of_their_waits(steps: list[tu
         expected.append((clock.wall_ms() + queues[queue_id].policy.retry_ms(count), queue_id, position))
         retries.add(queues[queue_id], position, count)
         clock.advance(ms=pause_ms)
-        assert retries.step(clock.wall_ms(), clock.monotonic_ns() + 10**12)
+        assert retries.step(clock.monotonic_ns() + 10**12)
         for queue in queues.values():
             due = {one for at, of, one in expected if of == queue.queue_id and at <= clock.wall_ms()}
             assert set(queue.core.back) == due and len(queue.core.back) == len(due)
@@ -167,7 +167,30 @@ def test_memory_of_what_came_back_is_given_back() -> None:
     for number in range(USED_MAX * 3):
         retries.add(queue, number + 1, 1)
         clock.advance(ms=1)
-        retries.step(clock.wall_ms(), clock.monotonic_ns() + 10**12)
+        retries.step(clock.monotonic_ns() + 10**12)
         assert all(line.room <= USED_MAX + 64 for lines in retries._lines.values() for line in lines.values())
     assert queue.core.back == sorted(queue.core.back)
     assert retries.forget(queue)() and len(queue.core.ended) == 9
+
+
+class SetClock(ManualClock):
+    """Its wall clock may be set."""
+
+    def set(self, ms: int) -> None:
+        self._wall_ms += ms
+
+
+@pytest.mark.parametrize("hour_ms", [-3_600_000, 3_600_000])
+def test_a_wall_clock_that_is_set_changes_no_wait(hour_ms: int) -> None:
+    clock, armed = SetClock(), []
+    queue = Queue(1, retry_min_ms=1_000)
+    retries = Retries(clock, {1: queue}, armed.append)
+    retries.add(queue, 1, 1)
+    clock.set(hour_ms)
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back and not retries.is_due
+    assert retries.due_ms == clock.wall_ms() + 1_000
+    clock.advance(ms=999)
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back
+    clock.advance(ms=1)
+    assert retries.is_due and retries.step(clock.monotonic_ns() + 10**12) and queue.core.back == [1]
+    assert retries.due_ms == 0

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from flintmq.session.shared_letters import _REFUSED_AT_ONCE
 from tests.session.test_shared_queues import SHARED, Engine, begin, core, declare, engine, get, publish, service
 from tests.support.broker import wait_until
 
 __all__ = ["begin", "engine"]
 
 LETTERS = {**SHARED, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"}
-FAST = {"dead_letter_retry_ms": 5}
+FAST = {"dead_letter_retry_ms": 5, "dead_letter_retry_max_ms": 5}
 STREAM = {"x-queue-type": "stream"}
 
 
@@ -241,6 +242,29 @@ def test_letters_that_wait_keep_the_node_from_taking_more(begin: Any, connect: A
     channel.call("queue.bind", queue="dlq", exchange="later", routing_key="")
     wait_for(broker, "dlq", 3)
     assert consumer.expect("basic.deliver").body == b"03"
+
+
+def test_many_without_a_target_do_not_stand_in_front_of_one_that_has_one(begin: Any, connect: Any, engine: Engine) -> None:
+    broker = begin(**FAST)
+    channel = connect(broker).channel()
+    channel.call("exchange.declare", exchange="in", type="fanout", durable=True)
+    channel.call("exchange.declare", exchange="later", type="direct", durable=True)
+    patient = {**SHARED, "x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once"}
+    channel.queue("s", durable=True, arguments=patient)
+    channel.queue("dlq", durable=True)
+    channel.call("queue.bind", queue="s", exchange="in", routing_key="")
+    channel.call("confirm.select")
+    count = 2 * _REFUSED_AT_ONCE + 5
+    for number in range(count):
+        channel.publish(b"%d" % number, exchange="in", routing_key="good" if number == count - 1 else "bad", delivery_mode=2)
+        channel.expect("basic.ack")
+        got = take(channel)
+        channel.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
+    queue_id = broker.node.broker.vhosts["/"].queues["s"].queue_id
+    wait_until(lambda: service(broker).letters.waiting(queue_id)[0] == count, what="all wait")
+    channel.call("queue.bind", queue="dlq", exchange="later", routing_key="good")
+    wait_for(broker, "dlq", 1)
+    wait_until(lambda: service(broker).letters.waiting(queue_id)[0] == count - 1, what="the others wait still")
 
 
 def test_a_deleted_queue_forgets_its_letters(begin: Any, connect: Any, engine: Engine) -> None:

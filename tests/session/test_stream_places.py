@@ -12,6 +12,7 @@ import pytest
 
 from flintmq.admin.errors import HttpError
 from flintmq.admin.pulls import Held
+from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.pulls.service import BUSY, NO_QUEUE, PullRefused, PullService
@@ -60,14 +61,14 @@ class Stream:
     def changed(self, clean: bool) -> list[Any]:
         return []
 
-    def take_dead(self, most: int) -> list[Any]:
+    def take_dead(self, most: int, behind: tuple[bytes, int] | None = None) -> list[Any]:
         return []
 
 
 @pytest.fixture
 def service() -> StreamService:
     """One stream, on a disk that never finishes by itself."""
-    broker: Any = SimpleNamespace(limits=Limits(), log=Log(), queues={})
+    broker: Any = SimpleNamespace(limits=Limits(), log=Log(), queues={}, clock=ManualClock(), routes_version=object())
     made = StreamService(broker, Store(), None)
     made._streams[STREAM] = Stream()  # type: ignore[assignment]
     made._places[STREAM] = set()

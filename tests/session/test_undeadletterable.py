@@ -92,9 +92,9 @@ def test_a_publisher_looks_at_its_own_queues_only(ch: RawChannel, broker: Any, m
     looked: list[str] = []
     inner = publishing._enforce
 
-    def look(broker: Any, queue: Any) -> bool:
+    def look(broker: Any, queue: Any, until_ns: int) -> bool:
         looked.append(queue.name)
-        return inner(broker, queue)
+        return inner(broker, queue, until_ns)
 
     monkeypatch.setattr(publishing, "_enforce", look)
     for number in range(3):

@@ -24,7 +24,7 @@ REASON_REJECT = 2
         ("next", 0, []),
         ("offset", 4, [4, 5]),
         ("offset", 0, [2, 3, 4, 5]),
-        ("offset", 99, []),
+        ("offset", 6, []),
         ("time", 3, [3, 4, 5]),
         ("time", 77, []),
     ],
@@ -539,3 +539,20 @@ def test_rules_can_change() -> None:
     assert stream.take_dead() == [(GROUP, 0, REASON_LIMIT, 2)]
     assert consumer.nack(1)
     assert len(stream.take_dead(1)) == 1 and len(stream.take_dead()) == 2
+
+
+def test_a_lone_consumer_waits_for_an_offset_that_is_not_there_yet() -> None:
+    """As on RabbitMQ; a group, whose place is noted and shown, begins at the end."""
+    log, stream = filled(3)
+    lone = member(stream, 10, group=None, start="offset", value=5)
+    group = member(stream, 10, start="offset", value=5)
+    assert drain(lone) == drain(group) == []
+    for _ in range(4):
+        log.append(b"x")
+    assert drain(lone) == [5, 6]
+    assert drain(group) == [3, 4, 5, 6]
+    never = member(stream, 10, group=None, start="offset", value=1 << 63)
+    assert drain(never) == []
+
+    assert [one[1] for one in stream.take_dead(9, (GROUP, 0))] == [1] and stream.take_dead(9, (GROUP, 1)) == []
+    assert len(stream.take_dead(9, (b"gone", 5))) == 2

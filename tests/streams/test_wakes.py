@@ -144,3 +144,26 @@ def test_late_member_is_told() -> None:
     _, stream = filled(1)
     assert told(member(stream, group=None), member(stream)) == [1, 1]
     assert told(member(stream, group=None, start="next"), member(stream, group=b"new", start="next")) == [0, 0]
+
+
+def test_members_that_wait_for_credit_cost_a_wake_nothing() -> None:
+    """Each was passed over once: a wake under the manager lock must not look at thousands of members for each message."""
+    log, stream = filled(0)
+    members = [member(stream, 1) for _ in range(200)]
+    idle(*members)
+    for _ in members:
+        log.append(b"x")
+    holds = {}
+    while len(holds) < len(members):
+        for number, count in enumerate(told(*members)):
+            while count and (got := members[number].deliver_full()) is not None:
+                holds[number] = got[0]
+    idle(*members)
+    before = stream.groups()[GROUP]["members_looked_at"]
+    for _ in range(100):
+        log.append(b"y")
+    for number in range(100):
+        assert members[number].ack(holds[number])
+        assert members[number].told() == 1 and len(drain(members[number])) == 1
+    looked = stream.groups()[GROUP]["members_looked_at"] - before
+    assert looked <= len(members) + 4 * 100

@@ -10,15 +10,18 @@ from flintmq.clock import SystemClock
 
 
 class HeldClock(SystemClock):
-    """The wall clock stands while it is held."""
+    """Both clocks stand while they are held."""
 
-    held_ms = 0
+    held_ms = held_ns = 0
 
     def wall_ms(self) -> int:
         return self.held_ms or super().wall_ms()
 
+    def monotonic_ns(self) -> int:
+        return self.held_ns or super().monotonic_ns()
+
     def hold(self) -> None:
-        self.held_ms = self.wall_ms()
+        self.held_ms, self.held_ns = self.wall_ms(), self.monotonic_ns()
 
 
 @contextmanager
@@ -29,4 +32,4 @@ def held(broker: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        clock.held_ms = 0
+        clock.held_ms = clock.held_ns = 0

@@ -275,7 +275,7 @@ class RawConnection:
         return RawChannel(self, number)
 
     def close(self) -> None:
-        """Orderly close: the server must answer close-ok. (RabbitMQ then waits for the client to end the stream.)"""
+        """Orderly close: the server must answer close-ok, and waits for the client to end the stream."""
         self.send(method_frame(0, "connection.close", reply_code=200, reply_text="bye"))
         while self.recv_any().name != "connection.close-ok":
             pass

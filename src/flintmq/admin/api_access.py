@@ -18,6 +18,7 @@ from flintmq.access.hashes import shown_hash
 from flintmq.access.tags import sees_everything
 from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
 from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.admin.counts import MESSAGES, STATS, counted, sums_of
 from flintmq.definitions.checks import COMPONENTS
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
 from flintmq.moves.uri import masked_values
@@ -217,7 +218,7 @@ async def _limit(call: Call, value: Any) -> None:
 # --- virtual hosts ----------------------------------------------------------------------------------------------------------
 
 
-def shown_vhost(call: Call, name: str) -> dict[str, Any]:
+def shown_vhost(call: Call, name: str, sums: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
     record = call.service.vhosts.get(name)
     metadata = call.service.value(VHOST_METADATA, name, "metadata") or {}
     description = "" if record is None else record.description
@@ -230,15 +231,28 @@ def shown_vhost(call: Call, name: str) -> dict[str, Any]:
         "metadata": {"description": description, "tags": tags, **({"default_queue_type": kind} if kind else {})},
         "tracing": name in call.broker.vhosts and call.broker.vhosts[name].tracing,
         "cluster_state": {call.app.node_name: "running"},
+        **_counts(call, name, sums),
+    }
+
+
+def _counts(call: Call, name: str, sums: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any]:
+    """Messages of a virtual host's queues. Args: sums: of api_node.Totals; None: they are not asked for."""
+    if sums is None or name not in sums or call.query.get("disable_stats") == "true":
+        return {}
+    rate, own = call.app.rates.rate, sums[name]
+    return {
+        **counted(rate, ("vhost", name), sums_of(MESSAGES, own)),
+        "message_stats": counted(rate, ("vhost", name), sums_of(STATS, own)),
     }
 
 
 async def vhosts(call: Call) -> Response:
-    return await plain_list(call, call.vhosts(), lambda vhost: shown_vhost(call, vhost.name))
+    sums = await call.app.totals.by_vhost(call.broker)
+    return await plain_list(call, call.vhosts(), lambda vhost: shown_vhost(call, vhost.name, sums))
 
 
 async def vhost(call: Call) -> Response:
-    return one(shown_vhost(call, call.vhost().name), call.query)
+    return one(shown_vhost(call, call.vhost().name, await call.app.totals.by_vhost(call.broker)), call.query)
 
 
 async def put_vhost(call: Call) -> Response:

@@ -10,7 +10,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, not_found, nothing
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing
 from flintmq.errors import StoreError
 
 # seconds that a backup lives without a word of who makes it

@@ -9,7 +9,6 @@ Q1  A refusal is `{"error": word, "reason": text}`. What the user may not do is 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq.access.tags import NotAuthorised, sees_everything
-from flintmq.admin.arguments import json_object_any, path_name
+from flintmq.admin.answers import answer
+from flintmq.admin.arguments import checked_object, path_name
 from flintmq.admin.auth import Caller
 from flintmq.admin.errors import HttpError
+from flintmq.admin.pools import Pools, take, who_of
+from flintmq.core.shares import Holding, Who
 from flintmq.definitions.change_line import Actor, Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
 
@@ -78,15 +80,6 @@ def of_error(error: Exception) -> ApiError | None:
     return None
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response."""
-    return Response(dump(value), status, headers, "application/json")
-
-
-def dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), default=str).encode()
-
-
 def nothing(new: bool = False) -> Response:
     """201 for what is new, 204 for what was there, or is gone."""
     return Response(b"", 201 if new else 204)
@@ -103,6 +96,18 @@ class Call:
     @property
     def broker(self) -> Any:
         return self.app.parts.broker
+
+    @property
+    def pools(self) -> Pools:
+        return self.app.pools  # type: ignore[no-any-return]
+
+    @property
+    def who(self) -> Who:
+        return who_of(self.request.scope)
+
+    def turn(self) -> Holding:
+        """A place among the calls that take long, for a `with`. Raises: HttpError 503."""
+        return take(self.pools.calls, self.who, "long calls run")
 
     @property
     def service(self) -> Any:
@@ -162,8 +167,11 @@ class Call:
 
     async def json(self, bytes_max: int = 0) -> dict[str, Any]:
         """The body, a JSON object; {} when there is none. Raises: HttpError."""
-        raw = await self.app.body(self.request, bytes_max or self.app.limits.http_json_bytes_max)
-        return json_object_any(raw) if raw.strip() else {}
+        usual = self.app.limits.http_json_bytes_max
+        raw = await self.app.body(self.request, bytes_max or usual)
+        if len(raw) > usual:  # other requests have their turns meanwhile
+            return await asyncio.to_thread(checked_object, raw, self.request.scope)
+        return checked_object(raw, self.request.scope)
 
     # --- changes --------------------------------------------------------------------------------------------------------
 

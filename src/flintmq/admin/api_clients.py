@@ -18,11 +18,12 @@ from starlette.responses import Response
 
 from flintmq.access.tags import sees_everything
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing, waited
+from flintmq.admin.api_call import ApiError, Call, Entry, bad, not_found, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
+from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
-from flintmq.session import operator_changes
+from flintmq.session import client_properties, operator_changes
 
 # channels that one slice of a loop tells about
 _AT_ONCE = 64
@@ -44,7 +45,6 @@ def _connections(call: Call) -> list[Any]:
 
 
 def show_connection(call: Call, handler: Any) -> dict[str, Any]:
-    capabilities = {"connection.blocked": handler.wants_blocked, "consumer_cancel_notify": handler.wants_cancel}
     host, _, port = call.broker.listen_name.rpartition(":")
     return {
         "name": handler.name,
@@ -66,7 +66,8 @@ def show_connection(call: Call, handler: Any) -> dict[str, Any]:
         "ssl": handler.secure,
         "auth_mechanism": handler.mechanism,
         "connected_at": handler.connected_at_ms,
-        "client_properties": {"capabilities": capabilities, **({"product": "py-amqp"} if handler.is_py_amqp else {})},
+        "client_properties": plain(client_properties.told(handler.client_properties)),
+        "user_provided_name": plain(client_properties.connection_name(handler.client_properties)),
     }
 
 
@@ -75,11 +76,23 @@ async def connections(call: Call) -> Response:
 
 
 def _connection(call: Call) -> Any:
+    """By its name, or by the one that its application gave it when that is the only one. Raises: ApiError 404; 400 when several have it."""
     name = call.name("connection")
-    found = next((handler for handler in _connections(call) if handler.name == name), None)
-    if found is None:
+    seen = _connections(call)
+    found = next((handler for handler in seen if handler.name == name), None)
+    if found is not None:
+        return found
+    octets = name.encode("utf-8", "surrogateescape")
+    named = [
+        handler
+        for handler in seen
+        if octets in handler.client_properties and client_properties.connection_name(handler.client_properties) == name
+    ]
+    if not named:
         raise not_found()
-    return found
+    if len(named) > 1:
+        raise bad(f"{len(named)} connections are called '{name}' by their application: say which by the name in the list")
+    return named[0]
 
 
 async def connection(call: Call) -> Response:
@@ -194,7 +207,7 @@ async def channel(call: Call) -> Response:
     (value,) = await on_loops([found], partial(show_channel, call))
     state = found[0].channels.get(found[1])
     consumers_ = [] if state is None else list(state.consumers.values())
-    return one(value | {"consumer_details": [show_consumer(call.app, each) for each in consumers_]}, call.query)
+    return one(value | {"consumer_details": Rows(consumers_, partial(show_consumer, call.app))}, call.query)
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------------
@@ -224,7 +237,7 @@ def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
         },
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
-        "arguments": plain(consumer.arguments),
+        "arguments": consumer.arguments,
         "active": status != "waiting",
         "activity_status": status,
         "consumer_timeout": consumer.arguments.get("x-consumer-timeout") or getattr(policy, "consumer_timeout_ms", None) or "undefined",

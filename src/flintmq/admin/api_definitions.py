@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from flintmq import __version__
 from flintmq.access.hashes import algorithm_of, is_known
+from flintmq.admin.answers import answer
 from flintmq.admin.api_access import (
     VHOST_LIMITS,
     all_parameters,
@@ -32,10 +33,9 @@ from flintmq.admin.api_access import (
     shown_user,
     shown_vhost,
 )
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, dump, member, nothing, of_error
-from flintmq.admin.api_lists import pieces
+from flintmq.admin.api_call import ApiError, Call, Entry, bad, check_table, member, nothing, of_error
 from flintmq.admin.api_names import make_shared, told_shared
-from flintmq.admin.messages import plain
+from flintmq.admin.json_out import Rows
 from flintmq.definitions.change_line import Refused
 from flintmq.definitions.checks import is_queue_type, members
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
@@ -68,7 +68,7 @@ def _things(vhost: Any) -> dict[str, list[dict[str, Any]]]:
     bindings = [one for exchange in exchanges for one in list(exchange.bindings.values()) if one.durable and _is_text(one.destination.name)]
     return {
         "queues": [
-            {"name": one.name, "durable": True, "auto_delete": one.auto_delete, "arguments": plain(one.arguments)}
+            {"name": one.name, "durable": True, "auto_delete": one.auto_delete, "arguments": one.arguments}
             for one in sorted(queues, key=lambda one: one.name)
         ],
         "exchanges": [
@@ -78,7 +78,7 @@ def _things(vhost: Any) -> dict[str, list[dict[str, Any]]]:
                 "durable": True,
                 "auto_delete": one.auto_delete,
                 "internal": one.internal,
-                "arguments": plain(one.arguments),
+                "arguments": one.arguments,
             }
             for one in sorted(own, key=lambda one: one.name)
         ],
@@ -88,7 +88,7 @@ def _things(vhost: Any) -> dict[str, list[dict[str, Any]]]:
                 "destination": one.destination.name,
                 "destination_type": one.destination.destination_kind,
                 "routing_key": one.routing_key.decode("utf-8", "replace"),
-                "arguments": plain(one.arguments),
+                "arguments": one.arguments,
             }
             for one in bindings
         ],
@@ -127,18 +127,7 @@ async def export(call: Call) -> Response:
             things[kind] += [(vhost.name, one) for one in found]
     for kind, owned in things.items():
         sections[kind] = owned, lambda item: {**item[1], "vhost": item[0]}
-    return StreamingResponse(_file(sections), 200, _attachment(call), "application/json")
-
-
-async def _file(sections: dict[str, tuple[Sequence[Any], Callable[[Any], dict[str, Any]]]]) -> AsyncIterator[bytes]:
-    """The file as JSON, in pieces: one of 100,000 queues would keep the interpreter for a second."""
-    before = dump(_head())[:-1]
-    for name, (records, show) in sections.items():
-        yield before + b"," + dump(name) + b":"
-        before = b""
-        async for piece in pieces(records, show):
-            yield piece
-    yield b"}"
+    return answer(_head() | {name: Rows(records, show) for name, (records, show) in sections.items()}, 200, _attachment(call))
 
 
 def _attachment(call: Call) -> dict[str, str]:

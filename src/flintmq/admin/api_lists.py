@@ -6,25 +6,33 @@ G1  What is not on the page is not shown: only its name, and the value that orde
 G2  No piece of the work takes the interpreter for more than some milliseconds: between pieces other requests, and the I/O loops, have
 turns.
 G3  `use_regex` is a pattern as RabbitMQ's, without case (patterns.py); what can't be decided within its budget is not in the list.
+G4  Items are shown one by one as the answer leaves (admin.answers). A page has Limits.http_page_bytes_max of them, or one item, and
+    says when it is cut.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from flintmq.admin.api_call import ApiError, answer, bad, dump
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, bad
+from flintmq.admin.json_out import Members, Rows
+from flintmq.config import Limits
 from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
 
 T = TypeVar("T")
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
+# characters of a text that orders
+_KEY_MAX = 1_024
 # objects that are shown, or asked for the value that orders them, in one piece
 PIECE, KEYS_PIECE = 100, 1_000
 # objects that are sorted in one piece, in which no other thread runs Python: 100,000 at once keep the interpreter for 100 ms
@@ -41,6 +49,7 @@ class Listing(NamedTuple, Generic[T]):
     show: Callable[[T], dict[str, Any]]
     name: Callable[[T], str]
     keys: Mapping[str, Callable[[T], Any]] = {}
+    page_bytes_max: int = Limits.http_page_bytes_max
 
 
 async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool = True) -> Response:
@@ -48,26 +57,33 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     columns = _columns(query)
     asks_page = paged and any(name in query for name in ("page", "page_size", "name", "use_regex", "pagination"))
     items = listing.items
+    show = partial(_shown, listing.show, columns)
     if not asks_page:
-        return StreamingResponse(pieces(await _ordered(listing, items, query), listing.show, columns), 200, None, "application/json")
+        return answer(Rows(await _ordered(listing, items, query), show))
     page, size = _page(query)
     chosen = await _filtered(listing, query)
     ordered = await _ordered(listing, chosen, query)
     pages = -(-len(ordered) // size)
-    if page > max(pages, 1):
+    if (page - 1) * size > len(ordered):  # the empty page behind a full last one is none
         reason = f"Page out of range, page: {page} page size: {size}, len: {len(ordered)}"
         raise ApiError(400, "page_out_of_range", reason)
-    shown = [listing.show(one) for one in ordered[(page - 1) * size : page * size]]
-    value = {
-        "filtered_count": len(ordered),
-        "item_count": len(shown),
-        "items": [_cut(one, columns) for one in shown],
-        "page": page,
-        "page_count": pages,
-        "page_size": size,
-        "total_count": len(items),
-    }
-    return answer(value)
+    rows = Rows(ordered[(page - 1) * size : page * size], show, listing.page_bytes_max)
+    counts = {"page": page, "page_count": pages, "page_size": size, "total_count": len(items)}
+    return answer(Members(_page_members(rows, {"filtered_count": len(ordered)}, counts)))
+
+
+def _page_members(rows: Rows, before: Mapping[str, int], behind: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """G4. What was written is counted when it was."""
+    yield from before.items()
+    yield "items", rows
+    yield "item_count", rows.count
+    yield from behind.items()
+    if rows.cut:
+        yield "cut", f"the page ends at {rows.bytes_max} bytes: ask for a smaller page_size"
+
+
+def _shown(show: Callable[[T], dict[str, Any]], columns: Sequence[Sequence[str]], item: T) -> dict[str, Any]:
+    return _cut(show(item), columns)
 
 
 def _page(query: Mapping[str, str]) -> tuple[int, int]:
@@ -147,12 +163,12 @@ async def in_order(items: Iterable[T], key: Callable[[T], Any], downwards: bool 
 
 
 def _comparable(value: Any) -> tuple[int, Any]:
-    """Values of all types have an order: what is not there first, then numbers, then texts."""
+    """Values of all types have an order: what is not there first, then numbers, then texts, then what has no order: lists and objects."""
     if value is None:
         return 0, 0
     if isinstance(value, bool | int | float):
         return 1, value
-    return 2, value if isinstance(value, str) else dump(value).decode()
+    return (2, value[:_KEY_MAX]) if isinstance(value, str) else (3, 0)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------------
@@ -191,13 +207,3 @@ def _cut(value: dict[str, Any], columns: Sequence[Sequence[str]]) -> dict[str, A
 def one(value: dict[str, Any], query: Mapping[str, str]) -> Response:
     """One object, with the columns that were asked for."""
     return answer(_cut(value, _columns(query)))
-
-
-async def pieces(items: Sequence[T], show: Callable[[T], dict[str, Any]], columns: Sequence[Sequence[str]] = ()) -> AsyncIterator[bytes]:
-    """The list as JSON, piece by piece (G2)."""
-    before = b"["
-    for start in range(0, len(items), PIECE):
-        yield before + dump([_cut(show(item), columns) for item in items[start : start + PIECE]])[1:-1]
-        before = b","
-        await asyncio.sleep(0)
-    yield b"[]" if before == b"[" else b"]"

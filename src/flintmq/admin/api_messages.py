@@ -4,6 +4,8 @@ in: calls. out: messages on queues, on disk when they are to be; messages that w
 
 M1  A get holds messages for the broker, reads them, from disk where they are cold, and settles them, all in a thread of its own: no I/O
     loop waits, and no consumer appears at the queue. What is to be requeued is back in its place, flagged redelivered, before the answer.
+M2  An answer has Limits.http_get_messages_max messages and Limits.pull_bytes_max bytes of them (bodies, headers, routes), or one message;
+    when it ends before its count while there are more, the header X-FlintMQ-Cut says why.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, Call, Entry, bad, check_table, member, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
-from flintmq.admin.messages import body_of, message_of, properties_of
+from flintmq.admin.errors import busy
+from flintmq.admin.figures import is_healthy
+from flintmq.admin.json_out import Body, Members, Rows
+from flintmq.admin.messages import message_of, properties_of
+from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
 from flintmq.core.content import bytes_mapped
+from flintmq.core.content_view import ContentView
+from flintmq.core.shares import Holding
 from flintmq.definitions.checks import members
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
@@ -40,7 +50,12 @@ _ACKMODES = {
     "ack_requeue_false": False,
     "reject_requeue_false": False,
 }
-ALIVENESS_QUEUE = "aliveness-test"
+# of an answer whose count is not reached
+CUT = "x-flintmq-cut"
+# bytes that a get holds before it knows how many it needs
+_GET_BYTES = 64 * 1024
+# seconds in which an I/O loop gives a turn
+_ALIVE_S = 10
 
 
 def _payload(value: Mapping[str, Any]) -> bytes:
@@ -140,22 +155,45 @@ async def get(call: Call) -> Response:
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)
-    return answer(await _got(call, queue, min(count, call.app.limits.pull_messages_max), mode, encoding, cut))
+    with take(call.pools.gets, call.who, "messages are being got"):
+        return await _answered(call, queue, count, mode, encoding, cut)
 
 
-async def _got(call: Call, queue: Any, count: int, mode: str, encoding: str, cut: int | None) -> list[dict[str, Any]]:
+async def _answered(call: Call, queue: Any, count: int, mode: str, encoding: str, cut: int | None) -> Response:
+    """M2."""
+    holding = take(call.pools.answers, call.who, "large answers are on their way", _GET_BYTES)
+    try:
+        got = await _got(call, queue, count, mode, holding)
+        rows = Rows(got.found, partial(_show, encoding, None if cut is None or cut < 0 else cut, call.app.limits))
+        headers = {CUT: got.cut} if got.cut else None
+        return answer(rows, 200, headers, holding=holding)
+    except BaseException:
+        holding.release()
+        raise
+
+
+@dataclass(slots=True)
+class Got:
+    """What one get took. found: messages, whether they were delivered before, messages that are ready behind them; cut: why it ends before
+    its count, while there are more."""
+
+    found: list[tuple[ContentView, bool, int]] = field(default_factory=list)
+    cut: str = ""
+
+
+async def _got(call: Call, queue: Any, count: int, mode: str, holding: Holding) -> Got:
     """Messages, by a thread: it may read the disk."""
-    return await asyncio.to_thread(_take, call.broker, queue, count, mode, partial(_show, encoding, cut, call.app.limits))
+    return await asyncio.to_thread(_take, call.broker, queue, count, mode, holding)
 
 
-def _take(broker: Any, queue: Any, count: int, mode: str, show: Callable[[tuple[bytes, ...]], dict[str, Any]]) -> list[dict[str, Any]]:
-    """M1. What can't be read stays where it is, and is passed over."""
-    core = queue.core
-    found: list[dict[str, Any]] = []
+def _take(broker: Any, queue: Any, count: int, mode: str, holding: Holding) -> Got:
+    """M1, M2. What can't be read stays where it is, and is passed over."""
+    core, limits, got = queue.core, broker.limits, Got()
+    found: list[tuple[ContentView, bool]] = []
     held: list[int] = []
     position, size = 0, 0
     try:
-        while len(found) < count and size < broker.limits.pull_bytes_max:
+        while len(found) < count and not got.cut:
             position = core.next_available(position)
             if not position:
                 break
@@ -163,22 +201,39 @@ def _take(broker: Any, queue: Any, count: int, mode: str, show: Callable[[tuple[
                 held.append(position)
                 facts = core.entry_facts(position)
                 try:
-                    message = core.message_at(position)
+                    message = core.view_at(position)
                 except (KeyError, StoreError):
-                    held.pop()
-                    core.release_held(position)
+                    core.release_held(held.pop())
                     broker.count_drop("unreadable_content")
                 else:
-                    size += len(message[3])
-                    found.append(show(message) | {"redelivered": bool(facts and facts[1])})
+                    got.cut = _too_much(message.bytes, size, len(found), limits, holding)
+                    if got.cut:
+                        core.release_held(held.pop())
+                    else:
+                        size += message.bytes
+                        found.append((message, bool(facts and facts[1])))
             position += 1
     finally:
         for one in held:
             guarded("messages that were got", f"queue {queue.name!r}", _settle, broker, queue, one, mode)
+    if got.cut and not found:
+        raise busy(got.cut)
     ready = core.ready_count()
-    for number, one in enumerate(reversed(found)):
-        one["message_count"] = ready + (number - len(found) if _ACKMODES[mode] else number)
-    return found
+    for number, (message, redelivered) in enumerate(found):
+        behind = len(found) - 1 - number
+        got.found.append((message, redelivered, ready + (behind - len(found) if _ACKMODES[mode] else behind)))
+    return got
+
+
+def _too_much(more: int, size: int, count: int, limits: Any, holding: Holding) -> str:
+    """M2. Why a message is one too many for the answer; "": it is not. Its bytes are the holding's then."""
+    if count >= limits.http_get_messages_max:
+        return f"{limits.http_get_messages_max} messages are the most of one answer: get the rest with the next"
+    if count and size + more > limits.pull_bytes_max:
+        return f"{limits.pull_bytes_max} bytes of messages are the most of one answer: get the rest with the next"
+    if size + more > holding.amount and not holding.grow(size + more - holding.amount):
+        return "too many large answers are on their way: read them, and try again"
+    return ""
 
 
 def _settle(broker: Any, queue: Any, position: int, mode: str) -> None:
@@ -195,32 +250,39 @@ def _settle(broker: Any, queue: Any, position: int, mode: str) -> None:
     core.settle_held(position, DequeueReason.REJECT if rejects else DequeueReason.ACK, False)
 
 
-def _show(encoding: str, cut: int | None, limits: Any, message: tuple[bytes, ...]) -> dict[str, Any]:
-    exchange, key, header, body = message
-    part = body if cut is None or cut < 0 else body[:cut]
-    text, kind = body_of(part, encoding)
-    return {
-        "payload_bytes": len(body),
-        "exchange": shown(exchange.decode("utf-8", "surrogateescape")),
-        "routing_key": shown(key.decode("utf-8", "surrogateescape")),
-        "properties": properties_of(header, limits.table_depth_max, limits.table_fields_max),
-        "payload": text,
-        "payload_encoding": "string" if kind == "text" else kind,
-    }
+def _show(encoding: str, cut: int | None, limits: Any, row: tuple[ContentView, bool, int]) -> Members:
+    return Members(_members(Body(row[0], encoding, cut), limits, *row))
+
+
+def _members(body: Body, limits: Any, message: ContentView, redelivered: bool, behind: int) -> Iterator[tuple[str, Any]]:
+    yield "payload_bytes", message.body_bytes
+    yield "redelivered", redelivered
+    yield "exchange", shown(message.exchange.decode("utf-8", "surrogateescape"))
+    yield "routing_key", shown(message.routing_key.decode("utf-8", "surrogateescape"))
+    yield "message_count", behind
+    yield "properties", properties_of(message.header, limits.table_depth_max, limits.table_fields_max)
+    yield from body.look()
+    yield "payload", body
+    yield "payload_encoding", "string" if body.kind == "text" else body.kind
 
 
 async def aliveness(call: Call) -> Response:
-    """GET aliveness-test/{vhost}: declares a queue, publishes to it and takes the message."""
+    """GET aliveness-test/{vhost}: each I/O loop gives a turn, and the disk works. Nothing is declared or published, as by any GET."""
     vhost = call.vhost()
-    call.authorize(vhost, "queue.declare", queue=ALIVENESS_QUEUE)
     call.authorize(vhost, "basic.publish", exchange="")
-    call.authorize(vhost, "basic.get", queue=ALIVENESS_QUEUE)
-    queue = await call.perform(vhost, partial(vhost.declare_queue, ALIVENESS_QUEUE))
-    await place_message(call, vhost, "", ALIVENESS_QUEUE.encode(), {}, b"test_message")
-    found = await _got(call, queue, 1, "ack_requeue_false", "auto", None)
-    if not found:
-        raise ApiError(503, "aliveness_test_failed", "the message that was published did not come")
+    if not is_healthy(call.app.parts):
+        raise ApiError(503, "aliveness_test_failed", "the broker stops, or its disk failed")
+    try:
+        async with asyncio.timeout(_ALIVE_S):
+            await asyncio.gather(*(waited(partial(_turn, loop)) for loop in call.broker.loops))
+    except TimeoutError:
+        raise ApiError(503, "aliveness_test_failed", f"an I/O loop gave no turn in {_ALIVE_S} s") from None
     return answer({"status": "ok"})
+
+
+def _turn(loop: Any, done: Callable[[Any, Exception | None], None]) -> None:
+    """done is called when the loop has given a turn."""
+    loop.job(lambda: True, lambda whole: done(None, None if whole else ApiError(503, "closing", "the broker stops")))
 
 
 def entries() -> list[Entry]:

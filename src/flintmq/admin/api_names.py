@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
+import hashlib
 from collections.abc import Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call, Entry, bad, check_table, member, not_found, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
-from flintmq.admin.messages import plain
+from flintmq.admin.arguments import path_name
+from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
+from flintmq.admin.errors import HttpError
+from flintmq.admin.json_out import Rows
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.ports import Verb
+from flintmq.ports import Verb, freeze
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
 from flintmq.session import shared_queues, sweeps
 from flintmq.session.replay import replay
@@ -28,6 +32,10 @@ from flintmq.vhost.arguments import SHARED, effective
 
 # how RabbitMQ writes an empty routing key in a path
 _EMPTY = "~"
+# what clients take for steps in a path (admin.arguments.path_name)
+_STEPS = (".", "..")
+# characters of a hash of arguments
+_DIGEST = 22
 
 
 def shown(name: str) -> str:
@@ -71,7 +79,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive,
-        "arguments": plain(queue.arguments),
+        "arguments": queue.arguments,
         "effective_arguments": [shown(name) for name in working],
         "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
@@ -87,18 +95,15 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
 
 def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     core, rates = queue.core, call.app.rates
-    ready, unacked = core.ready_count(), core.unacked_count()
-    for name, count in (("messages", ready + unacked), ("messages_ready", ready), ("messages_unacknowledged", unacked)):
-        value[name] = count
-        value[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    sums = {"ready": core.ready_count(), "unacked": core.unacked_count()}
+    value |= counted(rates.rate, queue.queue_id, sums_of(MESSAGES, sums))
     if queue.policy.keeps_letters:
         value["messages_dlx"], value["message_bytes_dlx"] = call.broker.letters.waiting(queue)
     value["consumers"] = core.consumer_count()
     value["message_bytes_ready"] = core.ready_bytes()
     value["memory"] = core.resident_bytes
-    value["message_stats"] = stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
-    for name, count in list(stats.items()):
-        stats[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
+    value["message_stats"] = counted(rates.rate, queue.queue_id, stats)
     if queue.exclusive_owner is not None:
         handler = call.broker.connections.get(queue.exclusive_owner)
         if handler is not None:
@@ -153,7 +158,8 @@ async def queue(call: Call) -> Response:
     value = show_queue(call, found)
     with call.broker.lock:
         consumers = list(call.broker.consumers.get(found.queue_id, ()))
-    value["consumer_details"] = [call.app.show_consumer(one) for one in consumers[:1000]]
+    add_samples(call.query, call.app.v1.sampler.queues.get(found.queue_id), value, value["message_stats"])
+    value["consumer_details"] = Rows(consumers, call.app.show_consumer)
     return one(value | {"incoming": [], "deliveries": []}, call.query)
 
 
@@ -294,7 +300,7 @@ def _show_exchange(call: Call, vhost: Any, exchange: Any) -> dict[str, Any]:
         "durable": exchange.durable,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": plain(exchange.arguments),
+        "arguments": exchange.arguments,
         "policy": None if policy is None else policy.name,
         "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") or not exchange.name else "",
     }
@@ -344,13 +350,32 @@ async def delete_exchange(call: Call) -> Response:
 # --- bindings ---------------------------------------------------------------------------------------------------------------
 
 
-def properties_key(binding: Binding) -> str:
-    """What names a binding among those of its two ends: the key, and a hash of the arguments where there are some."""
-    key = quote(shown(binding.routing_key.decode("utf-8", "surrogateescape")), safe="")
-    if not binding.arguments:
-        return key or _EMPTY
-    checksum = binascii.crc32(repr(binding.identity[4]).encode("utf-8", "replace"))
-    return f"{key}~{base64.urlsafe_b64encode(checksum.to_bytes(4, 'big')).decode().rstrip('=')}"
+def _quoted(key: bytes) -> str:
+    """A routing key in a properties_key: as RabbitMQ quotes it, so that "~" ends it."""
+    return quote_plus(key).replace("~", "%7E")
+
+
+def properties_key(key: bytes, frozen: Any) -> str:
+    """What names a binding among those of its two ends: the key, and a hash of the arguments where there are some. Different bindings have
+    different ones. Args: frozen: the arguments as Binding.identity has them, None: there are none."""
+    if frozen is None:
+        return _quoted(key) or _EMPTY
+    digest = hashlib.blake2b(repr(frozen).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return f"{_quoted(key)}~{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def _key_of(segment: str) -> str:
+    """The properties_key that a segment of the path says: percent-encoded, as every name in a path; one that was not encoded is taken where
+    it can't be meant as an encoded one, as RabbitMQ takes it. One segment says one key, whatever bindings there are."""
+    try:
+        decoded = path_name(segment, "binding") if len(segment) <= len("%ff..") else unquote(segment, errors="strict")
+    except (HttpError, UnicodeDecodeError):
+        return segment
+    key, _, digest = decoded.partition("~")
+    is_one = decoded == _EMPTY or (
+        key.isascii() and _quoted(unquote_to_bytes(key.replace("+", " "))) == key and (not digest or len(digest) == _DIGEST)
+    )
+    return decoded if is_one else segment
 
 
 def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, arguments: Any, properties: str) -> dict[str, Any]:
@@ -360,7 +385,7 @@ def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, a
         "destination": shown(destination),
         "destination_type": kind,
         "routing_key": shown(key.decode("utf-8", "surrogateescape")),
-        "arguments": plain(arguments),
+        "arguments": arguments,
         "properties_key": properties,
     }
 
@@ -368,9 +393,9 @@ def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, a
 def _show_binding(vhost: Any, found: Binding | Any) -> dict[str, Any]:
     if not isinstance(found, Binding):  # a queue: its place in the default exchange
         key = found.name.encode("utf-8", "surrogateescape")
-        return _binding(vhost.name, "", QUEUE, found.name, key, {}, quote(shown(found.name), safe=""))
+        return _binding(vhost.name, "", QUEUE, found.name, key, {}, properties_key(key, None))
     end = found.destination
-    args = found.routing_key, found.arguments, properties_key(found)
+    args = found.routing_key, found.arguments, properties_key(found.routing_key, found.identity[4])
     return _binding(vhost.name, found.source.name, end.destination_kind, end.name, *args)
 
 
@@ -406,7 +431,7 @@ async def exchange_bindings(call: Call) -> Response:
     if end == "source":
         own = list(vhost.queues.values()) if not found.name else list(found.bindings.values())
     elif end == "destination":
-        own = [one for source in list(found.upstream) for one in list(source.bindings.values()) if one.destination is found]
+        own = list(found.incoming.values())
     else:
         raise not_found()
     return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
@@ -451,8 +476,8 @@ async def put_binding(call: Call) -> Response:
         new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
     if new:
         await waited(lambda done: replay(call.broker, vhost, source, kind, name, lambda: done(None, None)))
-    made = Binding(vhost.exchange(source), (vhost.queues if kind == QUEUE else vhost.exchanges)[name], key, arguments)
-    return Response(b"", 201, {"location": f"{quote(name, safe='')}/{properties_key(made)}"})
+    place = quote_plus(properties_key(key, freeze(arguments) if arguments else None))
+    return Response(b"", 201, {"location": f"{quote(name, safe='')}/{'%FF' if place in _STEPS else ''}{place}"})
 
 
 def _authorize_binding(call: Call, vhost: Any, source: str, kind: str, name: str, key: bytes, *, unbind: bool) -> None:
@@ -472,10 +497,9 @@ def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, keys
 
 def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
     vhost, source, kind, name, found = _between(call)
-    # As the Location of a new binding has it, or encoded once more, as tools do with names of the path.
-    wanted = call.request.path_params["properties"], call.name("properties")
+    wanted = _key_of(call.request.path_params["properties"])
     for one_ in found:
-        if _show_binding(vhost, one_)["properties_key"] in wanted:
+        if _show_binding(vhost, one_)["properties_key"] == wanted:
             return vhost, source, kind, name, one_
     raise not_found()
 

@@ -18,39 +18,39 @@ from flintmq import __version__
 from flintmq.access.mechanisms import EXTERNAL
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
+from flintmq.admin.answers import answer
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, fixed, member, not_found, nothing
+from flintmq.admin.api_call import ApiError, Call, Entry, bad, fixed, member, not_found, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
+from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, sums_of
 from flintmq.admin.v1_cluster import cluster_of
 from flintmq.core.content import bytes_mapped
 
 # queues that are summed up in one piece, and seconds that a sum is kept
 _PIECE = 1_000
 _KEEP_S = 1.0
+_SUMS = ("ready", "unacked", "enqueued", "delivered", "consumers", "queues", "exchanges")
 _EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 _SINGLE = {"status": "ok", "reason": "single node cluster"}
 _UNITS = {"days": 86_400, "weeks": 604_800, "months": 2_592_000, "years": 31_536_000}
 
 
 class Totals:
-    """Sums over the queues of virtual hosts, kept for a second."""
+    """Sums over the queues of each virtual host, kept for a second."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, ...], tuple[float, dict[str, int]]] = {}
+        self._at_s = float("-inf")
+        self._kept: dict[str, dict[str, int]] = {}
 
-    async def of(self, vhosts: Iterable[Any]) -> dict[str, int]:
-        """Messages, counters and objects of these virtual hosts."""
-        chosen = list(vhosts)
-        key = tuple(vhost.name for vhost in chosen)
-        at, known = self._kept.get(key, (0.0, {}))
-        if time.monotonic() - at < _KEEP_S:
-            return known
-        sums = dict.fromkeys(("ready", "unacked", "enqueued", "delivered", "consumers", "queues", "exchanges"), 0)
-        for vhost in chosen:
+    async def by_vhost(self, broker: Any) -> dict[str, dict[str, int]]:
+        """Messages, counters and objects of each virtual host. In pieces."""
+        if time.monotonic() - self._at_s < _KEEP_S:
+            return self._kept
+        found: dict[str, dict[str, int]] = {}
+        for vhost in list(broker.vhosts.values()):
             queues = list(vhost.queues.values())
-            sums["queues"] += len(queues)
-            sums["exchanges"] += len(vhost.exchanges)
+            sums = found[vhost.name] = dict.fromkeys(_SUMS, 0) | {"queues": len(queues), "exchanges": len(vhost.exchanges)}
             for start in range(0, len(queues), _PIECE):
                 for queue in queues[start : start + _PIECE]:
                     core = queue.core
@@ -60,10 +60,14 @@ class Totals:
                     sums["delivered"] += core.delivered_total()
                     sums["consumers"] += core.consumer_count()
                 await asyncio.sleep(0)
-        if len(self._kept) > 64:
-            self._kept.clear()
-        self._kept[key] = time.monotonic(), sums
-        return sums
+        self._at_s, self._kept = time.monotonic(), found
+        return found
+
+    async def of(self, broker: Any, vhosts: Iterable[Any]) -> dict[str, int]:
+        """Of these virtual hosts together."""
+        known = await self.by_vhost(broker)
+        some = [known[vhost.name] for vhost in vhosts if vhost.name in known]
+        return {name: sum(one[name] for one in some) for name in _SUMS}
 
 
 class Rates:
@@ -92,25 +96,13 @@ class Rates:
 async def overview(call: Call) -> Response:
     parts, broker, rates = call.app.parts, call.broker, call.app.rates
     vhosts = call.vhosts()
-    sums = await call.app.totals.of(vhosts)
+    sums = await call.app.totals.of(broker, vhosts)
     every = sees_everything(call.tags)
     handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
     scope = "all" if every else call.caller.user
-    totals: dict[str, Any] = {}
-    for name, count in (
-        ("messages", sums["ready"] + sums["unacked"]),
-        ("messages_ready", sums["ready"]),
-        ("messages_unacknowledged", sums["unacked"]),
-    ):
-        totals |= {name: count, f"{name}_details": {"rate": rates.rate((scope, name), count)}}
-    stats: dict[str, Any] = {}
-    for name, count in (("publish", sums["enqueued"]), ("deliver_get", sums["delivered"])):
-        stats |= {name: count, f"{name}_details": {"rate": rates.rate((scope, name), count)}}
-    churn = {
-        "connection_created": broker.connections_opened,
-        "connection_closed": broker.connections_closed,
-        "channel_created": broker.channels_opened,
-    }
+    totals, stats = counted(rates.rate, scope, sums_of(MESSAGES, sums)), counted(rates.rate, scope, sums_of(STATS, sums))
+    add_samples(call.query, call.app.v1.sampler.node if every else None, totals, stats)
+    churn = counted(rates.rate, "churn", {name: getattr(broker, of) for name, of in CHURN.items()})
     value = {
         "management_version": COMPATIBLE,
         "rates_mode": "basic",

@@ -2,7 +2,8 @@
 
 in: requests, from anybody. out: JSON (metrics: text). Loaded with the first connection (admin.server).
 
-P1  Every request but /health (/healthz, /readyz) is authenticated; every verb asks for its permissions once, before it does anything.
+P1  Every request but /health (/healthz, /readyz), and /metrics where it is public, is authenticated; every verb asks for its permissions
+    once, before it does anything.
 P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
 P3  A request that a page of another site made somebody's browser send is refused before all else (admin.auth).
 P4  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
@@ -11,10 +12,9 @@ P4  Messages whose client is gone before the answer left go back to their queue,
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,20 +23,37 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from flintmq.access.checks import source_of
+from flintmq.access.users import is_loopback
 from flintmq.admin import figures
+from flintmq.admin.answers import answer
 from flintmq.admin.api import Api
-from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
+from flintmq.admin.arguments import (
+    checked_object,
+    member_bool,
+    member_ms,
+    member_texts,
+    number,
+    path_name,
+    query,
+    seconds_ms,
+    too_large,
+    word,
+)
 from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
+from flintmq.admin.links import LINK
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.parts import Parts
+from flintmq.admin.pools import CALLER, POOLS, WHO, Pools, take, too_many, who_of
 from flintmq.admin.publish import publish
 from flintmq.admin.pulls import Held
+from flintmq.admin.schema import BODY
 from flintmq.admin.static import Console
 from flintmq.admin.v1 import V1
-from flintmq.admin.v1_queues import Turns
+from flintmq.core.shares import Holding, Who
 from flintmq.errors import PeerError, StoreError
 from flintmq.pulls import service as pulls
 from flintmq.pulls.service import PullRefused
@@ -47,12 +64,6 @@ log = logging.getLogger("flintmq.http")
 Handler = Callable[[Request], Awaitable[Response]]
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSALS = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
-
-
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return Response(text.encode() + b"\n", status, headers, "application/json")
 
 
 def of_refusal(error: PullRefused) -> HttpError:
@@ -68,13 +79,23 @@ def of_refusal(error: PullRefused) -> HttpError:
 class Counted(StreamingResponse):
     """Args: turn: of the answer, given back when it has left or its client has; content."""
 
-    def __init__(self, turn: AsyncExitStack, content: AsyncIterator[bytes]) -> None:
+    def __init__(self, turn: Holding, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, 200, None, PROMETHEUS)
         self._turn = turn
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with self._turn:
+        with self._turn:
             await super().__call__(scope, receive, send)
+
+
+def _with_schema(handler: Handler, schema: Any) -> Handler:
+    """The body that the handler asks for is checked against the schema of its operation (admin.schema)."""
+
+    async def run(request: Request) -> Response:
+        request.scope[BODY] = schema
+        return await handler(request)
+
+    return run
 
 
 class Application:
@@ -83,12 +104,11 @@ class Application:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.limits = parts.broker.limits
-        self.authenticator = Authenticator(parts.broker)
         self.guard = Guard(*parts.names)
         self.held: Held | None = None
         self._metrics = Metrics(parts, parts.node_name)
-        self._scrapes = Turns(self.limits.metrics_answers_user_max, self.limits.metrics_answers_max)
-        self.arriving = 0  # bytes of bodies of which the rest is waited for
+        self.pools = parts.pools = Pools(self.limits, parts.broker.quotas.alone)
+        self.authenticator = Authenticator(parts.broker, self.pools.logins)
         self.api = Api(self)
         self.v1 = self.api.v1 = V1(self, self.api)
         self.begun = False
@@ -139,17 +159,24 @@ class Application:
         if request.client is not None:
             leaving[request.client] = left
         try:
-            return await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
+            caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
+            request.scope[WHO] = Who(caller.user, source_of(peer))
+            request.scope[CALLER] = caller
+            link = request.scope.get(LINK)
+            if link is not None:
+                link.logged_in(caller.user)
+            return caller
         finally:
             leaving.pop(request.client, None)
             self.parts.logins_refused = self.authenticator.refused
 
-    async def json_body(self, request: Request) -> bytes:
-        """A body of JSON text. Raises: HttpError 415, and as `body`."""
+    async def json_body(self, request: Request) -> dict[str, Any]:
+        """The body, a JSON object that meets the schema of its operation; {}: there is none. Raises: HttpError 400, 415, and as `body`."""
         kind = content_type(request.headers.get("content-type", "").encode("latin-1"))
         if kind not in (JSON, ""):  # none: there is no body (auth.W3)
             raise HttpError(415, "content_type", f"this needs the content type {JSON}, not {kind[:80]}", "see docs/HTTP.md")
-        return await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
+        raw = await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
+        return checked_object(raw, request.scope)
 
     async def body(self, request: Request, most: int, fix: str = "send less at a time") -> bytes:
         """The request's body. Raises: HttpError 408, 413, 503."""
@@ -157,20 +184,20 @@ class Application:
         if length.isdigit() and int(length) > most:
             raise too_large(most, fix)
         pieces, size = [], 0
+        holding = Holding(self.pools.arriving, who_of(request.scope), 0)
         try:
             async with asyncio.timeout(self.limits.http_body_ms / 1000):
                 async for piece in request.stream():
                     size += len(piece)
-                    self.arriving += len(piece)
                     if size > most:
                         raise too_large(most, fix)
-                    if self.arriving > self.limits.http_arriving_bytes_max:
-                        raise busy("too many large bodies are on their way")
+                    if piece and not holding.grow(len(piece)):
+                        raise busy(too_many(self.pools.arriving, holding.who, "bytes of bodies are on their way"))
                     pieces.append(piece)
         except TimeoutError:
             raise HttpError(408, "timeout", "the body did not arrive in time", "send it at once") from None
         finally:
-            self.arriving -= size
+            holding.release()
         return b"".join(pieces)
 
     def _queue(self, caller: Caller, request: Request, method: str) -> Any:
@@ -190,9 +217,7 @@ class Application:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         if request.method != "GET":
-            sent = await self.json_body(request)
-            if sent:
-                json_object(sent, ())
+            await self.json_body(request)
         limits = self.limits
         values = query(request.scope["query_string"], ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
         hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
@@ -203,9 +228,9 @@ class Application:
         bytes_max = number(values, "bytes", limits.pull_bytes_max, 1, limits.pull_bytes_max)
         encoding = word(values, "encoding", ENCODINGS)
         if self.held is None:
-            self.held = Held(self.parts, limits)
+            self.held = Held(self.parts, limits, self.pools)
         return await self.held.pull(
-            caller.user,
+            who_of(request.scope),
             request,
             queue,
             values.get("group", ""),
@@ -214,8 +239,15 @@ class Application:
             bytes_max=bytes_max,
             visibility_ms=visibility_ms,
             hold_ms=hold_ms,
+            allowed=partial(self._may_pull, caller, request),
             start=self._start(queue, values.get("offset")),
         )
+
+    def _may_pull(self, caller: Caller, request: Request) -> None:
+        """Asked again when messages are handed over, and when rights change meanwhile. Raises: HttpError, PeerError."""
+        if not caller.is_current:
+            raise HttpError(401, "unauthenticated", "the user was deleted, or has another password, since it asked", "log in again")
+        self._queue(caller, request, "basic.get")
 
     def _start(self, queue: Any, offset: str | None) -> StreamStart | None:
         """Where a new group of a stream begins: as x-stream-offset of basic.consume."""
@@ -247,13 +279,13 @@ class Application:
 
     async def ack(self, request: Request) -> Response:
         """POST .../messages/ack"""
-        queue, body = await self._settlement(request, ())
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         return self._settled(leases, self.parts.pulls.ack(queue, leases))
 
     async def nack(self, request: Request) -> Response:
         """POST .../messages/nack"""
-        queue, body = await self._settlement(request, ("requeue", "delay"))
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         requeue = member_bool(body, "requeue", True)
         delay_ms = member_ms(body, "delay", -1, 0, self.limits.pull_visibility_ms_max)
@@ -264,7 +296,7 @@ class Application:
 
     async def extend(self, request: Request) -> Response:
         """POST .../messages/extend"""
-        queue, body = await self._settlement(request, ("visibility",))
+        queue, body = await self._settlement(request)
         leases = self._leases(body)
         limits = self.limits
         visibility_ms = member_ms(
@@ -272,11 +304,11 @@ class Application:
         )
         return self._settled(leases, self.parts.pulls.extend(queue, leases, visibility_ms))
 
-    async def _settlement(self, request: Request, members: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    async def _settlement(self, request: Request) -> tuple[Any, dict[str, Any]]:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         query(request.scope["query_string"], ())
-        return queue, json_object(await self.json_body(request), ("leases", *members))
+        return queue, await self.json_body(request)
 
     def _leases(self, body: dict[str, Any]) -> list[str]:
         return member_texts(body, "leases", self.limits.http_leases_max, self.limits.http_lease_max)
@@ -306,29 +338,34 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics"""
-        caller = await self.caller(request)
-        caller.require_tag()
-        return await self._scrape(caller, self._metrics.aggregated())
+        await self._may_scrape(request)
+        return self._scrape(request, self._metrics.aggregated())
 
     async def metrics_per_object(self, request: Request) -> Response:
         """GET /metrics/per-object"""
-        caller = await self.caller(request)
-        caller.require_tag()
-        return await self._scrape(caller, self._metrics.per_object())
+        await self._may_scrape(request)
+        return self._scrape(request, self._metrics.per_object())
 
     async def metrics_detailed(self, request: Request) -> Response:
         """GET /metrics/detailed?family=...&vhost=..."""
-        caller = await self.caller(request)
-        caller.require_tag()
+        await self._may_scrape(request)
         families, vhosts = request.query_params.getlist("family"), request.query_params.getlist("vhost")
         check_families(families)
-        return await self._scrape(caller, self._metrics.detailed(families, vhosts))
+        return self._scrape(request, self._metrics.detailed(families, vhosts))
 
-    async def _scrape(self, caller: Caller, text: AsyncIterator[bytes]) -> Response:
+    async def _may_scrape(self, request: Request) -> None:
+        """P1. Without a login where metrics are public: on a listener that only this machine reaches, or with --metrics-public."""
+        config, peer = self.parts.broker.config, request.client.host if request.client is not None else "unknown"
+        here = config.host == "localhost" or is_loopback(config.host)
+        public = config.metrics_public or (here and is_loopback(peer) and not config.http_proxy_from)
+        if public and request.headers.get("authorization") is None:
+            request.scope[WHO] = Who("", source_of(peer))
+        else:
+            (await self.caller(request)).require_tag()
+
+    def _scrape(self, request: Request, text: AsyncIterator[bytes]) -> Response:
         """An answer that counts until its last byte is on its way: a whole one is held in memory. Raises: HttpError 503."""
-        turn = AsyncExitStack()
-        await turn.enter_async_context(self._scrapes.turn(caller.user))
-        return Counted(turn, text)
+        return Counted(take(self.pools.scrapes, who_of(request.scope), "answers of metrics"), text)
 
     async def health(self, request: Request) -> Response:
         """GET /health, /healthz, /readyz"""
@@ -339,11 +376,10 @@ class Application:
 
     def routes(self) -> list[Route]:
         """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
-        table = [(one.method, PREFIX + one.path, one.handler) for one in self.v1.operations]
+        metrics = self.metrics, self.metrics_per_object, self.metrics_detailed
+        table = [(one.method, PREFIX + one.path, _with_schema(one.handler, one.body)) for one in self.v1.operations]
         table += [
-            ("GET", "/metrics", self.metrics),
-            ("GET", "/metrics/per-object", self.metrics_per_object),
-            ("GET", "/metrics/detailed", self.metrics_detailed),
+            *(("GET", path, handler) for path, handler in zip(METRICS, metrics, strict=True)),
             *(("GET", path, self.health) for path in HEALTH),
         ]
         by_path: dict[str, dict[str, Handler]] = {}
@@ -381,6 +417,14 @@ class Application:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
         if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
+        if scope[LINK].for_metrics and scope["path"] not in METRICS:
+            self.parts.requests[404] += 1
+            unknown = HttpError(404, "not_found", "this port is for /metrics and /health", "ask the HTTP port (--http-port)")
+            return answer(unknown.body, 404, {"connection": "close"})
+        if scope[LINK].spare:
+            self.parts.requests[503] += 1
+            refused = busy("all HTTP connections are in use: this one is kept for health checks", "try again")
+            return answer(refused.body, 503, {**refused.headers, "connection": "close"})
         if not self.begun:
             self.begun = True
             self.v1.begin()
@@ -402,6 +446,7 @@ class Application:
 
 # what anybody may ask, by any name: that the broker lives, and that it takes clients; one that stops, or whose disk failed, does neither
 HEALTH = ("/health", "/healthz", "/readyz")
+METRICS = ("/metrics", "/metrics/per-object", "/metrics/detailed")
 ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 
@@ -415,6 +460,7 @@ def application(parts: Parts) -> Any:
         if scope["type"] == "http":
             # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
+            scope[POOLS] = app.pools
             if scope["path"].endswith("/") and scope["path"].startswith("/api/") and not scope["path"].endswith("//"):
                 scope["path"] = scope["path"][:-1]  # as RabbitMQ does; amqpstorm writes healthchecks/node/
             # h11 bounds heads that it waits for the rest of; one that came in one piece can be longer.

@@ -4,7 +4,8 @@ Bearer with a token (docs/ACCESS.md, OAuth 2), and what they may.
 in: the head of a request, the peer's address. out: a user name, or a refusal (400, 401, 403, 415, 421, 503).
 
 A1  A password is checked by argon2id in the line that AMQP logins use (access.checks), remembered as a keyed MAC as theirs; the event loop
-    never waits for a check. At most Limits.http_logins_max requests wait for one, besides those that wait for one that another started.
+    never waits for a check. At most Limits.http_logins_max requests wait for one (shared by source), besides those that wait for one
+    that another started.
     A client that leaves meanwhile waits no more, and a check that nobody waits for leaves the line.
 A2  Every verb asks `Caller.authorize` (or `require_tag`) once, before it does anything.
 
@@ -28,14 +29,16 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.access.checks import Check
+from flintmq.access.checks import Check, source_of
+from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
 from flintmq.config import Limits
+from flintmq.core.shares import Pool, Who
 from flintmq.errors import PeerError
 
 _CHALLENGE = {"www-authenticate": 'Basic realm="FlintMQ", charset="UTF-8"'}
@@ -73,10 +76,25 @@ def parse_bearer(header: str | None) -> Secret | None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated user."""
+    """An authenticated user. born, password: what it was when it was authenticated (Users.born, the hash of its password)."""
 
     user: str
     broker: Any
+    born: int = 0
+    password: str = field(default="", repr=False)
+
+    @staticmethod
+    def of(user: str, broker: Any) -> Caller:
+        """The user as it is now."""
+        record = broker.users.get(user)
+        return Caller(user, broker, broker.users.born(user), "" if record is None else hash_of(record.password_hash))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still who was authenticated: neither deleted, nor made anew, nor with another password; no token ended."""
+        record = self.broker.users.get(self.user)
+        same = record is not None and hash_of(record.password_hash) == self.password
+        return same and self.broker.users.born(self.user) == self.born
 
     def authorize(self, vhost: str, method: str, **names: str | None) -> Any:
         """Everything that `method` (access.permissions.NEEDS) needs, and the virtual host itself, which is returned.
@@ -112,18 +130,19 @@ class _Shared:
 
 
 class Authenticator:
-    """Args: broker: of this node. For one event loop."""
+    """Args: broker: of this node; logins: of those who wait for a check. For one event loop."""
 
-    def __init__(self, broker: Any) -> None:
+    def __init__(self, broker: Any, logins: Pool) -> None:
         self._broker = broker
         self._limits: Limits = broker.limits
-        self._waiting = 0
+        self._logins = logins
         self._checks: dict[tuple[str, Secret, str], _Shared] = {}  # those under way
         self.refused = 0
 
     async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
         user = ""
+        before: Caller | None = None
         try:
             tokens = self._broker.tokens
             bearer = None if tokens is None else parse_bearer(header)
@@ -133,6 +152,7 @@ class Authenticator:
             if bearer is not None:
                 raise _unauthenticated("the Bearer credentials are no token")
             users = self._broker.users
+            before = Caller.of(user, self._broker)  # a password that changes while it is checked is the old one
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
             found = users.login_cached(user, password) or await self._checked(user, password, peer, gone)
@@ -146,7 +166,7 @@ class Authenticator:
                 reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
                 self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
-        return Caller(found, self._broker)
+        return before if type(found) is str and found == user else Caller.of(found, self._broker)
 
     async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:
         found = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
@@ -154,25 +174,31 @@ class Authenticator:
             refused = _unauthenticated("the token was refused")
             refused.add_note(str(found))  # for the audit: who has the token need not learn about keys and users
             raise refused
-        return Caller(found, self._broker)
+        return Caller.of(found, self._broker)
 
     async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool | TokenUser | str:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
         key = user, password, peer
-        if self._waiting >= self._limits.http_logins_max and key not in self._checks:
-            raise busy("too many logins at once")
         shared = self._checks.get(key)
+        place = None
         if shared is None:
-            shared = self._checks[key] = self._submit(key)
+            place = self._logins.take(Who("", source_of(peer)))
+            if place is None:
+                raise busy("too many logins at once")
+            try:
+                shared = self._checks[key] = self._submit(key)
+            except BaseException:
+                place.release()
+                raise
         shared.waiting += 1
-        self._waiting += 1
         try:
             ends: set[asyncio.Future[Any]] = {shared.answer} if gone is None else {shared.answer, gone}
             await asyncio.wait(ends, timeout=self._limits.password_check_s, return_when=asyncio.FIRST_COMPLETED)
             good = shared.answer.result() if shared.answer.done() else None
         finally:
             shared.waiting -= 1
-            self._waiting -= 1
+            if place is not None:
+                place.release()
             if not shared.waiting and not shared.answer.done():
                 shared.check.cancel()
                 if self._checks.get(key) is shared:

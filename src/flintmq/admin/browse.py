@@ -10,35 +10,22 @@ B3  Messages are read by a thread, which may read the disk, some at a time: betw
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from flintmq.admin.filters import Filter, Message
-from flintmq.admin.messages import body_of, properties_of
+from flintmq.admin.filters import Filter
+from flintmq.admin.json_out import Body, Members
+from flintmq.admin.messages import properties_of
 from flintmq.config import Limits
+from flintmq.core.content_view import ContentView
 from flintmq.errors import StoreError
 
 
 def shown(name: bytes) -> str:
     return name.decode("utf-8", "replace")
-
-
-def cut_body(body: bytes, most: int, encoding: str) -> tuple[str, str, bool]:
-    """(text, "text" or "base64", whether it is cut): a character that the cut goes through is left out."""
-    if len(body) <= most:
-        return (*body_of(body, encoding), False)
-    part = body[:most]
-    if encoding == "auto":
-        for less in range(min(4, len(part))):
-            try:
-                return part[: len(part) - less].decode("utf-8"), "text", True
-            except UnicodeDecodeError:
-                continue
-    return base64.b64encode(part).decode(), "base64", True
 
 
 class Source:
@@ -56,12 +43,12 @@ class Source:
         offset = max(position - 1, self._stream.first_offset)
         return offset + 1 if offset < self._stream.next_offset else 0
 
-    def message(self, position: int) -> Message | None:
+    def message(self, position: int) -> ContentView | None:
         """None: it is gone, or can't be read."""
         try:
             if self._stream is not None:
-                return self._stream.message(position - 1)  # type: ignore[no-any-return]
-            return self._core.message_at(position)  # type: ignore[no-any-return]
+                return self._stream.view(position - 1)  # type: ignore[no-any-return]
+            return self._core.view_at(position)  # type: ignore[no-any-return]
         except (KeyError, StoreError):
             return None
 
@@ -79,7 +66,7 @@ class Look:
 
     source: Source
     limits: Limits
-    show: Callable[[int, Message], dict[str, Any]]
+    show: Callable[[int, ContentView], Members]
     position: int
     most: int
     bytes_max: int
@@ -91,7 +78,7 @@ class Look:
     unread: int = 0
     size: int = 0
     told: int = 0  # bytes that the answer has of them, about
-    found: list[dict[str, Any]] = field(default_factory=list)
+    found: list[Members] = field(default_factory=list)
     ended: bool = False
 
     async def run(self) -> dict[str, Any]:
@@ -128,28 +115,31 @@ class Look:
             if message is None:
                 self.unread += 1
                 continue
-            self.size += len(message[2]) + len(message[3])
+            self.size += message.bytes
             if self.wanted is None or self.wanted.matches(message):
-                self.told += len(message[2]) + min(len(message[3]), self.body_bytes)
+                self.told += len(message.header) + min(message.body_bytes, self.body_bytes)
                 self.found.append(self.show(position, message))
 
 
-def shower(source: Source, limits: Limits, encoding: str, body_bytes: int) -> Callable[[int, Message], dict[str, Any]]:
+def shower(source: Source, limits: Limits, encoding: str, body_bytes: int) -> Callable[[int, ContentView], Members]:
     """How a message looks in an answer."""
     return partial(_show, source, limits, encoding, body_bytes)
 
 
-def _show(source: Source, limits: Limits, encoding: str, body_bytes: int, position: int, message: Message) -> dict[str, Any]:
-    exchange, key, header, body = message
-    text, kind, cut = cut_body(body, body_bytes, encoding)
-    return {
-        "position": str(position),  # JavaScript's numbers end at 2**53
-        **source.facts(position),
-        "exchange": shown(exchange),
-        "routing_key": shown(key),
-        "properties": properties_of(header, limits.table_depth_max, limits.table_fields_max),
-        "body": text,
-        "encoding": kind,
-        "body_bytes": len(body),
-        "truncated": cut,
-    }
+def _show(source: Source, limits: Limits, encoding: str, body_bytes: int, position: int, message: ContentView) -> Members:
+    return Members(_members(source.facts(position), limits, Body(message, encoding, body_bytes), body_bytes, position, message))
+
+
+def _members(
+    facts: dict[str, Any], limits: Limits, body: Body, most: int, position: int, message: ContentView
+) -> Iterator[tuple[str, Any]]:
+    yield "position", str(position)  # JavaScript's numbers end at 2**53
+    yield from facts.items()
+    yield "exchange", shown(message.exchange)
+    yield "routing_key", shown(message.routing_key)
+    yield "properties", properties_of(message.header, limits.table_depth_max, limits.table_fields_max)
+    yield from body.look()
+    yield "body", body
+    yield "encoding", body.kind
+    yield "body_bytes", message.body_bytes
+    yield "truncated", message.body_bytes > most

@@ -12,16 +12,17 @@ E3  While nobody listens, an event costs a comparison; the log is tapped while s
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.access.tags import NotAuthorised, sees_everything
-from flintmq.admin.errors import busy
+from flintmq.admin.answers import small
+from flintmq.admin.pools import take
+from flintmq.core.shares import Holding
 from flintmq.guard import guarded
 from flintmq.loglines import LineFormatter, LineLogger
 
@@ -33,8 +34,7 @@ _BEAT = b": still here\n\n"
 
 def encoded(kind: str, value: Any, number: int = 0) -> bytes:
     """One event. A value's text has no line ends: JSON writes them as escapes."""
-    text = json.dumps(value, separators=(",", ":"), default=str).encode("utf-8", "replace")
-    return (b"id: %d\n" % number if number else b"") + b"event: " + kind.encode() + b"\ndata: " + text + b"\n\n"
+    return (b"id: %d\n" % number if number else b"") + b"event: " + kind.encode() + b"\ndata: " + small(value) + b"\n\n"
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +46,7 @@ class Listener:
     sees: Callable[[str | None], bool]
     may: Callable[[], bool]
     waiting_max: int
+    place: Holding
     waiting: deque[bytes] = field(default_factory=deque)
     lost: int = 0
     lost_all: int = 0
@@ -95,7 +96,6 @@ class Hub:
         self._overview = overview
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: dict[Listener, None] = {}
-        self._by_user: Counter[str] = Counter()
         self._kept: deque[tuple[int, str | None, bytes]] = deque(maxlen=self._limits.events_kept)
         self._number = 0
         self._task: asyncio.Task[None] | None = None
@@ -157,9 +157,8 @@ class Hub:
 
     def listen(self, call: Any, topics: Sequence[str], last: int) -> AsyncIterator[bytes]:
         """A new listener's events, until it leaves. `last`: number of the last event it had. Raises: HttpError 503."""
-        limits, user = self._limits, call.caller.user
-        if len(self._listeners) >= limits.sse_clients_max or self._by_user[user] >= limits.sse_clients_user_max:
-            raise busy("too many clients listen to events", "close one of them")
+        limits, caller, user = self._limits, call.caller, call.caller.user
+        place = take(call.pools.streams, call.who, "clients listen to events")
         permissions, users, service, actor = self._parts.broker.permissions, self._parts.broker.users, self._parts.definitions, call.actor
 
         def sees(vhost: str | None) -> bool:
@@ -169,13 +168,15 @@ class Hub:
             return sees_everything(record.tags) or (vhost is not None and permissions.has_vhost(user, vhost))
 
         def may() -> bool:
+            if not caller.is_current:
+                return False
             try:
                 service.allow(actor, "node.look" if "logs" in topics else "look")
             except NotAuthorised:
                 return False
             return True
 
-        listener = Listener(user, frozenset(topics), sees, may, limits.sse_waiting_max)
+        listener = Listener(user, frozenset(topics), sees, may, limits.sse_waiting_max, place)
         self._add(listener)
         if "events" in topics and last:
             for number, vhost, event in self._kept:
@@ -186,7 +187,6 @@ class Hub:
     def _add(self, listener: Listener) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners[listener] = None
-        self._by_user[listener.user] += 1
         self._follow()
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._run())
@@ -194,9 +194,7 @@ class Hub:
     def _remove(self, listener: Listener) -> None:
         if self._listeners.pop(listener, listener) is listener:
             return
-        self._by_user[listener.user] -= 1
-        if not self._by_user[listener.user]:
-            del self._by_user[listener.user]
+        listener.place.release()
         self._follow()
 
     def _follow(self) -> None:

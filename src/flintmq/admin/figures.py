@@ -288,9 +288,9 @@ def _http(text: Text, parts: Parts) -> None:
     text.add("http_requests_total", "counter", "HTTP requests answered.", statuses)
     text.one("http_polls_held", "gauge", "Pulls over HTTP that wait.", parts.held)
     text.one("http_connections", "gauge", "HTTP connections.", parts.connections())
-    text.one(
-        "http_connections_refused_total", "counter", "HTTP connections closed at once.", parts.protocol.refused[0] if parts.protocol else 0
-    )
+    links = parts.links_of_http
+    text.one("http_connections_refused_total", "counter", "HTTP connections closed at once.", links.refused if links else 0)
+    text.one("http_connections_evicted_total", "counter", "HTTP connections that made room for others.", links.evicted if links else 0)
     text.one("http_logins_refused_total", "counter", "Requests with wrong credentials.", parts.logins_refused)
     checks = parts.broker.users.checks
     text.one("password_checks_waiting", "gauge", "Logins over AMQP, HTTP and Flight that stand in line for their check.", checks.waiting)

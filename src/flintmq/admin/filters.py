@@ -2,7 +2,8 @@
 
 in: conditions of a client's JSON; messages as they lie in a queue. out: whether a message meets all of them.
 
-F1  No pattern of a client is run: texts are compared, looked for, or compared at their beginning. A condition costs O(bytes) of a message.
+F1  No pattern of a client is run: texts are compared, looked for, or compared at their beginning. A condition costs O(bytes) of a message;
+    a body is looked at in pieces, so that 128 MiB keep nobody from the interpreter.
 F2  A body is read as JSON at most once, and only up to Limits.search_json_bytes_max; what is no JSON meets no condition on JSON.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flintmq.admin.errors import bad
 from flintmq.admin.messages import plain
@@ -22,9 +23,24 @@ PLACES = ("routing_key", "exchange", "header", "property", "body", "json")
 OPERATIONS = ("eq", "ne", "contains", "prefix", "exists", "gt", "lt")
 CONDITIONS_MAX = 16
 _PATH_MAX, _STEPS_MAX = 512, 32
+# characters of the value of a condition
+VALUE_MAX = 4096
 _ABSENT = object()
 
-Message = tuple[bytes, bytes, bytes, bytes]
+# bytes of a body that are looked at in one piece
+_PIECE = 64 * 1024
+
+
+class Readable(Protocol):
+    """core.content_view.ContentView"""
+
+    exchange: bytes
+    routing_key: bytes
+    header: bytes
+
+    @property
+    def body_bytes(self) -> int: ...
+    def body(self, start: int = 0, size: int = 0xFFFFFFFF) -> bytes: ...
 
 
 class Condition(NamedTuple):
@@ -88,8 +104,8 @@ def _condition(given: Any) -> Condition:
     if not isinstance(path, str) or ("path" in given and place != "json"):
         raise bad("'path' is a text, and is for JSON")
     value = given.get("value")
-    if isinstance(value, dict | list) or (isinstance(value, str) and len(value) > 4096):
-        raise bad("'value' must be a text of at most 4096 characters, a number, true, false or null")
+    if isinstance(value, dict | list) or (isinstance(value, str) and len(value) > VALUE_MAX):
+        raise bad(f"'value' must be a text of at most {VALUE_MAX} characters, a number, true, false or null")
     if operation in ("contains", "prefix") and not isinstance(value, str):
         raise bad(f"'{operation}' needs a text as 'value'")
     if operation in ("gt", "lt") and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -105,25 +121,26 @@ class Filter:
         self._limits = limits
         self.long = 0  # bodies that were too long to be read as JSON
 
-    def matches(self, message: Message) -> bool:
+    def matches(self, message: Readable) -> bool:
         """O(bytes)."""
-        exchange, key, header, body = message
         properties: Mapping[str, Any] | None = None
         tree: Any = None
         for one in self._conditions:
             if one.place == "routing_key":
-                value: Any = key.decode("utf-8", "replace")
+                value: Any = message.routing_key.decode("utf-8", "replace")
             elif one.place == "exchange":
-                value = exchange.decode("utf-8", "replace")
+                value = message.exchange.decode("utf-8", "replace")
             elif one.place == "body":
-                value = body.decode("utf-8", "replace")
+                if not _body_meets(message, one.operation, one.value):
+                    return False
+                continue
             elif one.place == "json":
                 if tree is None:
-                    tree = (self._json(body),)
+                    tree = (self._json(message),)
                 value = _at(tree[0], one.path)
             else:
                 if properties is None:
-                    properties = self._properties(header)
+                    properties = self._properties(message.header)
                 table = properties.get("headers", {}) if one.place == "header" else properties
                 value = plain(table[one.name]) if one.name in table else _ABSENT
             if not _meets(value, one.operation, one.value):
@@ -136,12 +153,12 @@ class Filter:
         except PeerError:
             return {}
 
-    def _json(self, body: bytes) -> Any:
-        if len(body) > self._limits.search_json_bytes_max:
+    def _json(self, message: Readable) -> Any:
+        if message.body_bytes > self._limits.search_json_bytes_max:
             self.long += 1
             return _ABSENT
         try:
-            return json.loads(body)
+            return json.loads(message.body())
         except (ValueError, RecursionError):
             return _ABSENT
 
@@ -155,6 +172,19 @@ def _at(value: Any, path: tuple[str | int, ...]) -> Any:
         else:
             return _ABSENT
     return value
+
+
+def _body_meets(message: Readable, operation: str, wanted: Any) -> bool:
+    """A condition on the body as a text: its bytes are compared with those of `wanted`."""
+    if operation in ("eq", "ne"):  # no longer than a condition's value can be
+        short = message.body_bytes <= 4 * VALUE_MAX
+        return (short and _same(message.body().decode("utf-8", "replace"), wanted)) == (operation == "eq")
+    if operation not in ("contains", "prefix"):
+        return operation == "exists"
+    sought = wanted.encode("utf-8", "replace")
+    if operation == "prefix":
+        return bool(message.body(0, len(sought)) == sought)
+    return any(sought in message.body(at, _PIECE + len(sought)) for at in range(0, max(message.body_bytes, 1), _PIECE))
 
 
 def _meets(value: Any, operation: str, wanted: Any) -> bool:

@@ -1,10 +1,9 @@
-"""What stands before HTTP on a connection of a trusted proxy: a header of the PROXY protocol, which says whom the proxy speaks for.
+"""What stands before HTTP on a connection: the header of a trusted proxy (PROXY protocol), which says whom it speaks for; then TLS.
 
-in: connections of the HTTP listener. out: the HTTP protocol on them, with the client's address; TLS begins behind the header.
+in: connections of the HTTP listener, with their Links. out: the HTTP protocol on them, with the client's address.
 
-F1  A connection from elsewhere is handed on as it is: no header is read, and the peer is who connected.
-F2  The header has Limits.tls_handshake_ms_max to come, and counts as a connection meanwhile. Without one the connection is cut
-    (net.proxy, P1).
+F1  A connection from elsewhere has no header: none is read, and the peer is who connected.
+F2  Header and handshake have Limits.tls_handshake_ms_max each to come. Without a header that is owed the connection is cut (net.proxy, P1).
 """
 
 from __future__ import annotations
@@ -15,6 +14,9 @@ import ssl
 from asyncio import sslproto
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from flintmq.access.checks import source_of
+from flintmq.admin.links import Link
 
 log = logging.getLogger("flintmq.http")
 
@@ -35,41 +37,45 @@ class Reader(Protocol):
 ReaderOf = Callable[[str, Told], Reader | None]
 
 
+class _Secure(sslproto.SSLProtocol):
+    """TLS that tells the connection's Link of its end: during a handshake the protocol behind it is told nothing."""
+
+    link: Link
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.link.end()
+
+
 class Front(asyncio.Protocol):
-    """Args: make: makes a BoundedProtocol; reader_of; tls: begins behind the header; header_s: the header's time to come; open_fronts: one
-    cell: how many fronts of the server wait for a header."""
+    """Args: link; make: makes a BoundedProtocol; reader_of: None: there are no proxies; tls: begins behind the header; header_s: the time
+    that header and handshake have."""
 
     def __init__(
-        self,
-        make: Callable[[], Any],
-        reader_of: ReaderOf,
-        tls: ssl.SSLContext | None,
-        header_s: float,
-        open_fronts: list[int],
+        self, link: Link, make: Callable[[], Any], reader_of: ReaderOf | None, tls: ssl.SSLContext | None, header_s: float
     ) -> None:
+        self._link = link
         self._make = make
         self._reader_of = reader_of
         self._tls = tls
         self._header_s = header_s
-        self._open_fronts = open_fronts
         self._reader: Reader | None = None
         self._client: tuple[str, int] | None = None
         self._transport: Any = None
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self._transport = self._link.transport = transport
+        if self._link.cut:  # it made room for another one meanwhile
+            transport.abort()
+            return
         peer = transport.get_extra_info("peername")
-        self._reader = self._reader_of(str(peer[0]), self._told) if isinstance(peer, tuple) and peer else None
+        if self._reader_of is not None and isinstance(peer, tuple) and peer:
+            self._reader = self._reader_of(str(peer[0]), self._told)
         if self._reader is None:
             self._hand_on(b"")
-            return
-        self._open_fronts[0] += 1
-        self._late = asyncio.get_running_loop().call_later(self._header_s, transport.abort)
-        http = self._make()
-        if len(http.connections) + self._open_fronts[0] > http.connections_max:
-            http.refused[0] += 1
-            transport.abort()
+        else:
+            self._late = asyncio.get_running_loop().call_later(self._header_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         assert self._reader is not None
@@ -85,30 +91,33 @@ class Front(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over()
+        self._link.end()
 
     def _told(self, client: tuple[str, int] | None) -> None:
         self._client = client
+        if client is not None:
+            self._link.move(source_of(client[0]))
 
     def _over(self) -> None:
         """No front any more."""
         if self._late is not None:
             self._late.cancel()
             self._late = None
-            self._open_fronts[0] -= 1
 
     def _hand_on(self, rest: bytes) -> None:
         """The connection is HTTP's, or TLS's, from now on."""
         http = self._make()
-        http.proxied = self._client
+        http.proxied, http.link = self._client, self._link
         if self._tls is None:
             self._transport.set_protocol(http)
             http.connection_made(self._transport)
-            if rest and not self._transport.is_closing():  # one connection too many was cut
+            if rest:
                 http.data_received(rest)
             return
         loop = asyncio.get_running_loop()
-        make: Any = sslproto.SSLProtocol
+        make: Any = _Secure
         secure = make(loop, http, self._tls, None, server_side=True, ssl_handshake_timeout=self._header_s)
+        secure.link = self._link
         self._transport.set_protocol(secure)
         secure.connection_made(self._transport)
         while rest:

@@ -1,6 +1,6 @@
 """A message as JSON, and JSON as a message.
 
-in: what pulls hand out; the body of a publish. out: plain values for json.dumps; header payload, body and flags for a queue.
+in: what pulls hand out; the body of a publish. out: values for admin.json_out; header payload, body and flags for a queue.
 
 A body is given as text when it is UTF-8 (`encoding` says which), unless the client asked for base64.
 """
@@ -47,20 +47,10 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def body_of(body: bytes, encoding: str) -> tuple[str, str]:
-    """(text, "text" or "base64")."""
-    if encoding == "auto":
-        try:
-            return body.decode("utf-8"), "text"
-        except UnicodeDecodeError:
-            pass
-    return base64.b64encode(body).decode(), "base64"
-
-
 def properties_of(header: bytes, depth_max: int, fields_max: int) -> dict[str, Any]:
     """The properties of a content header; {} when they can't be read, which is the publisher's mistake."""
     try:
-        return {name: plain(value) for name, value in decode_properties(header, depth_max, fields_max)[1].items()}
+        return dict(decode_properties(header, depth_max, fields_max)[1])
     except PeerError:
         return {}
 
@@ -79,14 +69,10 @@ class Publish(NamedTuple):
 PUBLISH_PARAMETERS = ("persistent",)
 
 
-def parse_publish(raw: bytes, limits: Limits) -> Publish:
-    """The JSON body of a publish. Raises: HttpError 400, also for headers that an AMQP publisher could not send."""
-    given = json_object(raw, ("body", "encoding", "persistent", "properties"))
-    if "body" not in given:
-        raise bad("'body' is missing", 'an empty message is "body": ""')
+def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
+    """The JSON body of a publish, of which the types are checked. Raises: HttpError 400, also for headers that an AMQP publisher could not
+    send."""
     text, encoding = given["body"], given.get("encoding", "text")
-    if not isinstance(text, str) or encoding not in ("text", "base64"):
-        raise bad("'body' must be a text, and 'encoding' text or base64")
     try:
         body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):

@@ -17,7 +17,8 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flintmq import __version__
@@ -31,6 +32,8 @@ from flintmq.core.content import bytes_mapped
 
 # objects that are looked at in one piece
 PIECE = 250
+# lines of one piece of an answer
+LINES = 500
 _BOUNDS = ("100", "1000", "10000", "100000", "1000000", "10000000", "50000000", "100000000", "+Inf")
 # one metric: name behind the prefix, kind, help, lines behind the name
 Family = tuple[str, str, str, list[str]]
@@ -146,6 +149,7 @@ _OF_CHANNELS: tuple[tuple[str, str, Callable[[tuple[int, tuple[int, int, int, in
     ("channel_messages_uncommitted", "Messages received in a transaction but not yet committed", lambda c: c[1][2]),
     ("channel_acks_uncommitted", "Message acknowledgements in a transaction not yet committed", lambda c: c[1][3]),
     ("consumer_prefetch", "Limit of unacknowledged messages for each consumer", lambda c: c[2]),
+    ("channel_prefetch", "Total limit of unacknowledged messages for all consumers on a channel", lambda c: c[2] * c[0]),
 )
 
 # What `family` may name: those that are here, and those that RabbitMQ has and this broker has nothing of.
@@ -217,7 +221,8 @@ class Metrics:
             families += await self._queue_families(None, None, labelled=False)
             families += await self._channel_families(None, labelled=False)
         yield own.encode()
-        yield _text("rabbitmq_", families)
+        for piece in _text("rabbitmq_", families):
+            yield piece
 
     async def per_object(self) -> AsyncIterator[bytes]:
         """`/metrics/per-object`: with a line for each queue, channel and connection."""
@@ -226,8 +231,8 @@ class Metrics:
             families += await self._queue_families(None, None, labelled=True)
             families += await self._channel_families(None, labelled=True)
             families.append(await self._connection_channels(None))
-        for family in families:
-            yield _text("rabbitmq_", [family])
+        for piece in _text("rabbitmq_", families):
+            yield piece
 
     async def detailed(self, families: Sequence[str], vhosts: Sequence[str]) -> AsyncIterator[bytes]:
         """`/metrics/detailed`: the groups of the query alone, of the virtual hosts of the query (none: all)."""
@@ -242,10 +247,9 @@ class Metrics:
             if "connection_metrics" in chosen:
                 found.append(await self._connection_channels(seen))
             cluster = await self._definitions(chosen, seen)
-        yield _text("rabbitmq_", self._identity("detailed"))
-        for family in found:
-            yield _text("rabbitmq_detailed_", [family])
-        yield _text("rabbitmq_cluster_", cluster)
+        for prefix, some in (("rabbitmq_", self._identity("detailed")), ("rabbitmq_detailed_", found), ("rabbitmq_cluster_", cluster)):
+            for piece in _text(prefix, some):
+                yield piece
 
     # --- the node -------------------------------------------------------------------------------------------------------
 
@@ -308,8 +312,14 @@ class Metrics:
             _one("channels", "gauge", "Channels currently open", sum(len(handler.channels) for handler in handlers)),
             _one("consumers", "gauge", "Consumers currently connected", consumers),
             _one("queues", "gauge", "Queues available", len(broker.queues)),
+            ("federation_links", "gauge", "Federation links, by their status", self._federation()),
             _one("global_consumers", "gauge", "Consumers currently connected", consumers, _PROTOCOL),
         ]
+
+    def _federation(self) -> list[str]:
+        links = self._parts.links
+        states = Counter(one["status"] for one in (() if links is None else links.federation()))
+        return [f'{{status="{state}"}} {count}\n' for state, count in sorted(states.items())] or ['{status="running"} 0\n']
 
     def _global(self) -> list[Family]:
         counts = counters(self._parts)
@@ -444,8 +454,11 @@ def check_families(names: Iterable[str]) -> None:
             raise bad(f"there is no family '{name[:80]}'", f"the families are: {', '.join(sorted(_HERE))}")
 
 
-def _text(prefix: str, families: Iterable[Family]) -> bytes:
-    return "".join(
-        f"# HELP {prefix}{name} {text}\n# TYPE {prefix}{name} {kind}\n" + "".join(f"{prefix}{name}{line}" for line in lines)
-        for name, kind, text, lines in families
-    ).encode("utf-8", "replace")
+def _text(prefix: str, families: Iterable[Family]) -> Iterator[bytes]:
+    """Pieces of LINES lines, some 50 KiB."""
+    for name, kind, text, lines in families:
+        head = f"# HELP {prefix}{name} {text}\n# TYPE {prefix}{name} {kind}\n"
+        for start in range(0, max(len(lines), 1), LINES):
+            piece = "".join(f"{prefix}{name}{line}" for line in lines[start : start + LINES])
+            yield (head + piece).encode("utf-8", "replace")
+            head = ""

@@ -17,9 +17,10 @@ from typing import Any
 
 from flintmq.admin.browse import Source
 from flintmq.admin.errors import HttpError, bad, busy
-from flintmq.admin.filters import Filter, Message
+from flintmq.admin.filters import Filter
 from flintmq.admin.publish import durable, expiry_on, is_full
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
+from flintmq.core.content_view import ContentView
 from flintmq.errors import PeerError, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
@@ -28,6 +29,9 @@ from flintmq.pulls.requests import place, publishers_wait
 from flintmq.session import publishing
 from flintmq.session.schedules import without_bcc
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
+
+# exchange, routing key, header, body
+Message = tuple[bytes, bytes, bytes, bytes]
 
 
 class Stay(Exception):
@@ -177,7 +181,7 @@ class Move:
             if message is None:
                 self.missing += 1
             elif self.wanted is None or self.wanted.matches(message):
-                self._one(position, message)
+                self._one(position, whole(message))
                 if self.stays and self.positions is None:
                     self.next = position
 
@@ -209,6 +213,11 @@ class Move:
                 core.release_held(position)
 
 
+def whole(view: ContentView) -> Message:
+    """A copy, to be sent anew."""
+    return view.exchange, view.routing_key, view.header, view.body()
+
+
 def held_message(parts: Any, queue: Any, position: int) -> Message:
     """Holds a message for the broker, and reads it. Raises: HttpError 409, 503."""
     if not queue.core.hold(position):
@@ -231,7 +240,7 @@ async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: C
             found = await asyncio.to_thread(source.message, position)
             if found is None:
                 raise HttpError(409, "gone", "the message is not there any more", "look at the queue again")
-            message = found
+            message = whole(found)
         done = False
         try:
             for lsn, ticket in goal.put(change(message), None):

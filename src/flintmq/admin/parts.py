@@ -42,7 +42,8 @@ class Parts:
     requests: Counter[int] = field(default_factory=Counter)  # by status
     held: int = 0  # polls that wait now
     logins_refused: int = 0
-    protocol: Any = None  # admin.protocol.BoundedProtocol, once it runs
+    pools: Any = None  # admin.pools.Pools, once it runs
+    links_of_http: Any = None  # admin.links.Links, once it runs
     connections: Callable[[], int] = lambda: 0
     # (address, port) of a client whose request waits for something else than the client -> what is done when its connection is lost
     leaving: dict[Any, Callable[[], object]] = field(default_factory=dict)

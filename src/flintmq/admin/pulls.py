@@ -4,55 +4,66 @@ in: pull requests that are authorized. out: responses.
 
 L1  A pull whose client left is cancelled; what it brings all the same goes back to the queue at once, not flagged.
 L2  One thread, the event loop's, takes answers: Answers.fileno is watched by it.
+L3  Rights are asked for again when messages are handed over: what a user may no longer do gives the messages back, not flagged. A pull
+    that is held ends when they are taken away, its user is deleted, or has another password.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flintmq.admin.answers import answer
 from flintmq.admin.errors import HttpError, busy, closing
-from flintmq.admin.messages import body_of, plain, properties_of
+from flintmq.admin.json_out import Body, Members, Rows
+from flintmq.admin.messages import properties_of
 from flintmq.admin.parts import Parts
+from flintmq.admin.pools import Pools, take
 from flintmq.config import Limits
+from flintmq.core.shares import Who
+from flintmq.errors import PeerError
 from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, FILTERED_EMPTY, MESSAGES, Answers, Pull
 from flintmq.vhost.stream_arguments import StreamStart
 
-# bytes of bodies from which on an answer is put together by a thread: the loop has other clients
-_LARGE = 128 * 1024
-
-
-class PullResponse(Response):
-    """The answer with messages; when the client is gone before it leaves, they go back."""
-
-    def __init__(self, pull: Pull, content: bytes) -> None:
-        super().__init__(content, 200, None, "application/json")
-        self._pull = pull
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except BaseException:
-            self._pull.give_back(True)
-            raise
+# bytes of messages from which on an answer has a holding: below, it may leave in one piece
+_LARGE = 16 * 1024
 
 
 class Held:
     """All pulls of the service. For one running event loop."""
 
-    def __init__(self, parts: Parts, limits: Limits) -> None:
+    def __init__(self, parts: Parts, limits: Limits, pools: Pools) -> None:
         self._parts = parts
         self._limits = limits
-        self._of_users: Counter[str] = Counter()  # pulls that are held
+        self._pools = pools
+        self._held: dict[asyncio.Future[Exception], Callable[[], None]] = {}  # how each is told, and what asks for its rights
+        self._asked = False
         self._answers = Answers()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._answers.fileno(), self._take)
+        parts.broker.on_rights_changed.append(self.look)
+
+    def look(self) -> None:
+        """Rights changed: those that may hold no longer end. Any thread."""
+        if not self._asked:
+            self._asked = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._asked = False
+        for ended, allowed in list(self._held.items()):
+            try:
+                allowed()
+            except (HttpError, PeerError) as error:
+                if not ended.done():
+                    ended.set_result(error)
 
     def _take(self) -> None:
         for pull in self._answers.take():
@@ -62,19 +73,10 @@ class Held:
             else:
                 waiting.set_result(pull)
 
-    async def pull(self, user: str, request: Request, queue: Any, group: str, encoding: str, **asked: Any) -> Response:
+    async def pull(self, who: Who, request: Request, queue: Any, group: str, encoding: str, **asked: Any) -> Response:
         """One pull of a user, from the question to its response. Args: asked: as `_pull`. Raises: PullRefused, HttpError."""
-        limits = self._limits
-        most = self._parts.broker.quotas.share_of(limits.http_connections_max, limits.http_held_user_share)
-        if self._of_users[user] >= most:
-            raise busy(f"user '{user}' holds {most} pulls, which is the limit of a user", "wait for one of them")
-        self._of_users[user] += 1
-        try:
-            return await self._pull(request, queue, group, encoding, user=user, **asked)
-        finally:
-            self._of_users[user] -= 1
-            if not self._of_users[user]:
-                del self._of_users[user]
+        with take(self._pools.held, who, "pulls are held"):
+            return await self._pull(request, queue, group, encoding, who=who, **asked)
 
     async def _pull(
         self,
@@ -87,8 +89,9 @@ class Held:
         bytes_max: int,
         visibility_ms: int,
         hold_ms: int,
+        allowed: Callable[[], None],
         start: StreamStart | None = None,
-        user: str,
+        who: Who,
     ) -> Response:
         await self._opened(queue, group, start)
         waiting: asyncio.Future[Pull] = self._loop.create_future()
@@ -102,22 +105,27 @@ class Held:
             visibility_ms=visibility_ms,
             hold_ms=hold_ms,
             start=start,
-            user=user,
+            user=who.user,
         )
         gone = self._loop.create_task(_gone(request))
         self._parts.held += 1
         handed_over = False
+        ended: asyncio.Future[Exception] = self._loop.create_future()
+        self._held[ended] = allowed
         try:
-            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, gone, ended), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise HttpError(400, "gone", "the client is gone")
-            content = await self._content(pull, queue, group, encoding)
-            if gone.done():
-                raise HttpError(400, "gone", "the client is gone")
+            if ended.done():
+                raise ended.result()
+            if pull.count:
+                allowed()
+            response = self._answer(pull, queue, group, encoding, who)
             handed_over = True
-            return PullResponse(pull, content)
+            return response
         finally:
             self._parts.held -= 1
+            del self._held[ended]
             gone.cancel()
             if not waiting.done():
                 waiting.cancel()
@@ -143,14 +151,13 @@ class Held:
         except TimeoutError:
             raise busy(f"the place of group '{group}' is not on disk yet", "try again") from None
 
-    async def _content(self, pull: Pull, queue: Any, group: str, encoding: str) -> bytes:
+    def _answer(self, pull: Pull, queue: Any, group: str, encoding: str, who: Who) -> Response:
         outcome = pull.outcome
-        if outcome == MESSAGES:
-            if pull.bytes > _LARGE:
-                return await asyncio.to_thread(self._encode, pull, queue, group, encoding)
-            return self._encode(pull, queue, group, encoding)
-        if outcome in (EMPTY, FILTERED_EMPTY):
-            return self._encode(pull, queue, group, encoding)
+        if outcome in (MESSAGES, EMPTY, FILTERED_EMPTY):
+            value: dict[str, Any] = {"vhost": queue.vhost, "queue": queue.name, "group": group}
+            value["messages"] = Rows(range(pull.count), partial(self._show, pull, encoding))
+            holding = take(self._pools.answers, who, "large answers are on their way", pull.bytes) if pull.bytes > _LARGE else None
+            return answer(value, holding=holding, on_gone=partial(pull.give_back, True))
         if outcome == BUSY:
             if pull.loading:
                 raise busy("the queue's messages are still being read from disk", "try again")
@@ -163,26 +170,24 @@ class Held:
             raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
         raise HttpError(500, "internal", "the pull failed", "see the broker's log")
 
-    def _encode(self, pull: Pull, queue: Any, group: str, encoding: str) -> bytes:
+    def _show(self, pull: Pull, encoding: str, index: int) -> Members:
+        return Members(self._members(pull, encoding, index))
+
+    def _members(self, pull: Pull, encoding: str, index: int) -> Iterator[tuple[str, Any]]:
         limits = self._limits
-        messages = []
-        for lease, position, deliveries, redelivered, exchange, key, header, raw in pull.messages():
-            text, kind = body_of(raw, encoding)
-            messages.append(
-                {
-                    "lease": self._parts.pulls.lease_id(pull, lease),
-                    "position": position,
-                    "redelivered": redelivered,
-                    "delivery_count": deliveries,
-                    "exchange": plain(exchange),
-                    "routing_key": plain(key),
-                    "properties": properties_of(header, limits.table_depth_max, limits.table_fields_max),
-                    "body": text,
-                    "encoding": kind,
-                }
-            )
-        value = {"vhost": queue.vhost, "queue": queue.name, "group": group, "messages": messages}
-        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        lease, position, deliveries, redelivered = pull.facts(index)
+        message = pull.view(index)
+        yield "lease", self._parts.pulls.lease_id(pull, lease)
+        yield "position", position
+        yield "redelivered", redelivered
+        yield "delivery_count", deliveries
+        yield "exchange", message.exchange
+        yield "routing_key", message.routing_key
+        yield "properties", properties_of(message.header, limits.table_depth_max, limits.table_fields_max)
+        body = Body(message, encoding)
+        yield from body.look()
+        yield "body", body
+        yield "encoding", body.kind
 
 
 async def _gone(request: Request) -> None:

@@ -16,7 +16,6 @@ import select
 import socket
 import ssl
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.config import Config
@@ -25,6 +24,7 @@ from flintmq.errors import OperatorError
 
 if TYPE_CHECKING:
     from flintmq.admin.front import ReaderOf
+    from flintmq.admin.links import Links
     from flintmq.admin.parts import Parts
 
 log = logging.getLogger("flintmq.http")
@@ -48,6 +48,8 @@ class HttpServer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.port: int | None = None
+        self._metrics_listener: socket.socket | None = None
+        self.metrics_port: int | None = None
 
     def open(self) -> int:
         """Listens; the port. Raises: OperatorError (69) when it can't."""
@@ -58,8 +60,17 @@ class HttpServer:
             self._listener.setblocking(False)
             self.port = self._listener.getsockname()[1]
             return int(self._listener.getsockname()[1])
-        host, port = self._config.host, self._config.http_port
-        assert port is not None
+        config = self._config
+        assert config.http_port is not None
+        self._listener = self._listen(config.http_port, "--http-port")
+        self.port = self._listener.getsockname()[1]
+        if config.metrics_port is not None:
+            self._metrics_listener = self._listen(config.metrics_port, "--metrics-port")
+            self.metrics_port = self._metrics_listener.getsockname()[1]
+        return self.port
+
+    def _listen(self, port: int, option: str) -> socket.socket:
+        host = self._config.host
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,13 +81,15 @@ class HttpServer:
             listener.close()
             raise OperatorError(
                 f"cannot listen on {endpoint(host, port)} for HTTP: {error.strerror}. "
-                "Choose another --http-port (0 picks a free one, 'off' goes without), or stop what uses it.",
+                f"Choose another {option} (0 picks a free one, 'off' goes without), or stop what uses it.",
                 69,
             ) from error
         listener.setblocking(False)
-        self._listener = listener
-        self.port = listener.getsockname()[1]
-        return self.port
+        return listener
+
+    def _listeners(self) -> dict[socket.socket, bool]:
+        """All that there are, and whether they are for metrics alone."""
+        return {one: one is self._metrics_listener for one in (self._listener, self._metrics_listener) if one is not None}
 
     def start(self) -> None:
         """Serves, on a thread of its own. After `open`."""
@@ -97,15 +110,15 @@ class HttpServer:
             if self._thread.is_alive():
                 log.error("the HTTP service does not end; the broker goes on without waiting for it")
                 return
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners():
+            listener.close()
         os.close(self._wake)
 
     def _run(self) -> None:
         try:
             assert self._listener is not None
             ready = select.poll()  # select takes no descriptor above 1,023
-            for descriptor in (self._listener.fileno(), self._wake):
+            for descriptor in (*(one.fileno() for one in self._listeners()), self._wake):
                 ready.register(descriptor, select.POLLIN)
             ready.poll()
             while not self._stopping.is_set():
@@ -142,11 +155,11 @@ class HttpServer:
         limits = self._config.limits
         # Its errors about peers' requests are answers, not news: they would let any peer fill the log.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
-        self._parts.protocol = bounded(limits.http_connections_max, limits.http_request_ms / 1000, self._parts.leaving)
+        links = self._parts.links_of_http = self._links()
         self._server = server = uvicorn.Server(
             uvicorn.Config(
                 application(self._parts),
-                http=self._parts.protocol,
+                http=bounded(limits.http_request_ms / 1000, self._parts.leaving),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -165,34 +178,34 @@ class HttpServer:
                 h11_max_incomplete_event_size=limits.http_head_bytes_max,
             )
         )
-        self._parts.connections = lambda: len(server.server_state.connections)
+        self._parts.connections = lambda: len(links)
         server.config.load()
-        server.config.ssl = self._tls
         if self._stopping.is_set():  # `stop` may have looked for the server before it was there
             return
-        listener = self._listener
-        assert listener is not None
+        asyncio.run(self._accept_and_serve(server, links))
 
-        async def serve() -> None:
-            loop: Any = asyncio.get_running_loop()
-            if self._reader_of is not None:
-                loop.create_server = self._behind_proxies(loop.create_server)
-            elif self._tls is not None:
-                # uvicorn has no option for it, and asyncio gives a peer that says nothing a minute.
-                loop.create_server = partial(loop.create_server, ssl_handshake_timeout=limits.tls_handshake_ms_max / 1000)
-            await server.serve(sockets=[listener])
+    def _links(self) -> Links:
+        from flintmq.admin.links import SPARE, Links
 
-        asyncio.run(serve())
+        most = self._config.limits.http_connections_max
+        return Links(most - min(SPARE, most // 8))
 
-    def _behind_proxies(self, create_server: Any) -> Any:
-        """asyncio's create_server, with a Front before HTTP and TLS."""
+    async def _accept_and_serve(self, server: Any, links: Links) -> None:
+        """uvicorn serves what the Acceptor hands it; it has no socket of its own."""
+        from flintmq.admin.accepting import Acceptor
         from flintmq.admin.front import Front
 
-        assert self._reader_of is not None
-        reader_of, header_s = self._reader_of, self._config.limits.tls_handshake_ms_max / 1000
-        open_fronts = [0]
+        limits, config, state = self._config.limits, server.config, server.server_state
+        header_s = limits.tls_handshake_ms_max / 1000
 
-        def create(make: Any, *arguments: Any, ssl: Any = None, **options: Any) -> Any:
-            return create_server(lambda: Front(make, reader_of, ssl, header_s, open_fronts), *arguments, **options)
+        def http() -> Any:
+            return config.http_protocol_class(config=config, server_state=state, app_state={})
 
-        return create
+        acceptor = Acceptor(
+            self._listeners(), links, lambda link: Front(link, http, self._reader_of, self._tls, header_s), limits.accept_log_ms / 1000
+        )
+        acceptor.start()
+        try:
+            await server.serve(sockets=[])
+        finally:
+            acceptor.stop()

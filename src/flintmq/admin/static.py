@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +27,8 @@ _TYPES = {
     ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
+# bytes that are sent at a time
+_PIECE = 32 * 1024
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -57,6 +59,17 @@ def read(folder: Path = FOLDER) -> dict[str, File]:
     return found
 
 
+class Slow(Response):
+    """Content that is sent at the pace of its reader: what a stranger does not read is not copied for it."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        content = memoryview(self.body)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(content), _PIECE):
+            await send({"type": "http.response.body", "body": bytes(content[start : start + _PIECE]), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class Console:
     """Routes of the console."""
 
@@ -84,4 +97,4 @@ class Console:
         headers = {**HEADERS, "etag": found.tag}
         if request.headers.get("if-none-match") == found.tag:
             return Response(b"", 304, headers)
-        return Response(found.content, 200, headers, found.media)
+        return Slow(found.content, 200, headers, found.media)

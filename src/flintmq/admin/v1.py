@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from flintmq.access.tags import NotAuthorised
 from flintmq.admin import v1_cluster, v1_node, v1_queues, v1_schedules
-from flintmq.admin.api_call import ApiError, Call, answer
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import ApiError, Call
 from flintmq.admin.auth import HEADER
 from flintmq.admin.doctor import Doctor
 from flintmq.admin.errors import HttpError
@@ -23,7 +24,6 @@ from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
 from flintmq.admin.messages import ENCODINGS
 from flintmq.admin.operations import FLAG, OBJECT, TEXT, Operation, Schema, document, listing, number, one_of, record, whole
 from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS, Sampler
-from flintmq.admin.v1_queues import Turns
 
 if TYPE_CHECKING:
     from flintmq.admin.api import Api
@@ -53,9 +53,7 @@ class V1:
 
     def __init__(self, app: Application, api: Api) -> None:
         self._app, self._api = app, api
-        limits = app.limits
         self.sampler = Sampler(app.parts)
-        self.turns = Turns(limits.long_calls_user_max, limits.long_calls_max)
         self.doctor = Doctor(app.parts, self.sampler)
         self.hub = Hub(app.parts, partial(v1_node.overview_of, app.parts, self.sampler))
         self.json_body = app.json_body

@@ -10,7 +10,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, answer, waited
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call, waited
 from flintmq.admin.arguments import query
 from flintmq.admin.errors import HttpError
 from flintmq.errors import PeerError, ReplyCode

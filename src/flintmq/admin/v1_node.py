@@ -15,12 +15,12 @@ from starlette.responses import Response, StreamingResponse
 from flintmq import __version__
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
-from flintmq.admin.api_call import Call, answer
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import shown
 from flintmq.admin.arguments import number, query
 from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.events import TOPICS
-from flintmq.admin.messages import plain
 from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS
 from flintmq.core.content import bytes_mapped
 
@@ -64,7 +64,7 @@ async def overview(call: Call) -> Response:
     if sees_everything(tags):
         value["now"] = overview_of(parts, call.app.v1.sampler)
     else:
-        sums = await call.app.totals.of(call.vhosts())
+        sums = await call.app.totals.of(call.broker, call.vhosts())
         own = [one for one in list(call.broker.connections.values()) if one.user == call.caller.user]
         value["now"] = {
             "at_ms": call.broker.clock.wall_ms(),
@@ -109,7 +109,7 @@ async def topology(call: Call) -> Response:
     values = query(call.request.scope["query_string"], ("around", "count"))
     vhost, around = call.vhost(), values.get("around", "")
     most = number(values, "count", 100, 2, call.app.limits.topology_nodes_max)
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         return answer(await asyncio.to_thread(_graph, vhost, around, most))
 
 
@@ -148,7 +148,7 @@ def _graph(vhost: Any, around: str, most: int) -> dict[str, Any]:
                 continue
             key = binding.routing_key.decode("utf-8", "replace")
             edge = {"from": shown(exchange.name), "to": shown(end.name), "kind": end.destination_kind, "key": key, "alternate": False}
-            edges.append(edge | ({"arguments": plain(binding.arguments)} if binding.arguments else {}))
+            edges.append(edge | ({"arguments": binding.arguments} if binding.arguments else {}))
         if looks > 50_000:
             break
     return {"vhost": vhost.name, "nodes": list(nodes.values()), "edges": edges, "left_out": left_out}

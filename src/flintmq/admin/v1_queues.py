@@ -10,48 +10,26 @@ import base64
 import binascii
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, answer, check_table
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call, check_table
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
-from flintmq.admin.arguments import json_object, number, query, word
+from flintmq.admin.arguments import number, query, word
 from flintmq.admin.browse import Look, Source, shower
-from flintmq.admin.errors import HttpError, bad, busy
-from flintmq.admin.filters import Filter, Message, parse_conditions
+from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.filters import Filter, parse_conditions
 from flintmq.admin.messages import ENCODINGS, message_of
-from flintmq.admin.moving import Goal, Move, position_of, remove_some, send_anew
+from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
 from flintmq.admin.why import Why
 from flintmq.ports import Verb
 
 log = logging.getLogger("flintmq.audit")
-
-
-class Turns:
-    """Calls that take long, at once: of a user, of the node."""
-
-    def __init__(self, user_max: int, node_max: int) -> None:
-        self._user_max, self._node_max = user_max, node_max
-        self._by_user: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def turn(self, user: str) -> AsyncIterator[None]:
-        """Raises: HttpError 503."""
-        if self._by_user[user] >= self._user_max or self._by_user.total() >= self._node_max:
-            raise busy(f"{self._by_user[user]} long calls of this user run, and {self._by_user.total()} of all", "wait for one of them")
-        self._by_user[user] += 1
-        try:
-            yield
-        finally:
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
 
 
 def _queue(call: Call, method: str) -> tuple[Any, Any]:
@@ -61,9 +39,8 @@ def _queue(call: Call, method: str) -> tuple[Any, Any]:
     return vhost, vhost.queue(name, 0)
 
 
-async def _body(call: Call, *known: str) -> dict[str, Any]:
-    raw = await call.app.v1.json_body(call.request)
-    return json_object(raw, known) if raw.strip() else {}
+async def _body(call: Call) -> dict[str, Any]:
+    return await call.app.v1.json_body(call.request)  # type: ignore[no-any-return]
 
 
 def _whole(given: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
@@ -99,7 +76,7 @@ async def peek(call: Call) -> Response:
         until=time.monotonic() + limits.search_ms / 1000,
         body_bytes=body_bytes,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **await look.run()})
 
 
@@ -107,7 +84,7 @@ async def search(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/search"""
     _, queue = _queue(call, "basic.get")
     limits = call.app.limits
-    given = await _body(call, "filter", "position", "count", "body_bytes")
+    given = await _body(call)
     wanted = Filter(parse_conditions(given.get("filter", [])), limits)
     source = Source(call.broker, queue)
     body_bytes = _whole(given, "body_bytes", limits.peek_body_bytes, 0, limits.peek_bytes_max)
@@ -123,7 +100,7 @@ async def search(call: Call) -> Response:
         body_bytes=body_bytes,
         wanted=wanted,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         found = await look.run()
         return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long})
 
@@ -171,7 +148,7 @@ async def move(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/move"""
     vhost, queue = _queue(call, "basic.get")
     _ordinary(queue)
-    given = await _body(call, "exchange", "routing_key", "positions", "filter", "position", "count")
+    given = await _body(call)
     limits = call.app.limits
     goal, positions = _goal(call, vhost, given), _positions(call, given)
     conditions = parse_conditions(given.get("filter", []))
@@ -187,7 +164,7 @@ async def move(call: Call) -> Response:
         looks_max=limits.move_messages_max,
         wanted=Filter(conditions, limits) if conditions else None,
     )
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         result = await moving.run()
     _note(call, "%d messages of queue %r in %r moved to exchange %r", result["moved"], queue.name, queue.vhost, goal.exchange)
     return answer(result)
@@ -196,7 +173,7 @@ async def move(call: Call) -> Response:
 async def republish(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/republish"""
     vhost, queue = _queue(call, "basic.get")
-    given = await _body(call, "position", "exchange", "routing_key", "properties", "body", "encoding", "remove")
+    given = await _body(call)
     position, goal = position_of(given.get("position")), _goal(call, vhost, given)
     remove = given.get("remove", True)
     if not isinstance(remove, bool):
@@ -204,7 +181,7 @@ async def republish(call: Call) -> Response:
     if remove:
         _ordinary(queue)
     change = _change(call, given)
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         await send_anew(call.app.parts, goal, queue, position, change, remove)
     _note(call, "message %d of queue %r in %r sent anew to exchange %r", position, queue.name, queue.vhost, goal.exchange)
     return answer({"sent": True, "removed": remove})
@@ -242,10 +219,10 @@ async def remove(call: Call) -> Response:
     call.authorize(vhost, "queue.purge", queue=name)
     queue = vhost.queue(name, 0)
     _ordinary(queue)
-    positions = _positions(call, await _body(call, "positions"))
+    positions = _positions(call, await _body(call))
     if positions is None:
         raise bad("'positions' is missing", "a whole queue is emptied by DELETE /api/queues/{vhost}/{queue}/contents")
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         count = await asyncio.to_thread(remove_some, queue, positions)
         await settled(call)
     _note(call, "%d messages of queue %r in %r removed", count, queue.name, queue.vhost)
@@ -258,7 +235,7 @@ async def remove(call: Call) -> Response:
 async def why(call: Call) -> Response:
     """POST vhosts/{vhost}/route"""
     vhost = call.vhost()
-    given = await _body(call, "exchange", "routing_key", "headers")
+    given = await _body(call)
     exchange, key = given.get("exchange", ""), given.get("routing_key", "")
     if not isinstance(exchange, str) or not isinstance(key, str):
         raise bad("'exchange' and 'routing_key' must be texts")
@@ -267,7 +244,7 @@ async def why(call: Call) -> Response:
         raise bad("'routing_key' has more than 255 bytes")
     limits = call.app.limits
     headers = check_table(given.get("headers") or {}, limits.table_depth_max, limits.table_fields_max)
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         return answer(await asyncio.to_thread(Why(vhost, limits).explain, exchange, raw, headers))
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.api_call import Call, answer
+from flintmq.admin.answers import answer
+from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import purge, settled, shown
 from flintmq.admin.arguments import number, query
 from flintmq.admin.errors import HttpError
@@ -55,7 +56,7 @@ async def look(call: Call) -> Response:
     if queue is None:
         return answer({"vhost": shown(vhost.name), "messages_count": 0, "message_bytes": 0, "messages": [], "next": None})
     core = queue.core
-    async with call.app.v1.turns.turn(call.caller.user):
+    with call.turn():
         found, position = await asyncio.to_thread(_some, core, start, most)
     figures = {"messages_count": core.ready_count(), "message_bytes": core.ready_bytes()}
     return answer({"vhost": shown(vhost.name), **figures, "messages": found, "next": str(position) if position else None})

@@ -77,7 +77,7 @@ class Why:
                     "destination": text(binding.destination.name),
                     "destination_type": binding.destination.destination_kind,
                     "routing_key": text(binding.routing_key),
-                    "arguments": plain(binding.arguments),
+                    "arguments": binding.arguments,
                     "matches": binding.destination in matched and reason == "",
                     "reason": reason or ("it matches" if binding.destination in matched else "its exchange does not choose it"),
                 }
@@ -147,7 +147,7 @@ class Why:
             if name not in headers:
                 misses.append(f"header {text(name)!r} is not there")
             elif value is not None and loose(value) != loose(headers[name]):
-                misses.append(f"header {text(name)!r} is {plain(headers[name])!r}, not {plain(value)!r}"[:200])
+                misses.append(f"header {text(name)!r} is {plain(headers[name])!r}, not {value!r}"[:200])
         if mode in ("any", "any-with-x"):
             if wanted and len(misses) < len(wanted):
                 return ""

@@ -22,15 +22,19 @@ from flintmq.errors import OperatorError
 
 # seconds that an answer may take
 TIMEOUT_S = 60
+FORMATTERS = ("table", "json", "csv")
 _EXIT_CODES = {400: 65, 401: 77, 403: 77, 404: 65, 409: 65, 413: 65}
 
 
 class Listing(NamedTuple):
-    """A list command. Args: path: of the API; columns: that are shown unless others are asked for; what: for the headline."""
+    """A list command. Args: path: of the API; columns: that are shown unless others are asked for; what: for the headline; fields: of
+    columns whose field of the API has another name; of: an argument that the path needs."""
 
     path: str
     columns: tuple[str, ...]
     what: str
+    fields: Mapping[str, str] = {}
+    of: str = ""
 
 
 _POLICY = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
@@ -47,7 +51,10 @@ LISTS = {
         ("queue.name", "channel_details.name", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments"),
         "consumers in vhost {vhost}",
     ),
-    "list_users": Listing("users", ("name", "tags"), "users"),
+    "list_users": Listing("users", ("user", "tags"), "users", {"user": "name"}),
+    "list_user_permissions": Listing(
+        "users/{user}/permissions", ("vhost", "configure", "write", "read"), 'permissions for user "{user}"', {}, "user"
+    ),
     "list_vhosts": Listing("vhosts", ("name",), "vhosts"),
     "list_permissions": Listing("vhosts/{vhost}/permissions", ("user", "configure", "write", "read"), "permissions for vhost {vhost}"),
     "list_topic_permissions": Listing(
@@ -78,6 +85,10 @@ class Remote:
     def __init__(self, uri: str, user: str, password: str) -> None:
         self._uri = uri
         self._credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    def of(self, user: str, password: str) -> Remote:
+        """The same broker, asked by somebody else."""
+        return Remote(self._uri, user, password)
 
     def ask(self, method: str, path: str, value: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         """The answer's JSON, or None. Raises: OperatorError: 69 not reachable, 65 refused or not there, 77 not allowed, 70 otherwise."""
@@ -136,17 +147,21 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _cell(value: Any) -> str:
+    """As rabbitmqctl writes it."""
     if value is None:
         return ""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return f"[{', '.join(value)}]"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def show(session: Session, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A list in the form that was asked for."""
+def show(session: Session, rows: Sequence[dict[str, Any]], columns: Sequence[str], fields: Mapping[str, str] = {}) -> None:
+    """A list in the form that was asked for. Args: fields: see Listing."""
+    values = [{column: _at(row, fields.get(column, column)) for column in columns} for row in rows]
     if session.formatter == "json":
-        click.echo(json.dumps([{column: _at(row, column) for column in columns} for row in rows], ensure_ascii=False))
+        click.echo(json.dumps(values, ensure_ascii=False))
         return
-    lines = [columns, *([_cell(_at(row, column)) for column in columns] for row in rows)]
+    lines = [columns, *([_cell(row[column]) for column in columns] for row in values)]
     if session.formatter == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
         return
@@ -154,13 +169,39 @@ def show(session: Session, rows: Sequence[dict[str, Any]], columns: Sequence[str
         click.echo("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in line))
 
 
-@click.group()
+def _again(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Callback of an option of the group that stands behind the verb, as with rabbitmqctl: it counts then."""
+
+    def given(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False:
+            session: Session = context.obj
+            context.obj = session._replace(**{name: value})
+            if name == "formatter" and value != "table":
+                context.obj = context.obj._replace(quiet=True)
+
+    return given
+
+
+class Verbs(click.Group):
+    """Commands that take options of the group, too; and values that begin with a dash, such as a limit of -1."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        cmd.params += [
+            click.Option(["-p", "--vhost"], expose_value=False, callback=_again("vhost"), help="Virtual host."),
+            click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_again("quiet"), help="No headlines."),
+            click.Option(["--formatter"], type=click.Choice(FORMATTERS), expose_value=False, callback=_again("formatter")),
+        ]
+        cmd.context_settings = {**cmd.context_settings, "ignore_unknown_options": True}
+        super().add_command(cmd, name)
+
+
+@click.group(cls=Verbs)
 @click.option("--uri", envvar="FLINTMQ_URI", default="http://127.0.0.1:15672", show_default=True, help="The broker's HTTP port.")
 @click.option("-u", "--user", envvar="FLINTMQ_USER", default="guest", show_default=True, help="Who asks; its tags decide what is allowed.")
 @click.option("--password", envvar="FLINTMQ_PASSWORD", default="guest", help="Better the variable FLINTMQ_PASSWORD: others see arguments.")
 @click.option("-p", "--vhost", default="/", show_default=True, help="Virtual host.")
 @click.option("-q", "--quiet", is_flag=True, help="No headlines.")
-@click.option("--formatter", type=click.Choice(("table", "json", "csv")), default="table", show_default=True)
+@click.option("--formatter", type=click.Choice(FORMATTERS), default="table", show_default=True)
 @click.pass_context
 def ctl(context: click.Context, uri: str, user: str, password: str, vhost: str, quiet: bool, formatter: str) -> None:
     """Look at a running broker and change it, with the words of rabbitmqctl: flintmq ctl list_queues name messages."""
@@ -169,14 +210,16 @@ def ctl(context: click.Context, uri: str, user: str, password: str, vhost: str, 
 
 def _list_command(name: str, listing: Listing) -> click.Command:
     @click.pass_obj
-    def run(session: Session, columns: tuple[str, ...]) -> None:
+    def run(session: Session, /, columns: tuple[str, ...], **of: str) -> None:
         shown = columns or listing.columns
-        session.say(f"Listing {listing.what.format(vhost=session.vhost)} ...")
-        show(session, session.remote.ask("GET", session.path(listing.path)), shown)
+        session.say(f"Listing {listing.what.format(vhost=session.vhost, **of)} ...")
+        show(session, session.remote.ask("GET", session.path(listing.path, **of)), shown, listing.fields)
 
     columns = click.Argument(["columns"], nargs=-1, required=False)
-    help_text = f"List {listing.what.format(vhost='of -p')}. COLUMNS: fields of the API, else {' '.join(listing.columns)}."
-    return click.Command(name, callback=run, params=[columns], help=help_text)
+    params: list[click.Parameter] = [*([click.Argument([listing.of])] if listing.of else []), columns]
+    what = listing.what.format(vhost="of -p", **({listing.of: listing.of.upper()} if listing.of else {}))
+    help_text = f"List {what}. COLUMNS: fields of the API, else {' '.join(listing.columns)}."
+    return click.Command(name, callback=run, params=params, help=help_text)
 
 
 for _name, _listing in LISTS.items():
@@ -267,6 +310,62 @@ _change(
     "Set max-connections, max-channels or max-consumers of a user.",
 )
 _change("clear_user_limit", "user limit", "DELETE", "user-limits/{user}/{limit}", _nothing, "Take a limit of a user away.")
+
+
+def _limits_commands(kind: str, of: str) -> None:
+    """rabbitmqctl's: all limits at once. Args: kind: "vhost" or "user"; of: the argument that names it, "": it is -p."""
+    names = [of] if of else []
+
+    def put(session: Session, limits: Mapping[str, Any], given: Mapping[str, str]) -> None:
+        name = given.get(of, session.vhost)
+        known = session.remote.ask("GET", session.path(f"{kind}-limits/{{name}}", name=name))
+        for limit in sorted({limit for one in known for limit in one["value"]} - limits.keys()):
+            session.remote.ask("DELETE", session.path(f"{kind}-limits/{{name}}/{{limit}}", name=name, limit=limit))
+        for limit, value in limits.items():
+            session.remote.ask("PUT", session.path(f"{kind}-limits/{{name}}/{{limit}}", name=name, limit=limit), {"value": value})
+
+    @click.pass_obj
+    def set_all(session: Session, /, definition: str, **given: str) -> None:
+        limits = _number(definition)
+        if not isinstance(limits, dict):
+            raise OperatorError('DEFINITION must be a JSON object, like {"max-connections": 64}', 64)
+        put(session, limits, given)
+        session.say(f"set_{kind}_limits: done")
+
+    @click.pass_obj
+    def clear_all(session: Session, /, **given: str) -> None:
+        put(session, {}, given)
+        session.say(f"clear_{kind}_limits: done")
+
+    arguments: list[click.Parameter] = [click.Argument([name]) for name in names]
+    whose = f"of {of.upper()}" if of else "of the virtual host"
+    text = f'Set all limits {whose}: a DEFINITION like {{"max-connections": 64}} takes the place of those that there are.'
+    ctl.add_command(click.Command(f"set_{kind}_limits", callback=set_all, params=[*arguments, click.Argument(["definition"])], help=text))
+    ctl.add_command(click.Command(f"clear_{kind}_limits", callback=clear_all, params=[*arguments], help=f"Take all limits {whose} away."))
+
+
+_limits_commands("vhost", "")
+_limits_commands("user", "user")
+
+
+@ctl.command("authenticate_user")
+@click.argument("name")
+@click.argument("password")
+@click.pass_obj
+def authenticate_user(session: Session, name: str, password: str) -> None:
+    """Ask whether this is a user's password; exit code 65: it is not."""
+    session.say(f'Authenticating user "{name}" ...')
+    try:
+        session.remote.of(name, password).ask("GET", "whoami")
+    except OperatorError as error:
+        # Who may not use the management has logged in all the same.
+        if error.exit_code == 77 and "Login failed" in str(error):
+            raise OperatorError(f'failed to authenticate user "{name}"', 65) from None
+        if error.exit_code != 77:
+            raise
+    session.say("Success")
+
+
 _change("clear_policy", "name", "DELETE", "policies/{vhost}/{name}", _nothing, "Delete a policy.")
 _change("clear_operator_policy", "name", "DELETE", "operator-policies/{vhost}/{name}", _nothing, "Delete an operator policy.")
 _change(

@@ -274,6 +274,18 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
     " name are always right.",
 )
 @click.option(
+    "--metrics-port",
+    type=Port(),
+    default="off",
+    show_default=True,
+    help="Port for metrics and health alone, beside --http-port (RabbitMQ's is 15692).",
+)
+@click.option(
+    "--metrics-public",
+    is_flag=True,
+    help="Metrics need no login. Without this they need none on a --host of this machine only; elsewhere a user with the tag monitoring.",
+)
+@click.option(
     "--shovel-host",
     "shovel_hosts",
     multiple=True,
@@ -381,6 +393,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "amqps_port": node.amqps_port,
         **({} if node.websocket_port is None else {"websocket_port": node.websocket_port}),
         "http_port": node.http_port,
+        **({} if node.metrics_port is None else {"metrics_port": node.metrics_port}),
         "flight_port": node.flight_port(finished.is_set),
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }

@@ -99,6 +99,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     message_size_max: int = 128 * MIB
     # nested tables and arrays (RabbitMQ CVE-2026-69220); deeper closes with 502
     table_depth_max: int = 32
+    # octets that are kept of what a client says of itself (connection.start-ok), for lists of connections; what is longer is cut
+    client_properties_bytes_max: int = 4 * KIB
     # fields of one table, nested ones counted too. A field takes a byte at least, so a frame (frame_size_max) never has more: what AMQP
     # brings is limited in bytes alone. Tables of the API's JSON with more are refused with 400
     table_fields_max: int = 128 * KIB
@@ -333,6 +335,12 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     memory_sweep_ms: int = 250
     # bytes held (or half the watermark) under which it looks at no queue
     memory_sweep_least: int = 64 * MIB
+    # milliseconds between two looks at how much of the memory of messages is in chunks of which little is alive
+    memory_thin_ms: int = 10
+    # bytes of such chunks, and on top this share of the memory of messages, above which what lives in them is copied into full ones: so
+    # messages that stay behind hold at most twice their size and 32 MiB
+    memory_thin_bytes: int = 8 * MIB
+    memory_thin_share: float = 0.125
     # share of the watermark from which memory counts as short: all delivered bodies that the log has leave memory, what keeps thin chunks
     # is copied out of them, long before publishers would have to wait
     memory_sweep_low: float = 0.75
@@ -355,11 +363,13 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     interpreter_switch_us: int = 500
     # milliseconds between two housekeeping passes (idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
-    # milliseconds between two attempts to publish dead letters whose targets are absent or full (x-dead-letter-strategy at-least-once)
+    # milliseconds after which a dead letter whose target is absent or full is tried again though nothing happened that would help it
+    # (x-dead-letter-strategy at-least-once); twice as long after each attempt that was in vain, up to the second figure
     dead_letter_retry_ms: int = 1_000
-    # dead letters that wait for their targets and whose fate a restart remembers (100 bytes of memory each). Above that a restart puts what
-    # waits back into its queue: what has expired expires again, what was rejected is delivered once more
-    dead_letters_noted_max: int = 10_000
+    dead_letter_retry_max_ms: int = 60_000
+    # bytes of a message's x-death: of more deaths the oldest are forgotten, and a message that lost some and was moved by the broker alone
+    # since then is dropped (at-least-once: waits) as one that goes in a circle. Some 700 deaths; AMQP can't cut a header into frames
+    dead_letter_deaths_bytes_max: int = 96 * KIB
     # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted
     guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
@@ -497,6 +507,10 @@ class Config:
     http_port: int | None = None
     # further names by which HTTP clients may call the broker (Host header); "*": any
     http_hosts: tuple[str, ...] = ()
+    # a port for metrics and health alone, beside that of HTTP; None: there is none
+    metrics_port: int | None = None
+    # whether metrics need no login wherever they are asked for from; False: on a loopback listener only
+    metrics_public: bool = False
     # hosts that shovels and federation may reach (moves.hosts); empty: an administrator's any, other users' none
     shovel_hosts: tuple[str, ...] = ()
     # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680); its process starts with the first connection, or at once

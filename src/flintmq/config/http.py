@@ -12,7 +12,8 @@ class HttpLimits(Frozen):
     # --- pulls (docs/HTTP.md) -----------------------------------------------------------------------------------------
     # messages of one pull (QMQ caps at 10,000; its answer is one JSON document); a larger count is refused
     pull_messages_max: int = 1_000
-    # bytes of bodies of one pull, the message that reaches it not counted; a larger number is refused
+    # bytes of messages (bodies, headers, routes) of one pull, the message that reaches it not counted; a larger number is refused. A get of
+    # RabbitMQ's API ends before it, and has one message at least
     pull_bytes_max: int = 8 * MIB
     # milliseconds that the first pull of a stream's group waits until the group's place is on disk; then 503, and the next pull waits again
     pull_place_ms: int = 5_000
@@ -46,6 +47,17 @@ class HttpLimits(Frozen):
     http_connections_max: int = 4_096
     # share of them on which one user may hold polls while there are other users; one poll more is refused with 503
     http_held_user_share: float = 0.75
+    # share of the bytes of bodies and answers, of event streams, long calls, scrapes and logins that one user may have, of what it has and
+    # what is free (core.shares): one alone half, two a third each; and that one source (address) may have; more is 503
+    http_user_share: float = 0.5
+    http_source_share: float = 0.75
+    # bytes that answers on their way keep in memory: messages that were taken, lists that are being sent; above it 503
+    http_answers_bytes_max: int = 512 * MIB
+    # bytes of a page of a list of RabbitMQ's API; it ends there and says so (`cut`)
+    http_page_bytes_max: int = 16 * MIB
+    # messages of one get of RabbitMQ's API, and gets that run at once; more messages are left, and the answer says so; more gets are 503
+    http_get_messages_max: int = 50_000
+    http_gets_max: int = 64
     # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head, and for which a client may
     # read nothing of its answer; then it is closed
     http_request_ms: int = 20_000
@@ -89,24 +101,22 @@ class HttpLimits(Frozen):
     search_json_bytes_max: int = 128 * KIB
     # messages of one move; more are refused with 400: move in parts
     move_messages_max: int = 1_000
-    # peeks, searches, moves, route tests and topologies that run at once: of one user, of the node; one more is refused with 503
-    long_calls_user_max: int = 4
+    # peeks, searches, moves, route tests and topologies that run at once (http_user_share of them one user's); one more is refused with 503
     long_calls_max: int = 16
     # bindings that a route test explains, and steps of matching that it takes for them; the rest is counted, not explained
     why_bindings_max: int = 500
     why_steps_max: int = 100_000
     # exchanges and queues of one topology; more are left out and counted
     topology_nodes_max: int = 400
-    # answers of /metrics that are on their way at once, of one user and of the node (some 150 bytes for each line are held until the client
-    # has read it); one more is refused with 503. Groups of streams of one virtual host that have lines of their own; the rest is counted
-    metrics_answers_user_max: int = 4
+    # answers of /metrics that are on their way at once (http_user_share of them one user's; some 150 bytes for each line are held until the
+    # client has read it); one more is refused with 503
     metrics_answers_max: int = 16
+    # groups of streams of one virtual host that have lines of their own; the rest is counted
     metrics_groups_max: int = 1_000
     # consumers of a queue that are shown with their figures; the rest is counted
     consumers_shown_max: int = 1_000
-    # clients of event streams: of the node, of one user; one more is refused with 503
+    # clients of event streams (http_user_share of them one user's); one more is refused with 503
     sse_clients_max: int = 512
-    sse_clients_user_max: int = 256
     # events that wait for one client (a slow one loses the oldest and is told how many), and characters of a log line that one gets
     sse_waiting_max: int = 256
     sse_text_max: int = 2_000

@@ -29,6 +29,9 @@ cpdef enum:
     FRAME_END = 206
     FRAME_OVERHEAD = 8        # frame header and frame end octet
 
+cdef enum:
+    COPY_BARE = 262144        # bytes of a body above which Python's copy of it is made without the GIL
+
 cdef struct content_t:
     uint32_t refs             # atomic; the last drop frees
     uint32_t header_len
@@ -62,7 +65,7 @@ cdef bint content_is_thin(content_t *content) noexcept nogil
 cdef void content_free(content_t *content) noexcept nogil
 # Writes the frame headers and ends around header and body (channel 0): the last step of filling a content.
 cdef void content_frame(content_t *content) noexcept nogil
-# Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted).
+# Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted). thin_bytes(): for Python.
 cdef uint64_t content_bytes_mapped() noexcept nogil
 # A content from Python values, for tests, management and the pipeline. Takes the GIL's arena.
 cdef content_t *content_from_bytes(bytes exchange, bytes routing_key, bytes header, bytes body, uint8_t flags, uint8_t priority) except NULL

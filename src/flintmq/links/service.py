@@ -29,7 +29,8 @@ from flintmq.links.rights import Rights, uris_in
 from flintmq.links.wanted import SHOVEL, Finder, Key, Wanted, bindings, wants
 from flintmq.moves import shovels
 from flintmq.moves.control import ControlError
-from flintmq.moves.uri import UriError
+from flintmq.moves.uri import UriError, shown
+from flintmq.moves.values import uris_of
 from flintmq.routing.binding import EXCHANGE, QUEUE
 
 log = logging.getLogger("flintmq.links")
@@ -427,7 +428,7 @@ def _shown_link(link: Link) -> dict[str, Any]:
         "timestamp": _stamp(link),
         "owner": link.owner,
         "moved": link.moved,
-        "uri": link.uris.get("src_uri", ""),
+        "uri": link.uris.get("src_uri") or shown(uris_of(wanted.value["uri"])[0]),
     }
     if wanted.kind == QUEUE:
         found["consumer_tag"] = wanted.value["consumer-tag"]

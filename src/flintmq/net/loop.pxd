@@ -45,6 +45,7 @@ cdef class Loop:
     cdef bint fresh_had               # it has begun one
     cdef int delivering               # passes for which publishers still count as competing with deliveries
     cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
+    cdef int64_t ends_end             # the same of connections that end (LIST_FAILED): thousands hang up together
     cdef jobs_t jobs                  # long work without the GIL
     cdef Chores chores                # and with it
     cdef bint jobs_had                # jobs and chores had their share of this pass
@@ -83,7 +84,7 @@ cdef class Loop:
     cdef object _complete(self)
     cdef int run_pass(self) noexcept nogil
     cdef int give_shares(self) noexcept nogil
-    cdef bint heavy_may(self) noexcept nogil
+    cdef bint may_begin(self, int64_t *end) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil
     cdef int take_event(self) noexcept nogil
     cdef int read_socket(self, socket_t *entry) noexcept nogil

@@ -79,6 +79,7 @@ from cython.cimports.flintmq.net.sockets import (
     run_queue_forget,
     run_queue_pop,
     run_queue_push,
+    socket_ended,
     socket_interest,
     socket_keep,
     socket_pause,
@@ -453,10 +454,8 @@ class Loop:
     def _run_calls(self) -> void:
         """What other threads left, for one turn's time; the rest is for the next pass."""
         end: int64_t = turn_now(address(self.io.clock)) + self.turn_ns
-        while self.calls:
+        while self.calls and turn_now(address(self.io.clock)) < end:
             self._guard(self.calls.popleft())
-            if turn_now(address(self.io.clock)) >= end:
-                break
         if self.calls:
             at_store32(address(self.run_queue.called), 1)
 
@@ -527,6 +526,8 @@ class Loop:
             entry.connection.handler.closed("connection closed by peer")
             self.remove(entry)
             return
+        elif entry.socket.lingering:
+            return
         total: size_t = entry.socket.rest_size + len(clear)
         grown: pointer[uint8_t]
         if total > self.buffer_size:
@@ -589,9 +590,8 @@ class Loop:
                 output_flush(address(self.io), entry)
                 entry = list_pop(self.io.lists, LIST_DIRTY)
             output_lingering(address(self.io))
-            entry = list_pop(self.io.lists, LIST_FAILED)
-            if entry != NULL:
-                self.subject = entry
+            if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end)):
+                self.subject = list_pop(self.io.lists, LIST_FAILED)
                 return LOOP_CLOSED
             if at_load32(address(self.run_queue.called)) and not self.calls_had:
                 self.calls_had = True
@@ -614,7 +614,7 @@ class Loop:
                 if result:
                     return result
             # Who else is in this batch comes first.
-            if self.io.turns[TURNS_HEAVY].first != NULL and self.event_next >= self.event_count and self.heavy_may():
+            if self.io.turns[TURNS_HEAVY].first != NULL and self.event_next >= self.event_count and self.may_begin(address(self.heavy_end)):
                 result = self.take_turn(TURNS_HEAVY)
                 if result:
                     return result
@@ -630,12 +630,12 @@ class Loop:
         self.chores_end = now + self.jobs_ns
         return LOOP_CHORES if self.chores.waiting else 0
 
-    def heavy_may(self) -> bint:
-        """Whether another turn of a heavy connection may begin in this pass."""
+    def may_begin(self, end: pointer[int64_t]) -> bint:
+        """Whether another one of a kind of work may begin in this pass, a turn's time for all. *end: when none does; 0: none has begun."""
         now: int64_t = turn_now(address(self.io.clock))
-        if self.heavy_end == 0:
-            self.heavy_end = now + self.turn_ns
-        return now < self.heavy_end
+        if end[0] == 0:
+            end[0] = now + self.turn_ns
+        return now < end[0]
 
     def sleep(self, now: int64_t) -> void:
         """The end of a pass: waits until there is something to do, and not at all when there is already."""
@@ -660,6 +660,7 @@ class Loop:
             or self.io.turns[TURNS_HEAVY].first != NULL
             or self.jobs.first != NULL
             or self.chores.waiting
+            or self.io.lists[LIST_FAILED] != NULL
         ):
             timeout = 0
         if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
@@ -685,7 +686,7 @@ class Loop:
             self.delivering -= 1
             self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
         self.fresh_had = False
-        self.heavy_end = 0
+        self.heavy_end = self.ends_end = 0
         self.jobs_had = False
         self.calls_had = False
 
@@ -708,8 +709,8 @@ class Loop:
         if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
             return 0
         if entry.paused & (PAUSED_ANSWER | PAUSED_OUTPUT):
-            self.subject = entry
-            return LOOP_CLOSED  # nobody is there to get the answer
+            socket_ended(address(self.io), entry)  # nobody is there to get the answer
+            return 0
         if entry.paused:
             return self.read_socket(entry)  # it hung up, or failed
         if entry.heavy_ns and turn_now(address(self.io.clock)) >= entry.heavy_ns:
@@ -733,24 +734,23 @@ class Loop:
             room = READ_SIZE * READERS / self.event_count
         count = recv(entry.fd, self.buffer + kept, room, MSG_DONTWAIT)
         if count <= 0:
-            if count < 0 and (errno == EAGAIN or errno == EINTR):
-                return 0
-            self.subject = entry
-            return LOOP_CLOSED
+            if count == 0 or (errno != EAGAIN and errno != EINTR):
+                socket_ended(address(self.io), entry)
+            return 0
+        self.subject = entry
         if cast(size_t, count) == room and entry.read_size < READ_SIZE:
             entry.read_size *= 2
         entry.received_ms = monotonic_ms()
         if entry.lingering:
             entry.thrown_away += count
-            if entry.thrown_away <= self.thrown_away_max:
-                return 0
-            self.subject = entry
-            return LOOP_CLOSED
+            if entry.thrown_away > self.thrown_away_max:
+                return LOOP_CLOSED
+            if not entry.tls:
+                return 0  # TLS says in its bytes that the stream ends
         self.turn_spent = 0
         self.position = 0
         if entry.tls:
             self.end = count
-            self.subject = entry
             return LOOP_TLS_IN
         self.end = kept + count
         entry.rest_size = 0

@@ -23,7 +23,7 @@ cdef enum:                    # lists of a loop that its sockets are on
     LIST_FAILED = 1           # LOOP_CLOSED is due
     LIST_WAITING = 2          # has confirms that wait for the log
     LIST_THROTTLED = 3        # PAUSED_BUFFERS is set
-    LIST_LINGERING = 4        # shut down for sending and out of epoll: looked at when io_t.linger_ms has come
+    LIST_LINGERING = 4        # their last frames are sent, out of epoll: looked at when io_t.linger_ms has come
     LIST_COUNT = 5
 
 cdef enum:                    # lists of turns
@@ -71,7 +71,7 @@ cdef struct socket_t:
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off
     uint64_t thrown_away      # bytes read while it lingers
-    bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
+    bint lingering            # output finished: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
     socket_t *next[LIST_COUNT]
     int64_t received_ms       # monotonic
@@ -129,6 +129,8 @@ cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                          
 # Takes a socket that closes off a list of turns. O(entries).
 cdef void turns_forget(turns_t *turns, socket_t *socket) noexcept nogil
 cdef void socket_interest(io_t *io, socket_t *socket, uint32_t interest) noexcept nogil
+# The peer has hung up: nothing more is read, and the connection ends behind the others' events (LIST_FAILED).
+cdef void socket_ended(io_t *io, socket_t *socket) noexcept nogil
 cdef void socket_pause(io_t *io, socket_t *socket, uint32_t why) noexcept nogil      # PAUSED_*
 
 

@@ -346,6 +346,12 @@ def socket_interest(io: pointer[io_t], socket: pointer[socket_t], interest: uint
     epoll_ctl(io.epoll, EPOLL_CTL_MOD, socket.fd, address(event))
 
 
+def socket_ended(io: pointer[io_t], socket: pointer[socket_t]) -> void:
+    event: epoll_event
+    epoll_ctl(io.epoll, EPOLL_CTL_DEL, socket.fd, address(event))
+    list_push(io.lists, LIST_FAILED, socket)
+
+
 def socket_pause(io: pointer[io_t], socket: pointer[socket_t], why: uint32_t) -> void:
     socket.paused |= why
     socket_interest(io, socket, socket.interest & ~cast(uint32_t, EPOLLIN))
@@ -393,14 +399,16 @@ def output_flush(io: pointer[io_t], entry: pointer[socket_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _linger(io: pointer[io_t], entry: pointer[socket_t]) -> void:
-    """The last frames are sent: the socket is shut down for sending, and closed when the peer has hung up or its time is over.
+    """The last frames are sent: the socket is closed when the peer has hung up or its time is over. It is shut down for sending now, but
+    where the peer asked for the close: the end of the stream is the peer's then.
 
     A close at once would meet what the peer still sends with a reset, which can take our last frames away from it. The peer's end needs no
     event of its own: nearly all hang up within microseconds, so all that linger are looked at together.
     """
     event: epoll_event
     entry.lingering = True
-    shutdown(entry.fd, SHUT_WR)
+    if not entry.connection.awaits_end:
+        shutdown(entry.fd, SHUT_WR)
     epoll_ctl(io.epoll, EPOLL_CTL_DEL, entry.fd, address(event))
     if io.lists[LIST_LINGERING] == NULL:
         io.linger_ms = monotonic_ms() + io.close_look_ms
@@ -441,7 +449,7 @@ def _send(io: pointer[io_t], entry: pointer[socket_t], out: pointer[outbuf_t]) -
     """Sends what the socket takes. False when the socket failed."""
     count: Py_ssize_t
     flags: c_int = MSG_NOSIGNAL | MSG_DONTWAIT
-    if entry.connection.engine.phase == PHASE_CLOSED and not entry.tls:
+    if entry.connection.engine.phase == PHASE_CLOSED and not entry.connection.awaits_end and not entry.tls:
         flags |= MSG_MORE  # the last words go with the end of the stream (flush), in one packet
     while out_pending(out):
         if out.ref_count:

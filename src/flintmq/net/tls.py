@@ -6,6 +6,7 @@ per read and once per flush of a TLS connection.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import Any
 
@@ -73,10 +74,11 @@ class TlsLayer:
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
-                self.eof = True
-                break
+                piece = b""
             if not piece:
                 self.eof = True
+                with contextlib.suppress(ssl.SSLError):
+                    self._object.unwrap()  # a client that ends its stream may wait for our end of it
                 break
             pieces.append(piece)
         return b"".join(pieces)

@@ -104,7 +104,7 @@ class WebSocketLayer:
             self._refuse(400, "the subprotocol 'amqp' is expected")
         origins = fields.get("origin", [])
         if origins and "*" not in self._origins and (len(origins) > 1 or origins[0].lower() not in self._origins):
-            self._refuse(403, "pages of this origin may not connect (--ws-origin)")
+            self._refuse(403, "pages of this origin may not connect (--websocket-origin)")
         accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
         self._out += (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"

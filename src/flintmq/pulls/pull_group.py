@@ -339,7 +339,7 @@ def _take(pull_group: pointer[pull_group_t], pull: pointer[pull_t]) -> c_int:
     item.delivery_count = delivery.delivery_count
     item.redelivered = 1 if delivery.redelivered else 0
     pull.count += 1
-    pull.bytes += delivery.content.body_len
+    pull.bytes += cast(uint64_t, delivery.content.body_len) + delivery.content.header_len + delivery.content.route_len
     return TAKEN
 
 

@@ -14,7 +14,8 @@ import select
 from cython import NULL, address, cast, cclass, nogil, p_void, pointer, sizeof
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store32
-from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_incref, content_t
+from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.pulls.pull_group import (
     answers_take,
     pull_group_attach,
@@ -200,7 +201,7 @@ class Pull:
 
     @property
     def bytes(self) -> int:
-        """Of bodies."""
+        """Of bodies, headers and routes."""
         return self.pull.bytes
 
     @property
@@ -220,19 +221,27 @@ class Pull:
 
     def messages(self) -> list:
         """(lease, position, earlier deliveries, redelivered, exchange, routing key, header, body) of each message."""
-        i: uint32_t
-        found: list = []
-        for i in range(self.pull.count):
-            found.append(
-                (
-                    self.pull.items[i].lease,
-                    self.pull.items[i].position,
-                    self.pull.items[i].delivery_count,
-                    self.pull.items[i].redelivered != 0,
-                    *content_tuple(self.pull.items[i].content),
-                )
-            )
-        return found
+        return [(*self.facts(index), *content_tuple(self.pull.items[index].content)) for index in range(self.pull.count)]
+
+    def facts(self, index: int) -> tuple:
+        """(lease, position, earlier deliveries, redelivered) of a message, 0 <= index < count."""
+        i: uint32_t = index
+        if i >= self.pull.count:
+            raise IndexError(index)
+        return (
+            self.pull.items[i].lease,
+            self.pull.items[i].position,
+            self.pull.items[i].delivery_count,
+            self.pull.items[i].redelivered != 0,
+        )
+
+    def view(self, index: int) -> ContentView:
+        """A message as it lies in memory, 0 <= index < count."""
+        i: uint32_t = index
+        if i >= self.pull.count:
+            raise IndexError(index)
+        content_incref(self.pull.items[i].content)
+        return content_view(self.pull.items[i].content)
 
     def give_back(self, delivered: bool) -> int:
         """Its messages go back to the queue; returns how many. `delivered`: they may have reached the client: flagged redelivered."""

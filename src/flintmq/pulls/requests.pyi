@@ -1,6 +1,7 @@
 # Python face of requests.py (compiled), for the type checker.
 from typing import Any
 
+from flintmq.core.content_view import ContentView
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 from flintmq.scheduler.system import ActorSystem
@@ -47,6 +48,8 @@ class Pull:
     @property
     def answered_ns(self) -> int: ...
     def messages(self) -> list[tuple[int, int, int, bool, bytes, bytes, bytes, bytes]]: ...
+    def facts(self, index: int) -> tuple[int, int, int, bool]: ...
+    def view(self, index: int) -> ContentView: ...
     def give_back(self, delivered: bool) -> int: ...
 
 class PullGroup:

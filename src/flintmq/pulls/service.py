@@ -16,10 +16,10 @@ import logging
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flintmq.core.shares import Holding, Pool, Who
 from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
 from flintmq.ports import DequeueReason
 from flintmq.pulls.requests import Answers, Pull, PullGroup, tend
@@ -67,8 +67,10 @@ class PullService:
         self._pull_groups: dict[tuple[int, str], PullGroup] = {}
         self._by_key: dict[str, PullGroup] = {}
         self._closing: list[PullGroup] = []
-        self._of_users: Counter[str] = Counter()  # pull groups by the user whose pull made them
-        self._makers: dict[PullGroup, str] = {}
+        limits = broker.limits
+        # Places of pull groups, shared by the users whose pulls made them.
+        self._places = Pool(limits.pull_groups_max, limits.pull_groups_user_share, 1.0, None, broker.quotas.alone)
+        self._makers: dict[PullGroup, Holding] = {}
         self._serial = 0
         self._run = secrets.token_hex(4)
         self.stopping = False
@@ -154,10 +156,6 @@ class PullService:
         if len(self._pull_groups) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
-        most = self._broker.quotas.share_of(self._limits.pull_groups_max, self._limits.pull_groups_user_share)
-        if self._of_users[user] >= most:
-            self.refused_busy += 1
-            raise PullRefused(BUSY, f"user '{user}' has {most} groups of pulls already, which is the limit of a user")
         seat = None
         if queue.policy.browse_only:
             raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
@@ -168,6 +166,11 @@ class PullService:
             if seat is None:
                 self.refused_busy += 1
                 raise PullRefused(BUSY, f"the place of group '{group}' is not on disk yet")
+        place = self._places.take(Who(user, ""))
+        if place is None:
+            self.refused_busy += 1
+            text = f"user '{user}' has {self._places.of_user(user)} groups of pulls already, and all have {len(self._pull_groups)}"
+            raise PullRefused(BUSY, f"{text}: that is as many as it may have")
         self._serial += 1
         limits = self._limits
         pull_group = PullGroup(
@@ -184,14 +187,14 @@ class PullService:
         )
         if not pull_group.attach(seat):
             pull_group.stop()
+            place.release()
             self._closing.append(pull_group)
             if queue.deleted or queue.core.is_deleted():
                 raise self._gone(queue)
             raise PullRefused(EXCLUSIVE, f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
         self._pull_groups[queue.queue_id, group] = pull_group
         self._by_key[pull_group.key] = pull_group
-        self._makers[pull_group] = user
-        self._of_users[user] += 1
+        self._makers[pull_group] = place
         if queue.queue_id in self._broker.pauses.queues:
             pull_group.pause(True)
         return pull_group
@@ -332,10 +335,7 @@ class PullService:
         pull_group.stop()
         if self._pull_groups.pop((pull_group.queue.queue_id, pull_group.group), None) is not None:
             del self._by_key[pull_group.key]
-            user = self._makers.pop(pull_group)
-            self._of_users[user] -= 1
-            if not self._of_users[user]:
-                del self._of_users[user]
+            self._makers.pop(pull_group).release()
             for name, value in pull_group.figures().items():
                 self._before[name] = self._before.get(name, 0) + value
             self._closing.append(pull_group)
@@ -358,7 +358,6 @@ class PullService:
             self._pull_groups.clear()
             self._by_key.clear()
             self._makers.clear()
-            self._of_users.clear()
             for pull_group in self._closing:
                 while not pull_group.close():  # a worker finishes the pull it has begun
                     if time.monotonic() > until:

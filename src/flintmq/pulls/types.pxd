@@ -53,7 +53,7 @@ cdef struct pull_t:             # one request; memory of the Pull object, which 
     int64_t hold_ns             # what the client asked for: the end of its hold, or HOLD_NONE
     int64_t asked_ns
     int64_t answered_ns
-    uint64_t bytes_max          # bytes of bodies at which the batch ends; the message that reaches it is still in it
+    uint64_t bytes_max          # bytes of bodies, headers and routes at which the batch ends; the message that reaches it is still in it
     uint32_t gone               # atomic: nobody waits for the answer
     uint32_t most               # messages
     uint32_t count

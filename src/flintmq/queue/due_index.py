@@ -50,6 +50,8 @@ class DueIndex:
         # Queues keep the index, unseen by the cycle collector (QueueHandle.watch): it must not keep them, nor through its clock the broker.
         self.clock = None
         self.take_due()
+        self.ends = False
+        self.take_worked()  # of a pass under way
         self.take_worked()
         self.take_over()
 
@@ -58,10 +60,10 @@ class DueIndex:
         if self.index.soon != NULL:
             self.index.soon(self.index.context, at)
 
-    def take_due(self) -> list:
+    def take_due(self, most: int = 0) -> list:
         queue: pointer[queue_t]
         taken: list = []
-        while True:
+        while most == 0 or len(taken) < most:
             spin_lock(address(self.index.lock))
             queue = self.index.due
             if queue != NULL:
@@ -72,22 +74,25 @@ class DueIndex:
                 return taken
             taken.append((at_load64(cast(pointer[uint64_t], address(queue.due_at))), queue.id))
             queue_decref(queue)
+        return taken
 
-    def take_worked(self) -> list:
+    def take_worked(self, most: int = 0) -> list:
         queue: pointer[queue_t]
-        after: pointer[queue_t]
         taken: list = []
-        spin_lock(address(self.index.lock))
-        queue = self.index.worked
-        self.index.worked = NULL
-        spin_unlock(address(self.index.lock))
-        while queue != NULL:
-            after = queue.worked_next
+        if self.worked == NULL and not self.ends:
+            spin_lock(address(self.index.lock))
+            self.worked = self.index.worked
+            self.index.worked = NULL
+            spin_unlock(address(self.index.lock))
+        while self.worked != NULL and (most == 0 or len(taken) < most):
+            queue = self.worked
+            self.worked = queue.worked_next
             # Before its housekeeping looks: what it does from here on lists it again.
             at_store32(address(queue.worked), 0)
             taken.append(queue.id)
             queue_decref(queue)
-            queue = after
+        # The pass ends here, though others may have worked meanwhile: the next call says so.
+        self.ends = self.worked == NULL and len(taken) != 0 and most != 0
         return taken
 
     def take_over(self) -> list:

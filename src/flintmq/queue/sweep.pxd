@@ -16,6 +16,8 @@ cdef struct sweep_t:
 # Sweeps up to `most` entries from `position` (1: the first) on. `low`: memory is short. Returns where to go on; 0: the end. Any thread, one
 # at a time for a sweep_t; no other thread waits for it longer than for a few instructions. O(entries).
 cdef uint64_t queue_sweep(queue_t *queue, sweep_t *sweep, uint64_t position, uint32_t most, bint low) noexcept nogil
+# Moves contents out of thin chunks, of up to `most` entries; as queue_sweep.
+cdef uint64_t queue_thicken(queue_t *queue, sweep_t *sweep, uint64_t position, uint32_t most) noexcept nogil
 # Forgets which contents were moved; contents that nobody else holds go.
 cdef void sweep_end(sweep_t *sweep) noexcept nogil
 

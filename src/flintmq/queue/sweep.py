@@ -6,8 +6,9 @@ S1  A body that is delivered and not settled, or came back, is evicted as one th
     becomes not resident. Delivered ones are ENTRY_ASIDE: they don't count for the queue's window until they come back.
 S2  Without need nothing is evicted that is in the queue's window, nor what consumers hold up to HELD_WINDOWS of it (residency.py). When
     memory is short, everything that consumers hold is.
-S3  When memory is short, a content that a thin chunk (content_is_thin) is kept for is copied, and the entry's pointer swapped: under the
-    list lock and ENTRY_BUSY, and never between an acquire and entry_sent, when the session reads the content without either.
+S3  A content that a thin chunk (content_is_thin) is kept for is copied, when memory is short or there are many such chunks, and the entry's
+    pointer swapped: under the list lock and ENTRY_BUSY, and never between an acquire and entry_sent, when the session reads the content
+    without either.
 S4  A content that several entries share has one copy for all of them in one round.
 """
 
@@ -207,6 +208,35 @@ def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint
     return position
 
 
+def queue_thicken(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t, most: uint32_t) -> uint64_t:
+    place: place_t
+    found: found_t
+    state: uint64_t
+    thin: bint
+    if queue.ops != NULL or at_load64(address(queue.entries.resident_bytes)) == 0:
+        return 0
+    place.segment = NULL
+    place.generation = 0
+    at_add32(address(queue.pins), 1)
+    while most:
+        if not list_next(address(queue.entries), address(place), position, address(found)):
+            position = 0
+            break
+        position = found.position + 1
+        most -= 1
+        if not _may_touch(at_load64(address(found.slot.state))):
+            continue
+        state = slot_hold(found.slot, False)
+        if state == 0:
+            continue
+        thin = _may_touch(state) and slot_content(found.slot) != NULL and content_is_thin(found.slot.content)
+        slot_unhold(found.slot, state)
+        if thin:
+            _move(queue, sweep, found.position)
+    at_sub32(address(queue.pins), 1)
+    return position
+
+
 def sweep_end(sweep: pointer[sweep_t]) -> void:
     cursor: uint64_t = 0
     key: uint64_t = 0
@@ -238,6 +268,15 @@ class Sweeper:
         while position:
             with nogil:
                 position = queue_sweep(queue, address(self.sweep), position, SLICE, short)
+
+    def thicken(self, handle: QueueHandle, position: int) -> int:
+        """Moves what thin chunks are kept for from `position` (1: the first) on, one slice. Returns where to go on; 0: the end."""
+        queue: pointer[queue_t] = handle.queue
+        begin: uint64_t = position
+        end: uint64_t
+        with nogil:
+            end = queue_thicken(queue, address(self.sweep), begin, SLICE)
+        return end
 
     def end(self) -> None:
         """A round over all queues is done."""

@@ -49,6 +49,7 @@ class Exchange:
         "cache",
         "downstream",
         "durable",
+        "incoming",
         "internal",
         "name",
         "needs_headers",
@@ -77,6 +78,7 @@ class Exchange:
         alternate = self.arguments.get("alternate-exchange")
         self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self.bindings: dict[tuple[Hashable, ...], Binding] = {}
+        self.incoming: dict[tuple[Hashable, ...], Binding] = {}  # those that lead here
         self.upstream: dict[Exchange, int] = {}  # exchange that is bound to this one -> number of bindings
         self.downstream: dict[Exchange, int] = {}  # exchange that this one is bound to -> number of bindings
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
@@ -108,6 +110,7 @@ class Exchange:
         self.bindings[binding.identity] = binding
         if isinstance(binding.destination, Exchange):
             target = binding.destination
+            target.incoming[binding.identity] = binding
             target.upstream[self] = target.upstream.get(self, 0) + 1
             self.downstream[target] = self.downstream.get(target, 0) + 1
         self._index(binding)
@@ -119,6 +122,7 @@ class Exchange:
         del self.bindings[binding.identity]
         if isinstance(binding.destination, Exchange):
             target = binding.destination
+            del target.incoming[binding.identity]
             target.upstream[self] -= 1
             if not target.upstream[self]:
                 del target.upstream[self]

@@ -33,7 +33,7 @@ from flintmq.session import operator_changes, sweeps
 from flintmq.session.branch_queues import BranchQueues
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.events import Events
-from flintmq.session.expiry import Expiry
+from flintmq.session.expiry import STEP_NS, Expiry
 from flintmq.session.flow import Flow
 from flintmq.session.letters import Letters
 from flintmq.session.log_exchange import LogExchange
@@ -150,6 +150,7 @@ class Broker:
         # queues that are brought back under their limits in slices, and whether a job does that now (session.publishing)
         self.over_limits: collections.OrderedDict[Any, None] = collections.OrderedDict()
         self.enforcing = False
+        self._expiring = False  # queues that nobody uses (x-expires) are looked for
         # queue id -> the active one of its consumers (x-single-active-consumer); under `lock`
         self.active: dict[int, Consumer] = {}
         # queue id -> its consumers, in the order they came; ordered, as a dict walks over all who left before its first one
@@ -195,6 +196,8 @@ class Broker:
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
         self.closings = object()
+        # told when a user or a permission changed, beside connections: any thread, and it must not wait
+        self.on_rights_changed: list[Callable[[], object]] = []
         self.connections_closed = 0
         self.channels_opened = 0
         self.channels_closed = 0
@@ -211,6 +214,7 @@ class Broker:
         vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock, self.allowance, quotas)
         vhost.kept.alone = self.quotas.alone
         vhost.home_call = lambda function: self.home_call(function)
+        vhost.use_slices(self.in_slices)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = partial(self._default_route_changed, name)
         vhost.on_queue_created = self._queue_created
@@ -361,6 +365,7 @@ class Broker:
         if queue.name == SCHEDULE:
             self.schedules.purged(queue.vhost)
         self.expiry.forget(queue_id)
+        self.letters.queue_changed(queue)
         if queue_id in self.pauses.queues:
             self.pauses.forget(queue)
         with self.lock:
@@ -464,6 +469,7 @@ class Broker:
 
     def _routes_changed(self, vhost: VirtualHost, exchange_name: str) -> None:
         self.routes_version = object()
+        self.letters.routes_changed(vhost.name)
         cache = self.route_caches.get((vhost.name, exchange_name))
         if cache is not None:
             cache.clear()
@@ -473,12 +479,14 @@ class Broker:
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
         self.events.exchange_deleted(vhost_name, exchange_name)
         self.routes_version = object()
+        self.letters.routes_changed(vhost_name)
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
             cache.close()
 
     def _default_route_changed(self, vhost_name: str, queue_name: str) -> None:
         self.routes_version = object()
+        self.letters.routes_changed(vhost_name)
         cache = self.route_caches.get((vhost_name, ""))
         if cache is not None:
             key = queue_name.encode("utf-8", "surrogateescape")
@@ -644,11 +652,28 @@ class Broker:
         self.timeouts.tick()
         self.schedules.tick()
         self.letters.tick()
-        if self.delivery_counts is not None and len(self.delivery_counts):
-            guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
-        for vhost in list(self.vhosts.values()):
-            guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues)
+        if self.delivery_counts is not None:
+            self.delivery_counts.tick(self.in_slices)
+        if not self._expiring:
+            self._expiring = True
+            step = partial(self._expire_queues, collections.deque(self.vhosts.values()), self.clock.monotonic_ns())
+            self.in_slices(step, self._queues_expired)
         if self.transactions is not None:
             guarded("housekeeping of transactions", "their time-out", self.transactions.tick)
         for follow in self.on_housekeeping:
             guarded("housekeeping of parts", follow, follow, now_ms)
+
+    def _expire_queues(self, vhosts: collections.deque[VirtualHost], now: int) -> bool:
+        """A slice of the ends of queues that nobody has used for their x-expires. True: all virtual hosts were looked at."""
+        until_ns = self.clock.monotonic_ns() + STEP_NS
+        while vhosts:
+            vhost = vhosts.popleft()
+            whole = guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues, now, until_ns)
+            if whole and vhost.unused.soonest_ns <= now:
+                vhosts.append(vhost)
+            if self.clock.monotonic_ns() >= until_ns:
+                break
+        return not vhosts
+
+    def _queues_expired(self, done: bool) -> None:
+        self._expiring = False

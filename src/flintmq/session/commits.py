@@ -9,6 +9,7 @@ I1  No answer of a channel overtakes the commit-ok of a commit that came before 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def commit(handler: ConnectionHandler, number: int) -> None:
         transaction = begin(handler.connection, number)
         if transaction is None:
             handler.after_publish()
-            handler.send(number, spec.TxCommitOk())
+            _when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
             return
         try:
             for queue_id, _, message in transaction.take_letters():
@@ -49,7 +50,7 @@ def commit(handler: ConnectionHandler, number: int) -> None:
                     continue
                 if not queue.policy.keeps_letters:
                     publishing.dead_letter(broker, queue, message, REJECTED, transaction)
-                elif not publishing.dead_letter_to_all(broker, queue, message, REJECTED, set(), transaction):
+                elif publishing.dead_letter_to_all(broker, queue, message, REJECTED, publishing.Attempt(), transaction) is not None:
                     text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
                     raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
             transaction.write()
@@ -63,15 +64,30 @@ def commit(handler: ConnectionHandler, number: int) -> None:
 
 def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool) -> None:
     """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
-    broker = handler.broker
     handler.after_publish()
-    for queue_id in transaction.limited:
-        queue = broker.queues.get(queue_id)
-        if queue is not None:
-            publishing.settle_limits(broker, queue)
+    publishing.settle_many(handler.broker, transaction.limited)
     if not alive:
         return
-    handler.send_later(transaction.number, spec.TxCommitOk())
+    _when_over(handler, partial(_answer, handler, transaction.number))
+
+
+def _when_over(handler: ConnectionHandler, answer: Callable[[], None]) -> None:
+    """Answers when what the commit left to do is done, which may take more than a slice; nothing of the connection is read till then."""
+    if len(handler.works):
+        handler.works.add(handler, _over, answer)
+    else:
+        answer()
+
+
+def _over() -> bool:
+    return True
+
+
+def _answer(handler: ConnectionHandler, number: int) -> None:
+    if handler.ended:
+        return
+    if number in handler.channels:
+        handler.send_later(number, spec.TxCommitOk())
     go_on(handler)
 
 

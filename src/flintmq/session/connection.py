@@ -229,7 +229,8 @@ class Connection:
         channels_free(address(self.connection))
         while not self.reap():
             pass
-        self.take_refused()
+        while self.take_refused(64):
+            pass
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
 
@@ -309,10 +310,13 @@ class Connection:
             self.connection.engine.phase = PHASE_CLOSING
         self.connection.publisher = 0
 
-    def finished(self) -> None:
-        """Nothing is looked at any more. When the output is sent the socket is shut down for sending and lingers: what the client still
-        sends is thrown away until it hangs up, because a reset for unread input would take our last words from it.
+    def finished(self, awaits_end: bint) -> None:
+        """Nothing is looked at any more. When the output is sent the socket lingers: what the client still sends is thrown away until it
+        hangs up, because a reset for unread input would take our last words from it.
+
+        Args: awaits_end: the client asked for the close and ends the stream after our close-ok; an end from us first is an error to some.
         """
+        self.connection.awaits_end = awaits_end
         self.connection.engine.phase = PHASE_CLOSED
         self.connection.publisher = 0
 
@@ -852,12 +856,12 @@ class Connection:
         self.connection.slow = SLOW_NONE
         return result == FEED_PAUSE
 
-    def take_refused(self) -> list[tuple[int, int, tuple | None]]:
-        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here. Message
-        None: the queue is over its limit."""
+    def take_refused(self, most: int) -> list[tuple[int, int, tuple | None]]:
+        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first, at most `most`, which are forgotten
+        here: each message is a copy. Message None: the queue is over its limit."""
         taken: list = []
         refused: pointer[refused_t]
-        while self.connection.refused != NULL:
+        while self.connection.refused != NULL and len(taken) < most:
             refused = self.connection.refused
             self.connection.refused = refused.next
             message: tuple | None = None

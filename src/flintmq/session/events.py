@@ -22,6 +22,7 @@ from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserR
 from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.routing.binding import Binding
 from flintmq.routing.exchange import Exchange, TopicExchange
+from flintmq.session import client_properties
 from flintmq.session.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ class Events:
             frame_max=handler.frame_size_max,
             channel_max=handler.channel_max,
             connected_at=handler.connected_at_ms,
+            client_properties=client_properties.told(handler.client_properties),
+            user_provided_name=client_properties.connection_name(handler.client_properties),
             node=self._broker.node_name,
             user_who_performed_action=handler.user,
         )

@@ -5,13 +5,14 @@ out: expired messages, to their dead-letter exchange or gone, in steps on the fi
 queues that were above them for their consumers (queue/limits.py); the ends of waits between two deliveries (retries.py).
 
 E1  A queue's first expiry is in the heap, or the queue is on the index's list. What is in the heap under an older time is passed over.
-E2  One step lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes out
-    (docs/ARCHITECTURE.md, "Turns").
+E2  One step, of expiry or upkeep, lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes
+    out (docs/ARCHITECTURE.md, "Turns").
 E3  A queue that can't be served (its log refuses, say) is tried again at the next housekeeping, and holds up no other.
 """
 
 from __future__ import annotations
 
+import collections
 import heapq
 import threading
 from collections.abc import Callable
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # nanoseconds of one step of a job
 STEP_NS = 50_000
+# queues that are taken from the index between two looks at the time
+TAKEN_AT_ONCE = 64
 # Loop.job: step, ended
 Job = Callable[[Callable[[], bool], Callable[[bool], object]], None]
 
@@ -50,6 +53,10 @@ class Expiry:
         self._running = threading.Lock()
         # ids of queues that could not be brought under their limit
         self._over: set[int] = set()
+        # queues whose consumers had their turn; and those that wait for their upkeep, of which one pass is under way
+        self._turns_over: collections.deque[int] = collections.deque()
+        self._again: collections.deque[int] = collections.deque()
+        self._keeping = False
         self.clock = DueClock(self._rings, broker.limits.due_gap_ms)
         # queues that were looked at, for expiry and for upkeep
         self.visits = 0
@@ -82,18 +89,18 @@ class Expiry:
         if not done:
             return  # the loop ends
         # What is told from here on rings; what was told while the last step ended is looked for once more.
-        self._take()
+        more = self._take()
         now = self._broker.clock.wall_ms()
-        if (self._heap and self._heap[0][0] <= now) or 0 < self._broker.retries.due_ms <= now:
+        if more or (self._heap and self._heap[0][0] <= now) or self._broker.retries.is_due:
             self._go()
 
     def step(self) -> bool:
         """A little of what is due. True: nothing is left. O(queues in which something expires)."""
         now = self._broker.clock.wall_ms()
         until_ns = self._broker.clock.monotonic_ns() + STEP_NS
-        self._take()
-        more = self._keep_limits(until_ns)
-        more = not self._broker.retries.step(now, until_ns) or more
+        more = self._take()
+        more = self._keep_limits(until_ns) or more
+        more = not self._broker.retries.step(until_ns) or more
         self._broker.flow.step(now)
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)
@@ -124,13 +131,15 @@ class Expiry:
 
     def _keep_limits(self, until_ns: int) -> bool:
         """Queues that consumers had their turn in drop their heads. True: the step is over."""
-        over = self.index.take_over()
-        for queue_id in over:
-            queue = self._broker.queues.get(queue_id)
+        self._turns_over.extend(self.index.take_over())
+        while self._turns_over:
+            queue = self._broker.queues.get(self._turns_over.popleft())
             if queue is not None:
                 self.visits += 1
                 guarded("queue limits", f"queue {queue.name!r}", self._keep_limit, queue)
-        return bool(over) and self._broker.clock.monotonic_ns() >= until_ns
+            if self._broker.clock.monotonic_ns() >= until_ns:
+                return True
+        return False
 
     def _keep_limit(self, queue: Any) -> None:
         if queue.core.limit_due():
@@ -138,13 +147,16 @@ class Expiry:
             if queue.core.over_limit():
                 self._over.add(queue.queue_id)
 
-    def _take(self) -> None:
-        for at, queue_id in self.index.take_due():
+    def _take(self) -> bool:
+        """Takes in some queues that say when something of them is due. True: there may be more."""
+        taken = self.index.take_due(TAKEN_AT_ONCE)
+        for at, queue_id in taken:
             self._note(at, queue_id)
         if len(self._heap) > 2 * len(self._times) + 64:
             self._heap = [(at, queue_id) for queue_id, at in self._times.items() if queue_id in self._broker.queues]
             self._times = {queue_id: at for at, queue_id in self._heap}
             heapq.heapify(self._heap)
+        return len(taken) == TAKEN_AT_ONCE
 
     def _note(self, at: int, queue_id: int) -> None:
         known = self._times.get(queue_id)
@@ -166,13 +178,31 @@ class Expiry:
         self.upkeep()
 
     def upkeep(self) -> None:
-        """Housekeeping of the queues that worked since their last one, and limits that failed then. O(those)."""
+        """Housekeeping of the queues that worked since their last one, and limits that failed then, in slices. O(those)."""
+        if self._keeping:
+            return  # there were more than one pass has time for
+        self._keeping = True
         again, self._over = self._over, set()
-        for queue_id in again.union(self.index.take_worked()):
-            queue = self._broker.queues.get(queue_id)
+        self._again.extend(again)
+        self._broker.in_slices(self._keep_some, self._kept)
+
+    def _kept(self, done: bool) -> None:
+        self._keeping = False
+
+    def _keep_some(self) -> bool:
+        """A slice. True: all had their turn."""
+        until_ns = self._broker.clock.monotonic_ns() + STEP_NS
+        while True:
+            if not self._again:
+                self._again.extend(self.index.take_worked(TAKEN_AT_ONCE))
+                if not self._again:
+                    return True
+            queue = self._broker.queues.get(self._again.popleft())
             if queue is not None:
                 self.visits += 1
                 guarded("housekeeping of queues", f"queue {queue.name!r}", self._keep, queue)
+            if self._broker.clock.monotonic_ns() >= until_ns:
+                return False
 
     def _keep(self, queue: Any) -> None:
         core = queue.core
@@ -183,3 +213,4 @@ class Expiry:
             if core.over_limit():
                 self._over.add(queue.queue_id)
         core.housekeeping()
+        self._broker.letters.look_for_room(queue)

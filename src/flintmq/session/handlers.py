@@ -77,6 +77,7 @@ class ConnectionHandler:
         "broker",
         "channel_max",
         "channels",
+        "client_properties",
         "close_deadline_ms",
         "connected_at_ms",
         "connection",
@@ -104,6 +105,7 @@ class ConnectionHandler:
         "vhost",
         "wants_blocked",
         "wants_cancel",
+        "wants_hints",
         "wants_login_close",
         "works",
     )
@@ -133,7 +135,9 @@ class ConnectionHandler:
         self.wants_blocked = False
         self.wants_cancel = False
         self.wants_login_close = False
+        self.wants_hints = True
         self.is_py_amqp = False
+        self.client_properties = b""  # octets of a field table (session.client_properties)
         self.heartbeat_s = 0
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
@@ -170,7 +174,7 @@ class ConnectionHandler:
             elif kind == SLOW_VERSION:
                 self.connection.write(PROTOCOL_HEADER)
                 self._end("bad protocol header")
-                self.connection.finished()
+                self.connection.finished(False)
             else:
                 self._engine_error(payload)
         except PeerError as error:
@@ -198,6 +202,8 @@ class ConnectionHandler:
                         setattr(method, name, clean_name(getattr(method, name)))
                 verb(self, channel, method)
             else:
+                if self.state == handshake.START:
+                    self.client_properties = payload[4:]
                 step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
                 step(self, method)
         except PeerError as error:
@@ -218,7 +224,10 @@ class ConnectionHandler:
         except Later:
             self._change_later(channel, method, verb, answer)
         else:
-            answer(result)
+            if self.vhost.wait_for_routes(partial(self.loop.call, partial(self._changed, channel, method, answer, result, None))):
+                self.connection.waiting = True
+            else:
+                answer(result)
 
     def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         over: list[tuple[Any, Exception | None]] = []
@@ -424,7 +433,7 @@ class ConnectionHandler:
     def refuse(self, channel: int, error: PeerError, method_id: int = 0) -> None:
         """Answers a broken rule: channel.close for soft errors on an open channel, else connection.close (I1)."""
         class_id, method = method_id >> 16, method_id & 0xFFFF
-        text = clip_shortstr(error.reply_text)
+        text = clip_shortstr(error.reply_text if self.wants_hints else error.plain_text)
         if error.hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
             self.close(error.code, text, class_id, method)
             return
@@ -450,11 +459,11 @@ class ConnectionHandler:
             # A peer that failed the handshake gets the reason, and no further say.
             self.finish()
 
-    def finish(self) -> None:
+    def finish(self, *, awaits_end: bool = False) -> None:
         """The close is agreed: the loop ends the connection when the output is sent (see Connection.finished)."""
         self.state = handshake.CLOSED
         self._end("closed")
-        self.connection.finished()
+        self.connection.finished(awaits_end)
         self._read_on()
 
     def _read_on(self) -> None:
@@ -490,7 +499,7 @@ class ConnectionHandler:
         self._end("closed")
         if not self.works:
             self.send(0, CLOSE_OK)
-            self.finish()
+            self.finish(awaits_end=True)
             return
         self.works.add(self, lambda: True, self._agreed)
         self.connection.waiting = True
@@ -500,7 +509,7 @@ class ConnectionHandler:
             return  # it hung up meanwhile
         self.connection.waiting = False
         self.send(0, CLOSE_OK)
-        self.finish()
+        self.finish(awaits_end=True)
         if self.socket is not None:
             self.loop.resume(self.socket)
             self.loop.touch(self.socket)
@@ -541,10 +550,8 @@ class ConnectionHandler:
         long_work.end(self, states, partial(self._gone, self.socket, reason), long_work.nothing)
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
-        """All its channels are gone."""
+        """All its channels and its exclusive queues are gone."""
         self.broker.add_drops(self.connection.take_drops())
         if socket is not None:
             self.loop.unschedule(socket)
-        if self.vhost is not None:
-            guarded("connections that end", self.name, self.vhost.connection_closed, self.connection_id)
         self.broker.connection_ended(self, reason)

@@ -19,6 +19,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
+from flintmq.session import client_properties
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -90,13 +91,17 @@ def not_due(handler: ConnectionHandler, method: Any) -> None:
 
 
 def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
-    # Of what a client says of itself only this is kept: the rest would be memory that nothing reads.
     properties = method.client_properties
+    handler.client_properties = client_properties.kept(
+        handler.client_properties, properties, handler.broker.limits.client_properties_bytes_max
+    )
+    handler.memory.add(len(handler.client_properties))
     capabilities = properties.get("capabilities")
     if isinstance(capabilities, dict):
         handler.wants_blocked = capabilities.get("connection.blocked") is True
         handler.wants_cancel = capabilities.get("consumer_cancel_notify") is True
         handler.wants_login_close = capabilities.get("authentication_failure_close") is True
+    handler.wants_hints = properties.get("compat.hints") is not False
     handler.is_py_amqp = properties.get("product") == "py-amqp"
     mechanism = handler.mechanism = method.mechanism
     if mechanism == EXTERNAL:

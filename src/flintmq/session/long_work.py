@@ -164,17 +164,18 @@ def end(handler: ConnectionHandler, states: list[ChannelState], last: Done | Non
     """The end of channels that left (Connection.leave_channel, leave), or with them of their connection, in slices; then `done`.
     A small one is over before this returns, when no other work waits.
 
-    Args: states: of the channels; last: what the connection does last (its exclusive queues go), or None.
+    Args: states: of the channels; last: what the connection does last, when its exclusive queues are gone, or None.
     """
-    # Most channels have no consumer and little that is unacked: they take no work of their own.
+    # Most channels have no consumer and little that is unacked, and most connections no exclusive queue: they take no work of their own.
     if not handler.works and _give_back(handler):
         for state in states:
             if state.consumers or state.reply_queue is not None:
                 break
         else:
-            _left(handler, states, last)
-            done()
-            return
+            if last is None or _queues_gone(handler):
+                _left(handler, states, last)
+                done()
+                return
     handler.works.add(handler, partial(next, _end(handler, states, last), True), done)
 
 
@@ -183,6 +184,15 @@ def _give_back(handler: ConnectionHandler) -> bool:
     all_back = handler.connection.end_some(handler.broker.limits.work_step)
     guarded("what came back", handler.name, publishing.after_publish, handler)
     return all_back
+
+
+def _queues_gone(handler: ConnectionHandler) -> bool:
+    """Some of the exclusive queues of a connection that ends go; True: there is none."""
+    if handler.vhost is None or not handler.vhost.owns_queues(handler.connection_id):
+        return True
+    gone: list[bool] = []
+    whole = guarded("connections that end", handler.name, lambda: gone.append(handler.vhost.connection_closed(handler.connection_id)))
+    return not whole or gone[0]
 
 
 def _left(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> None:
@@ -209,6 +219,8 @@ def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | No
                 yield
         if state.reply_queue is not None:
             guarded("consumers that end", handler.name, broker.drop_reply_queue, state.reply_queue)
+    while last is not None and not _queues_gone(handler):
+        yield
     _left(handler, states, last)
 
 

@@ -4,7 +4,8 @@ in: the account of memory (core/memory_account), queues, connections. out: bodie
 
 K1  Nothing here is on the way of a message. A round begins only when memory is used (memory_sweep_least); queues without bodies in
     memory cost one look each.
-K2  A shortage ends by itself: what can be read back from the log is evicted, what keeps thin chunks is moved (queue/sweep.py).
+K2  A shortage ends by itself: what can be read back from the log is evicted, what keeps thin chunks is moved (queue/sweep.py). What keeps
+    thin chunks is moved without a shortage, too, when there are many of them (thin_chunks.py).
 K3  While memory is short, publishers of virtual hosts whose queues hold less than memory_spared of the limit go on up to the hard limit.
 K4  While it is short and connections themselves hold (messages not complete, open transactions, output, unacked maps) more than
     memory_spared of the limit, the user who holds most loses the connection that holds most: 506, one a round.
@@ -19,12 +20,15 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.core.content import thin_bytes
 from flintmq.core.memory_account import bytes_by_kind, bytes_held
 from flintmq.errors import ReplyCode
 from flintmq.queue.sweep import Sweeper
+from flintmq.session.thin_chunks import ThinChunks
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -34,8 +38,10 @@ log = logging.getLogger("flintmq.memory")
 
 # queues between two moments in which others get the GIL
 QUEUES_AT_A_TIME = 200
-# a round takes this share of the thread's time at most, so that a node with very many queues isn't swept all the time
+# a round, and a look at thin chunks, take these shares of the thread's time at most, so that a node with very many queues isn't swept all
+# the time
 SHARE = 0.05
+THIN_SHARE = 0.25
 
 
 class MemoryKeeper:
@@ -52,6 +58,7 @@ class MemoryKeeper:
         self._weighing: set[Any] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self.thin = ThinChunks(broker, loops, self.sweeper, self._stopping.is_set)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="flintmq-memory", daemon=True)
@@ -66,14 +73,23 @@ class MemoryKeeper:
 
     def _run(self) -> None:
         pause = self.limits.memory_sweep_ms / 1000
-        wait = pause
+        wait, due = self.thin.pause_s, time.monotonic() + pause
         while not self._stopping.wait(wait):
             began = time.monotonic()
-            try:
-                self.round()
-            except Exception:
-                log.exception("internal error: a round of the memory keeper failed")
-            wait = max(pause, (time.monotonic() - began) / SHARE)
+            self._guard("a look at thin chunks", self.thin.look)
+            looked = time.monotonic()
+            if looked >= due:
+                self._guard("a round of the memory keeper", self.round)
+                ended = time.monotonic()
+                due = ended + max(pause, (ended - looked) / SHARE)
+            wait = min(max(self.thin.pause_s, (looked - began) / THIN_SHARE), max(due - time.monotonic(), 0.001))
+
+    @staticmethod
+    def _guard(what: str, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except Exception:
+            log.exception("internal error: %s failed", what)
 
     def round(self) -> None:
         """One look, and what follows from it. O(queues) when memory is used, and O(entries) of those with something to do."""
@@ -187,5 +203,6 @@ class MemoryKeeper:
             "evicted_bytes": self.sweeper.evicted_bytes,
             "copied": self.sweeper.copied,
             "copied_bytes": self.sweeper.copied_bytes,
+            "thin": thin_bytes(),
             "closed": self.closed,
         }

@@ -37,6 +37,12 @@ class Line:
         """The number of the first one."""
         return self._numbers[self._first + 1]
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """Position and number of the first one."""
+        position = self._numbers[self._first]
+        return (position if position >= 0 else position + 2**64), self._numbers[self._first + 1]
+
     def take(self) -> tuple[int, int]:
         """Position and number of the first one, which leaves."""
         position, number = self._numbers[self._first], self._numbers[self._first + 1]
@@ -45,11 +51,3 @@ class Line:
             del self._numbers[: self._first]
             self._first = 0
         return (position if position >= 0 else position + 2**64), number
-
-    def put_back(self, entries: list[tuple[int, int]]) -> None:
-        """These are the first ones again, in this order."""
-        flat = array("q")
-        for position, number in entries:
-            flat.extend((position - 2**64 if position >= 2**63 else position, number))
-        self._numbers[: self._first] = flat
-        self._first = 0

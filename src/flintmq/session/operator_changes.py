@@ -77,6 +77,7 @@ def follow_policy(broker: Broker, queue: Any) -> None:
     else:
         configure(queue.core, queue.policy)
         broker.follow(queue)
+        broker.letters.queue_changed(queue)
     with broker.lock:
         consumers = list(broker.consumers.get(queue.queue_id, ()))
     for consumer in consumers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, 
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import BLOCK, DROPPING
-from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Deaths, dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -48,11 +48,14 @@ LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
 # messages that end between two looks at the time: some 30 us
 EXPIRE_AT_ONCE = 128
+# what dead_letter_to_all answers for a letter without a target: no queue has this id
+NO_ROUTE = 0
 # queues, the first one that came first
 Queues = collections.OrderedDict[Any, None]
-# messages over a limit that are dead-lettered in one slice (20 us each or so), and queues that are looked at in it
-LETTERS_AT_ONCE = 8
-CASCADE_AT_ONCE = 8
+# queues that a publish filled, or messages that it had refused, between two looks at the time
+AFTER_AT_ONCE = 4
+# nanoseconds of a slice of a cascade of full queues, but for one letter
+CASCADE_NS = 50_000
 
 
 def split_route(route: bytes) -> tuple[str, bytes]:
@@ -280,11 +283,29 @@ def dead_letter(
     if not exchange_is_there(broker, queue):
         broker.count_drop("no_dead_letter_exchange")
         return 0
-    letter, queues = addressed(broker, queue, message, reason)
+    letter, queues, cyclic = addressed(broker, queue, message, reason)
     if letter is None:
         return 0
+    if cyclic:
+        broker.count_drops("dead_letter_cycle", cyclic)
     broker.dead_lettered[reason] += 1
     return sum(_place(broker, one, letter, transaction) for one in queues)
+
+
+class Attempt:
+    """An attempt to give a letter to all its targets. done: ids of those that have it."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, done: set[int] | None = None) -> None:
+        self.done: set[int] = set() if done is None else done
+
+    def waits(self, target: int) -> bool:
+        """Whether the letter has to stay behind others that wait for that target."""
+        return False
+
+    def taken(self, target: int) -> None:
+        """A shared queue has the letter for good. Any thread."""
 
 
 def dead_letter_to_all(
@@ -292,28 +313,42 @@ def dead_letter_to_all(
     queue: Any,
     message: tuple[bytes, bytes, bytes, bytes],
     reason: str,
-    done: set[int],
+    attempt: Attempt,
     transaction: Transaction | None = None,
-) -> bool:
-    """x-dead-letter-strategy at-least-once: publishes a message that died to those targets whose ids are not in `done`, which grows.
+) -> int | None:
+    """x-dead-letter-strategy at-least-once: publishes a message that died to those targets that do not have it yet
+    (`attempt.done`, which grows).
 
-    Returns whether the original may go: all its targets have it, or nothing can be made of it. False: the exchange is not there, it leads
-    nowhere or only round in a circle, or a target refuses it. Raises: StoreError, MemoryError.
+    Returns None when the original may go: all its targets have it, or nothing can be made of it. Else what it waits for: NO_ROUTE: the
+    exchange is not there, it leads nowhere or only round in a circle; or the id of the first target that refuses it.
+    Raises: StoreError, MemoryError.
     """
     if not exchange_is_there(broker, queue):
-        return False
-    letter, queues = addressed(broker, queue, message, reason)
+        return NO_ROUTE
+    letter, queues, cyclic = addressed(broker, queue, message, reason)
     if letter is None:
-        return True
+        return None
+    if not queues:
+        return NO_ROUTE
+    refuses = None
     for one in queues:
+        number = one.queue_id
         if one.policy.is_shared:
-            shared_queues.place_surely(broker, one, letter.message, expires_on(broker, one.core), done)
-        elif one.queue_id not in done and _place(broker, one, letter, transaction):
-            done.add(one.queue_id)
-    whole = bool(queues) and all(one.queue_id in done for one in queues)
-    if whole:
+            expires_at = expires_on(broker, one.core)
+            placed = shared_queues.place_surely(broker, one, letter.message, expires_at, attempt.done, attempt.taken)
+        else:
+            placed = number in attempt.done or (
+                not attempt.waits(number) and not is_full(one, letter) and _place(broker, one, letter, transaction) > 0
+            )
+            if placed:
+                attempt.done.add(number)
+        if not placed and refuses is None:
+            refuses = number
+    if refuses is None:
         broker.dead_lettered[reason] += 1
-    return whole
+        if cyclic:
+            broker.count_drops("dead_letter_cycle", cyclic)
+    return refuses
 
 
 def exchange_is_there(broker: Broker, queue: Any) -> bool:
@@ -322,8 +357,9 @@ def exchange_is_there(broker: Broker, queue: Any) -> bool:
     return vhost is not None and queue.policy.dead_letter_exchange in vhost.exchanges
 
 
-def addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> tuple[Letter | None, list[Any]]:
-    """A dead letter and the queues that it goes to. None: nothing can be made of the message, which is counted."""
+def addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> tuple[Letter | None, list[Any], int]:
+    """A dead letter, the queues that it goes to, and how many more would close a circle. None: nothing can be made of the message, which is
+    counted."""
     target = queue.policy.dead_letter_exchange
     letter = None
     try:
@@ -336,14 +372,12 @@ def addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, by
     except PeerError as error:
         broker.count_drop("unreadable_properties" if letter is None else "dead_letter_failed")
         caught("dead letters", f"a message of queue {queue.name!r}", error)
-        return None, []
+        return None, [], 0
     except Exception as error:
         broker.count_drop("dead_letter_failed")
         caught("dead letters", f"a message of queue {queue.name!r}", error)
-        return None, []
-    if cyclic:
-        broker.count_drops("dead_letter_cycle", len(cyclic))
-    return letter, queues
+        return None, [], 0
+    return letter, queues, len(cyclic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +387,7 @@ class Letter:
     exchange: bytes
     routing_keys: tuple[bytes, ...]
     headers: bytes
-    deaths: list[Death]
+    deaths: Deaths
     header: bytes
     body: bytes
     flags: int
@@ -403,13 +437,18 @@ def _letter_headers(letter: Letter) -> MessageHeaders:
     return MessageHeaders(decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX), properties, content)
 
 
+def is_full(queue: Any, letter: Letter) -> bool:
+    """Whether a queue (not a shared one) refuses a letter because of its limit."""
+    return queue.policy.overflow not in DROPPING and bool(queue.core.refuses(len(letter.body)))
+
+
 def _place(broker: Broker, queue: Any, letter: Letter, transaction: Transaction | None) -> int:
     """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
     core = queue.core
     expires_at = expires_on(broker, core)
     if queue.policy.is_shared:
         return 1 if shared_queues.place(broker, queue, letter.message, expires_at) else 0
-    if queue.policy.overflow not in DROPPING and core.refuses(len(letter.body)):
+    if is_full(queue, letter):
         broker.count_drop("maxlen")
         return 0
     publish = core.publish if transaction is None else partial(transaction.hold, core)
@@ -430,19 +469,62 @@ def expires_on(broker: Broker, core: Any) -> int:
 
 def after_publish(handler: ConnectionHandler) -> None:
     """What a publish or commit left to do: what reject-publish-dlx queues refused, or the transaction rejected, is dead-lettered; queues
-    that it filled over their limit drop their heads. Only its own queues are looked at."""
+    that it filled over their limit drop their heads. Only its own queues are looked at; a publish may have reached many: what one slice
+    has no time for is long work of the connection."""
+    if not _after_some(handler):
+        handler.works.add(handler, partial(_after_some, handler), _nothing)
+
+
+def _after_some(handler: ConnectionHandler) -> bool:
+    """A slice. True: nothing is left."""
+    clock = handler.broker.clock
+    until_ns = 0
+    while True:
+        taken = handler.connection.take_refused(AFTER_AT_ONCE)
+        for queue_id, reason, message in taken:
+            _after(handler, queue_id, reason, message)
+        if len(taken) < AFTER_AT_ONCE:
+            return True
+        until_ns = until_ns or clock.monotonic_ns() + CASCADE_NS
+        if clock.monotonic_ns() >= until_ns:
+            return False
+
+
+def _after(handler: ConnectionHandler, queue_id: int, reason: int, message: tuple[bytes, bytes, bytes, bytes] | None) -> None:
     broker = handler.broker
-    for queue_id, reason, message in handler.connection.take_refused():
-        queue = broker.queues.get(queue_id)
-        if queue is None:
-            continue
-        if message is None:
-            count_returns(broker, queue)
-            enforce_limits(broker, queue)
-            if queue.policy.overflow == BLOCK:
-                broker.flow.block(handler, queue)
-        else:
-            guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
+    queue = broker.queues.get(queue_id)
+    if queue is None:
+        return
+    if message is None:
+        count_returns(broker, queue)
+        enforce_limits(broker, queue)
+        if queue.policy.overflow == BLOCK:
+            broker.flow.block(handler, queue)
+    else:
+        guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
+
+
+def _nothing() -> None:
+    """A work without an answer."""
+
+
+def settle_many(broker: Broker, queue_ids: Iterable[int]) -> None:
+    """settle_limits of many queues, in slices."""
+    waiting = collections.deque(queue_ids)
+    step = partial(_settle_some, broker, waiting)
+    if waiting and not step():
+        broker.in_slices(step)
+
+
+def _settle_some(broker: Broker, waiting: collections.deque[int]) -> bool:
+    until_ns = broker.clock.monotonic_ns() + CASCADE_NS
+    while waiting:
+        queue = broker.queues.get(waiting.popleft())
+        if queue is not None:
+            guarded("queue limits", f"queue {queue.name!r}", settle_limits, broker, queue)
+        if broker.clock.monotonic_ns() >= until_ns:
+            break
+    return not waiting
 
 
 _cascade = threading.local()  # pending: queues that the enforcement under way on this thread has still to look at
@@ -480,18 +562,18 @@ def _enforced(broker: Broker, done: bool) -> None:
 
 def _enforce_some(broker: Broker, pending: Queues) -> bool:
     """A slice for the first of the queues. True: all are within their limits, or can't be brought there now."""
+    until_ns = broker.clock.monotonic_ns() + CASCADE_NS
     left: list[bool] = []
     _cascade.pending = pending
     try:
-        for _ in range(CASCADE_AT_ONCE):
-            if not pending:
-                return True
+        while pending:
             queue, _none = pending.popitem(last=False)
             left.clear()
-            guarded("queue limits", f"queue {queue.name!r}", lambda one: left.append(not _enforce(broker, one)), queue)
+            guarded("queue limits", f"queue {queue.name!r}", lambda one: left.append(not _enforce(broker, one, until_ns)), queue)
             if left == [True]:
                 pending[queue] = None  # behind the others
-                return False
+            if broker.clock.monotonic_ns() >= until_ns:
+                break
         return not pending
     finally:
         _cascade.pending = None
@@ -503,7 +585,7 @@ def settle_limits(broker: Broker, queue: Any) -> None:
         enforce_limits(broker, queue)
 
 
-def _enforce(broker: Broker, queue: Any) -> bool:
+def _enforce(broker: Broker, queue: Any, until_ns: int) -> bool:
     """Some of what is too much in a queue goes. True: nothing is left to do."""
     core = queue.core
     if queue.policy.overflow not in DROPPING:
@@ -513,16 +595,18 @@ def _enforce(broker: Broker, queue: Any) -> bool:
         if dropped:
             broker.count_drops("maxlen", dropped)
         return not dropped or not core.over_limit()
-    for _ in range(LETTERS_AT_ONCE):
+    letter = partial(dead_letter, broker, queue, reason=MAXLEN)
+    while True:
         with broker.limit_lock:
             if not core.over_limit():
                 return True
-            message = _taken(broker, queue, core.take_over, DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
+            message = _taken(broker, queue, core.take_over, DequeueReason.DROP, letter)
         if message is None:
             return True
         if message is not _UNREADABLE:
             broker.count_drop("maxlen")
-    return False
+        if broker.clock.monotonic_ns() >= until_ns:
+            return False
 
 
 def count_returns(broker: Broker, queue: Any) -> None:

@@ -55,10 +55,6 @@ class Quotas:
         """Whether there is one user only, so that nothing is kept for others (Q2)."""
         return self._user_count() <= 1
 
-    def share_of(self, most: int, share: float) -> int:
-        """How many of `most` one user may have: all of them while there is one user only (Q2)."""
-        return most if self.alone() else int(most * share)
-
     def put(self, record: LimitsRecord) -> None:
         """What the operator sets from now on (Q3); an empty record takes it away."""
         with self._lock:

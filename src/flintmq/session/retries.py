@@ -6,7 +6,8 @@ R1  A message waits min(x-delayed-retry-min * n, x-delayed-retry-max) after its 
     comes back in the order in which it began to wait.
 R2  What waits is held by the broker: nobody is given it, purge and length limits pass it, it counts as unacknowledged. It is in the
     memory account.
-R3  Waits are kept in memory: after a restart what waited is available at once, with its delivery count.
+R3  Waits are kept in memory: after a restart what waited is available at once, with its delivery count. So they go by the monotonic
+    clock: the wall clock may be set meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Key = tuple[int, int]  # queue id, milliseconds
 
 
 class Retries:
-    """Any thread. Args: clock: wall clock; queues: queue id -> queue; arm: asks for a call of `step` at a time (wall clock, ms)."""
+    """Any thread. Args: clock: monotonic, in milliseconds below; queues: queue id -> queue; arm: asks for a call of `step` at a time (wall
+    clock, ms: that is what it understands)."""
 
     def __init__(self, clock: Clock, queues: Mapping[int, Any], arm: Callable[[int], None]) -> None:
         self._clock = clock
@@ -53,16 +55,25 @@ class Retries:
         with self._lock:
             return sum(map(len, self._lines.get(queue_id, {}).values()))
 
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `step` has something to do."""
+        heap = self._heap
+        return bool(heap) and heap[0][0] <= self._now_ms()
+
     @property
     def due_ms(self) -> int:
-        """When `step` has something to do (wall clock); 0: nothing waits."""
+        """When `step` has something to do, as the wall clock goes now; 0: nothing waits."""
         heap = self._heap
-        return heap[0][0] if heap else 0
+        return self._clock.wall_ms() + max(0, heap[0][0] - self._now_ms()) if heap else 0
 
     def add(self, queue: Any, position: int, count: int) -> None:
         """A held entry waits after its `count`th return. The policy of now says how long."""
         wait_ms = queue.policy.retry_ms(count)
-        due_ms = self._clock.wall_ms() + wait_ms
+        due_ms = self._now_ms() + wait_ms
         line = (queue.queue_id, wait_ms)
         with self._lock:
             gone = queue.deleted
@@ -79,14 +90,14 @@ class Retries:
         if gone:
             queue.core.settle_held(position, DequeueReason.PURGE, False)
         else:
-            self._arm(due_ms)
+            self._arm(self._clock.wall_ms() + wait_ms)
 
-    def step(self, now_ms: int, until_ns: int) -> bool:
+    def step(self, until_ns: int) -> bool:
         """Some of what has waited long enough comes back. True: nothing is left that is due."""
         while True:
-            for queue, position in self._take(now_ms):
+            for queue, position in self._take(self._now_ms()):
                 guarded("waits between deliveries", queue, self._back, queue, position)
-            if not 0 < self.due_ms <= now_ms:
+            if not self.is_due:
                 return True
             if self._clock.monotonic_ns() >= until_ns:
                 return False

@@ -383,7 +383,5 @@ class Schedules:
 
     def _settle_limits(self, plans: list[tuple[int, _Plan]], others: list[int]) -> None:
         broker = self._broker
-        touched = {queue for _, plan in plans for queue, _ in plan.targets if queue in broker.limited_queues}
-        touched.update(queue for queue in map(broker.queues.get, others) if queue is not None)
-        for queue in touched:
-            guarded("queue limits", f"queue {queue.name!r}", publishing.settle_limits, broker, queue)
+        touched = {queue.queue_id for _, plan in plans for queue, _ in plan.targets if queue in broker.limited_queues}
+        publishing.settle_many(broker, touched.union(others))

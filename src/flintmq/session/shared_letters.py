@@ -4,8 +4,10 @@ in: messages that died in windows, held by the broker. out: letters on their tar
 
 D1  The original ends when each target has its letter for good: the engine committed it, or the log or stream of the target is on disk.
     A node that dies before that leaves both: its lease goes back, and the message is delivered, or dies, once more.
-D2  A letter that can't be placed is tried again each dead_letter_retry_ms, in the order of the deaths, on the targets that do not have it.
-    With x-dead-letter-strategy at-most-once (the default) a letter without a target, or above a target's limit, is dropped instead.
+D2  A letter that can't be placed is tried again on the targets that do not have it: its queue after dead_letter_retry_ms, and after looks
+    that moved nothing after twice as long and so on, up to _REST_MS_MAX; sooner when routes change. A look goes on behind the last letter
+    of the one before, in the order of the deaths, and sees each at most once; queues take turns. With x-dead-letter-strategy at-most-once
+    (the default) a letter without a target, or above a target's limit, is dropped instead.
 D3  What waits in one queue is bounded: while `is_full` its station takes nothing more, and other nodes do.
 D4  Each letter has one attempt at a time; `outstanding` counts its answers that are missing, one of them for the attempt itself.
 """
@@ -33,8 +35,11 @@ log = logging.getLogger("flintmq.shared")
 
 # bytes of what is remembered of a letter that waits
 _LETTER_BYTES = 500
-# letters of one queue that are refused in a row before the rest of it waits for the next attempt
+# letters of one queue that are refused in a row before the rest of it waits for the next look
 _REFUSED_AT_ONCE = 32
+# milliseconds between two looks at a queue, and nanoseconds of all looks in one tick of the service, which is no loop's thread
+_REST_MS_MAX = 10_000
+_LOOK_NS = 2_000_000
 _ENDS = {
     REJECTED: DequeueReason.REJECT,
     EXPIRED: DequeueReason.EXPIRE,
@@ -62,14 +67,19 @@ class _Dead:
 
 
 class _Kept:
-    """What waits in one queue. again: those without an attempt under way."""
+    """What waits in one queue. again: those without an attempt under way that a look has not seen; seen: those that it has;
+    due_ns, rest_ns: the next look, and how long it is since the last one."""
 
-    __slots__ = ("again", "count", "size")
+    __slots__ = ("again", "count", "due_ns", "rest_ns", "seen", "size", "vhost")
 
-    def __init__(self) -> None:
+    def __init__(self, vhost: str, rest_ns: int) -> None:
+        self.vhost = vhost
         self.again: collections.deque[_Dead] = collections.deque()
+        self.seen: list[_Dead] = []
         self.count = 0
         self.size = 0
+        self.due_ns = 0
+        self.rest_ns = rest_ns
 
 
 class SharedLetters:
@@ -82,7 +92,6 @@ class SharedLetters:
         self._kept: dict[int, _Kept] = {}  # by queue id
         self._streams: list[tuple[int, _Dead, int]] = []  # (ticket, letter, target id): on streams, and not on disk yet
         self._account = MemoryShare("entries")
-        self._next_ns = 0
 
     def waiting(self, queue_id: int) -> tuple[int, int]:
         """Dead letters that wait in a queue, and bytes of their bodies."""
@@ -102,11 +111,11 @@ class SharedLetters:
         with self._lock:
             kept = self._kept.get(queue.queue_id)
             if kept is None:
-                kept = self._kept[queue.queue_id] = _Kept()
+                kept = self._kept[queue.queue_id] = _Kept(queue.vhost, self._rest_ns)
             kept.count += 1
             kept.size += dead.size
             self._account.add(_LETTER_BYTES)
-            waits = bool(kept.again)
+            waits = bool(kept.again or kept.seen)
             if waits:
                 dead.waits = True
                 kept.again.append(dead)
@@ -139,7 +148,7 @@ class SharedLetters:
             broker.count_drop("unreadable_content")
             log.error("a dead message of shared queue %r can't be read: it is not dead-lettered", queue.name)
             return True
-        letter, targets = publishing.addressed(broker, queue, message, dead.reason)
+        letter, targets, _ = publishing.addressed(broker, queue, message, dead.reason)
         if letter is None:
             return True
         for target in targets:
@@ -200,14 +209,12 @@ class SharedLetters:
             guarded("dead letters", f"queue {dead.queue.name!r}", self._end, dead)
 
     def _wait(self, dead: _Dead) -> None:
-        """In the order of the deaths. Under the lock. O(letters in front of it that wait)."""
+        """It was seen. Under the lock."""
         dead.waits = True
-        again = self._kept[dead.queue.queue_id].again
-        behind: list[_Dead] = []
-        while again and again[-1].position > dead.position:
-            behind.append(again.pop())
-        again.append(dead)
-        again.extend(reversed(behind))
+        kept = self._kept[dead.queue.queue_id]
+        if not kept.due_ns:
+            kept.due_ns = self._broker.clock.monotonic_ns() + kept.rest_ns
+        kept.seen.append(dead)
 
     def _end(self, dead: _Dead) -> None:
         queue = dead.queue
@@ -238,32 +245,51 @@ class SharedLetters:
         for _, dead, target in written:
             self._answered(dead, target, True)
         now_ns = self._broker.clock.monotonic_ns()
-        if now_ns < self._next_ns:
-            return
-        self._next_ns = now_ns + self._broker.limits.dead_letter_retry_ms * 1_000_000
         with self._lock:
-            queues = [number for number, kept in self._kept.items() if kept.again]
-        for number in queues:
-            self._try_again(number)
+            due = [(kept.due_ns, number) for number, kept in self._kept.items() if 0 < kept.due_ns <= now_ns]
+        for _, number in sorted(due):
+            self._look_at(number)
+            if self._broker.clock.monotonic_ns() >= now_ns + _LOOK_NS:
+                return  # those who have waited for longest are the first ones of the next tick
 
-    def _try_again(self, queue_id: int) -> None:
-        """Those of a queue that wait, in their order, until too many are refused in a row."""
+    @property
+    def _rest_ns(self) -> int:
+        return self._broker.limits.dead_letter_retry_ms * 1_000_000
+
+    def routes_changed(self, vhost: str) -> None:
+        """What waits in a virtual host is looked at soon, as if it had begun to wait now."""
+        if not self._kept:
+            return
+        with self._lock:
+            soon = self._broker.clock.monotonic_ns() + self._rest_ns
+            for kept in self._kept.values():
+                if kept.vhost == vhost and kept.due_ns > soon:
+                    kept.due_ns, kept.rest_ns = soon, self._rest_ns
+
+    def _look_at(self, queue_id: int) -> None:
+        """Letters of a queue that wait, in their order, from behind the last one seen, until too many are refused in a row."""
         with self._lock:
             kept = self._kept.get(queue_id)
             if kept is None:
                 return
-            again, kept.again = kept.again, collections.deque()
-        refused = 0
-        while again and refused < _REFUSED_AT_ONCE:
-            dead = again.popleft()
+            if not kept.again:
+                kept.again = collections.deque(sorted(kept.seen, key=lambda dead: dead.position))
+                kept.seen = []
+            count = len(kept.again)
+        refused, moved = 0, False
+        while count and refused < _REFUSED_AT_ONCE:
             with self._lock:
+                if not kept.again:
+                    break
+                dead = kept.again.popleft()
                 dead.outstanding, dead.waits = 1, False
+            count -= 1
             self._try(dead)
             refused = refused + 1 if dead.waits else 0
+            moved = moved or not dead.waits
         with self._lock:
-            kept.again = collections.deque(sorted([*again, *kept.again], key=lambda dead: dead.position))
-            for dead in again:
-                dead.waits = True
+            kept.rest_ns = self._rest_ns if moved else min(2 * kept.rest_ns, max(self._rest_ns, _REST_MS_MAX * 1_000_000))
+            kept.due_ns = self._broker.clock.monotonic_ns() + kept.rest_ns if kept.again or kept.seen else 0
 
 
 def _nothing() -> None:

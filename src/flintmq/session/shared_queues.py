@@ -161,10 +161,15 @@ def place(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes,
 
 
 def place_surely(
-    broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int, done: set[int]
+    broker: Broker,
+    queue: Any,
+    message: tuple[bytes, bytes, bytes, bytes, int, int],
+    expires_at_ms: int,
+    done: set[int],
+    heard: Callable[[int], None],
 ) -> bool:
     """Whether the engine has the message, for a caller who asks again until it has. done: ids of queues that have it, which grows; minus
-    the id: it is on its way."""
+    the id: it is on its way; heard: called with the id when it has come there."""
     number = queue.queue_id
     if number in done:
         return True
@@ -176,6 +181,8 @@ def place_surely(
         if taken:
             done.add(number)
         done.discard(-number)
+        if taken:
+            heard(number)
 
     if not broker.shared.publish(queue.core, message, expires_at_ms, told):
         done.discard(-number)

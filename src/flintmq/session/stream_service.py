@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session import publishing
+from flintmq.session.stream_letters import StreamLetters
 from flintmq.streams import cold_reads
-from flintmq.streams.control import REASON_LIMIT, Seat, StreamQueue
-from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
+from flintmq.streams.control import Seat, StreamQueue
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import QueuePolicy
 
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from flintmq.vhost.queue import QueueSpec
 
 log = logging.getLogger("flintmq.streams")
-
-# dead letters of one stream that one tick publishes: others get their turn
-DEAD_PER_TICK = 1_000
 
 
 class StreamService:
@@ -64,6 +60,7 @@ class StreamService:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._looked_ns = 0
+        self._letters = StreamLetters(broker)
         self.clock = DueClock(self._give_back, broker.limits.due_gap_ms)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -154,6 +151,7 @@ class StreamService:
     def delete(self, queue_id: int) -> None:
         """The queue is gone: so are its messages and its groups. Unknown is no error. Waits for no tick."""
         with self._table:
+            self._letters.forget(queue_id)
             if self._streams.pop(queue_id, None) is None:
                 return
             del self._places[queue_id]
@@ -295,7 +293,7 @@ class StreamService:
         self._save(queue_id, stream, clean=False)
         if look:
             self._report_lost(queue_id, stream)
-        return self._bury(queue_id, stream)
+        return self._letters.bury(queue_id, stream)
 
     def _save(self, queue_id: int, stream: StreamQueue, clean: bool) -> None:
         for name, state in stream.changed(clean):
@@ -308,33 +306,6 @@ class StreamService:
                 stream.not_saved(name)
                 log.debug("the place of group %r is not saved: %s", name, error)
                 return
-
-    def _bury(self, queue_id: int, stream: StreamQueue) -> int:
-        """Publishes what died in the groups of a stream. Returns how many letters."""
-        queue = self._broker.queues.get(queue_id)
-        buried = 0
-        for name, offset, reason, _ in stream.take_dead(DEAD_PER_TICK):
-            try:
-                message = stream.message(offset)
-            except KeyError:  # retention took it, or its container is damaged
-                self._broker.count_drop("unreadable_content")
-                log.error("message %d of a stream (queue id %d) is not dead-lettered: it is gone", offset, queue_id)
-            else:
-                why = DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED
-                if queue is not None and not self._letter(queue, message, why):
-                    continue  # it stays dead, and comes again in a later tick
-                buried += 1
-            stream.dead_done(name, offset)
-        return buried
-
-    def _letter(self, queue: Any, message: tuple[bytes, bytes, bytes, bytes], why: str) -> bool:
-        """Publishes a dead letter. False: the node is short of something, or (at-least-once) not all of its targets take it."""
-        placed: list[bool] = []
-        if queue.policy.keeps_letters:
-            publish = lambda: placed.append(publishing.dead_letter_to_all(self._broker, queue, message, why, set()))  # noqa: E731
-        else:
-            publish = lambda: placed.append(publishing.dead_letter(self._broker, queue, message, why) >= 0)  # noqa: E731
-        return guarded("dead letters", queue.name, publish) and placed[0]
 
     def _report_lost(self, queue_id: int, stream: StreamQueue) -> None:
         queue = self._broker.queues.get(queue_id)

@@ -11,7 +11,10 @@ T3  While nobody asks for a timeout, nothing is looked at.
 
 from __future__ import annotations
 
+import collections
+import heapq
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,41 +32,74 @@ log = logging.getLogger("flintmq.timeouts")
 CONNECTIONS_AT_ONCE = 32
 
 
+class _Least:
+    """The least of many numbers, each of one owner, without a look at all of them. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: dict[Any, int] = {}
+        self._counts: collections.Counter[int] = collections.Counter()
+        self._heap: list[int] = []  # of numbers that count, and some that did
+
+    def get(self, owner: Any) -> int:
+        """0: it has none."""
+        return self._of.get(owner, 0)
+
+    def set(self, owner: Any, number: int) -> None:
+        """0: it has none from now on."""
+        with self._lock:
+            before = self._of.pop(owner, 0)
+            if before:
+                self._counts[before] -= 1
+                if not self._counts[before]:
+                    del self._counts[before]
+            if number:
+                self._of[owner] = number
+                self._counts[number] += 1
+                if self._counts[number] == 1:
+                    heapq.heappush(self._heap, number)
+            if len(self._heap) > 2 * len(self._counts) + 64:
+                self._heap = sorted(self._counts)
+
+    def least(self) -> int:
+        """0: there is none."""
+        with self._lock:
+            while self._heap and self._heap[0] not in self._counts:
+                heapq.heappop(self._heap)
+            return self._heap[0] if self._heap else 0
+
+
 class ConsumerTimeouts:
     """`tick` on the housekeeping's thread, the rest on any. Attributes: ended: deliveries whose time was over."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._queues: set[Any] = set()
-        # connections with consumers that have a timeout of their own -> the shortest of them, ms
-        self._own: dict[ConnectionHandler, int] = {}
+        # timeouts of queues, and of connections with consumers that have a timeout of their own the shortest of those; milliseconds
+        self._timeouts = _Least()
         # loops on which a look is under way
         self._looking: set[Any] = set()
         self.ended = 0
 
     def follow(self, queue: Any) -> None:
         """A queue came, or its policy changed."""
-        if queue.policy.consumer_timeout_ms and not queue.policy.is_stream:
-            self._queues.add(queue)
-        else:
-            self._queues.discard(queue)
+        self._timeouts.set(queue, 0 if queue.policy.is_stream else queue.policy.consumer_timeout_ms or 0)
 
     def forget(self, queue: Any) -> None:
         """A queue is deleted."""
-        self._queues.discard(queue)
+        self._timeouts.set(queue, 0)
 
     def consumer_came(self, handler: ConnectionHandler, timeout_ms: int) -> None:
         """A consumer has a timeout of its own. Its deliveries may outlive it, so the connection is looked at until it ends."""
-        self._own[handler] = min(timeout_ms, self._own.get(handler, timeout_ms))
+        self._timeouts.set(handler, min(timeout_ms, self._timeouts.get(handler) or timeout_ms))
 
     def connection_ended(self, handler: ConnectionHandler) -> None:
-        self._own.pop(handler, None)
+        self._timeouts.set(handler, 0)
 
     def tick(self) -> None:
         """Looks at all deliveries that may be too old, on their loops, in slices (T3)."""
-        if not self._queues and not self._own:
+        least_ms = self._timeouts.least()
+        if not least_ms:
             return
-        least_ms = min([one.policy.consumer_timeout_ms for one in tuple(self._queues)] + list(self._own.values()))
         for loop in self._broker.loops or (None,):
             if loop in self._looking:
                 continue

@@ -179,6 +179,7 @@ cdef struct connection_t:
     uint32_t publisher        # PUBLISHED_*
     uint32_t wide             # queues that publishes to many (placing.pxd) went to since a turn ended for them
     uint32_t head_came        # atomic: the message that a basic.get waits for was loaded, or the queue's head changed
+    bint awaits_end           # our close-ok is its last frame: the client ends the stream (Connection.finished)
     bint waiting              # an answer is still to come (a commit, a message that is being loaded): nothing is fed until Loop.resume
     # why Python is called
     int slow

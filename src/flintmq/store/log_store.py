@@ -24,6 +24,7 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
+from cython.cimports.flintmq.queue.restoring import restored_range
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
@@ -74,7 +75,7 @@ from flintmq.store.log.space import message_reserves, page_reserves
 from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
 from flintmq.store.options import StoreOptions
-from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
+from flintmq.store.transaction_log import ENTRY_KEY, NOTE_RUN, NOTES_OF_ENTRIES, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
 from flintmq.store.tx_sets import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
@@ -328,8 +329,17 @@ class LogStore(LogPort):
                 transactions.end(transaction)
                 transactions.collect(transaction)
         for (kind, key), value in self.recovery.notes.items():
-            if kind != NOTE_RUN:
+            if kind != NOTE_RUN and not (kind in NOTES_OF_ENTRIES and len(key) == ENTRY_KEY.size and not self._stands(key)):
                 transactions.note(kind, key, value)
+
+    def _stands(self, key):
+        """Whether recovery found the entry that a note is about: else it has ended, and the note with it."""
+        queue_id, position = ENTRY_KEY.unpack(key)
+        number: uint64_t = 0
+        first: uint64_t = 0
+        wanted: uint64_t = position
+        entries: pointer[restored_t] = self.recovery.entries(queue_id, address(number))
+        return entries != NULL and restored_range(entries, number, wanted, 1, address(first)) != 0
 
     def restore(self, handle: QueueHandle) -> int:
         """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
@@ -441,6 +451,20 @@ class LogStore(LogPort):
         """A small durable fact of the pipeline (subscriptions, scopes); an empty value removes it."""
         with self.lock:
             return self.logs.ticket(0, self.transactions.note(kind, key, value))
+
+    def note_entry(self, kind: int, key: bytes, value: bytes) -> bool:
+        """A note about an entry, of NOTES_OF_ENTRIES; whether it is the first one with this key. Not waited for. Raises: StoreError."""
+        with self.lock:
+            first = (kind, key) not in self.transactions.notes
+            self.transactions.note(kind, key, value)
+        ml_kick(self.port.context, False)
+        return first
+
+    def end_notes(self, kind: int, keys: object) -> None:
+        """Their entries have ended, by records that were logged before this call: whoever recovers finds no entry for such a note, and
+        leaves it out. So all of them take one record, behind which their containers are free. Raises: StoreError."""
+        with self.lock:
+            self.transactions.end_notes(kind, keys, self.transaction_records.append(*filler(0))[1])
 
     def notes(self, kind: int) -> dict:
         """key -> value of all notes of a kind."""

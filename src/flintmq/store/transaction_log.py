@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flintmq.errors import StoreError
 from flintmq.invariant import check
-from flintmq.ports import TxState
+from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, TxState
 from flintmq.store.log.containers import TRANSACTIONS
 from flintmq.store.log.record_fields import (
     ACQUIRE_SET,
@@ -52,6 +52,9 @@ SET_ROWS_MAX = 512
 SETS_ROWS_MAX = 20_000
 # kind of the note that marks a clean stop
 NOTE_RUN = 0
+# notes about entries, which end with them; their keys are queue id and position
+NOTES_OF_ENTRIES = (NOTE_DELIVERIES, NOTE_LETTERS)
+ENTRY_KEY = struct.Struct(">QQ")
 
 
 class Enqueue(NamedTuple):
@@ -280,6 +283,13 @@ class TransactionLog:
             self.log.mark_live(lsn, end - lsn)
             self.notes[kind, key] = (lsn, value)
         return int(end)
+
+    def end_notes(self, kind: int, keys: Iterable[bytes], by: int) -> None:
+        """Removes notes from memory, whose subjects have ended: that stands elsewhere, in front of the record that ends at LSN `by`."""
+        for key in keys:
+            old = self.notes.pop((kind, key), None)
+            if old is not None:
+                self.log.mark_dead(old[0], by)
 
     # --- recovery and copy-forward --------------------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ losses, figures. Holds the queue through its handle, so the C records live at le
 
 from __future__ import annotations
 
-from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
@@ -46,12 +47,14 @@ from cython.cimports.flintmq.streams.stream_queue import (
     stream_wake_all,
     stream_wake_group,
 )
-from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, SEAT_BESIDE, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp
 
 REASON_LIMIT = DEAD_LIMIT
+# the highest offset that a consumer may wait for
+OFFSET_MAX = 1 << 55
 
 
 class FilterDiffers(ValueError):
@@ -204,7 +207,7 @@ class StreamQueue:
         if start == "offset":
             if value < 0:
                 raise ValueError("an offset is not negative")
-            return max(first, min(value, visible))
+            return max(first, min(value, OFFSET_MAX))  # a lone consumer waits for one that is not there yet, as on RabbitMQ
         if start != "time":
             raise ValueError(f"unknown start: {start}")
         ms = value
@@ -243,7 +246,7 @@ class StreamQueue:
         seat.seat = cast(pointer[seat_t], calloc(1, sizeof(seat_t)))
         if seat.seat == NULL:
             raise MemoryError("no memory for a seat")
-        memory_add(MEMORY_STREAMS, sizeof(seat_t))
+        memory_add(MEMORY_STREAMS, sizeof(seat_t) + SEAT_BESIDE)
         seat.seat.stream = self.stream
         seat.seat.visibility_ms = visibility_ms
         if at == NULL:
@@ -259,7 +262,8 @@ class StreamQueue:
         at_add32(address(at.member_count), 1)
         spin_lock(address(at.lock))
         if not at.started:
-            cursor_move(address(at.fresh), offset)
+            # The place of a group is noted and shown, so it is one that the stream has.
+            cursor_move(address(at.fresh), min(offset, self.stream.source.visible(self.stream.source.log)))
             at_store32(address(at.started), 1)
             at_store32(address(at.changed), 1)
         spin_unlock(address(at.lock))
@@ -390,14 +394,21 @@ class StreamQueue:
 
     # --- dead and lost --------------------------------------------------------------------------------------------------
 
-    def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
+    def take_dead(self, most: int = 100, behind: tuple[bytes, int] | None = None) -> list[tuple[bytes, int, int, int]]:
         found: list = []
+        passed: bint = behind is None or self.find(behind[0]) == NULL
         offset: uint64_t
         reason: c_int = 0
         count: uint32_t = 0
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
         while group != NULL and len(found) < most:
             offset = 0
+            if not passed:
+                passed = self.name_of(group) == behind[0]
+                if not passed:
+                    group = stream_next_group(self.stream, group)
+                    continue
+                offset = cast(uint64_t, behind[1]) + 1
             while len(found) < most and group_next_dead(group, address(offset), address(reason), address(count)):
                 found.append((self.name_of(group), offset, reason, count))
                 offset += 1
@@ -442,6 +453,10 @@ class StreamQueue:
         content_decref(content)
         return message
 
+    def view(self, offset: int) -> ContentView:
+        """As message, without a copy of the body."""
+        return content_view(self.read(offset))
+
     def take_lost(self) -> list[tuple[bytes | None, int, int]]:
         """(group or None, offsets lost since the last call, first offset behind the last of them) of every cursor that was overtaken."""
         found: list = []
@@ -461,7 +476,7 @@ class StreamQueue:
         lost = 0
         at = 0
         spin_lock(address(self.handle.queue.manager.lock))
-        seat = self.stream.lone
+        seat = self.stream.lone.first
         while seat != NULL:
             if at_load64(address(seat.own.lost_all)) != seat.told:
                 lost += at_load64(address(seat.own.lost_all)) - seat.told
@@ -506,6 +521,7 @@ class StreamQueue:
         spin_unlock(address(group.lock))
         figures: dict = {
             "members": at.member_count,
+            "members_looked_at": at.looked,
             "base": base,
             "next": next,
             "lag": visible - next if visible > next else 0,

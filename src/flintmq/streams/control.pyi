@@ -1,5 +1,6 @@
 from builtins import bytes as _Bytes
 
+from flintmq.core.content_view import ContentView
 from flintmq.queue.control import QueueHandle
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.store.stream.stream_files import StreamSource
@@ -75,12 +76,15 @@ class StreamQueue:
         """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
         nobody knows how far it came since: then everything that the stream holds now is flagged. So it is with `unclean`: the last run did
         not end cleanly, and the state may be an older one's. Raises ValueError: damaged state, or the group is in use."""
-    def take_dead(self, most: int = 100) -> list[tuple[_Bytes, int, int, int]]:
-        """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done."""
+    def take_dead(self, most: int = 100, behind: tuple[_Bytes, int] | None = None) -> list[tuple[_Bytes, int, int, int]]:
+        """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done;
+        behind: only those behind this (group, offset), all when the group is gone."""
     def dead_done(self, name: _Bytes, offset: int) -> bool:
         """It was dead-lettered: the group is done with it."""
     def message(self, offset: int) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
         """(exchange, routing key, header, body); may read the disk. Raises KeyError: kept no more, or it can't be read."""
+    def view(self, offset: int) -> ContentView:
+        """As message, without a copy of the body."""
     def take_lost(self) -> list[tuple[_Bytes | None, int, int]]:
         """(group, or None for consumers without one; offsets lost since the last call; offset at which it went on behind the last of them).
         Lost: taken by retention or damage before they were delivered (or delivered again). With a filter that counts messages it would not

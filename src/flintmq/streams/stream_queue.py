@@ -10,6 +10,9 @@ I2  No lost wake: a thread that makes a message available (visible, returned, re
 I3  A cursor with a read under way keeps its queue, and a lone consumer's also its consumer, until cursor_answered.
 I4  No lock is held while a read is asked for; the manager lock and a group's or seat's lock are never held together.
 I5  A seat is on one list, of its group or of the lone ones, from attached to detached; members of a group are counted.
+I6  A member that could not be told anything rests until its consumer is INTERESTED again or is suspended no more; whoever makes it so looks
+    at `resting` behind that change, under the manager lock or after it had that lock. So a wake costs O(1), however many members wait for
+    credit.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove, map64_trim
 from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
     NOTIFY_DONE,
+    NOTIFY_NOT,
     credit_left,
     credit_take,
     manager_move,
@@ -81,11 +86,13 @@ from cython.cimports.flintmq.streams.group import (
     group_take,
     group_tick,
 )
-from cython.cimports.flintmq.streams.types import READ_ASKED, cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.flintmq.streams.types import READ_ASKED, SEAT_BESIDE, cursor_t, group_t, seat_t, seats_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 
 _ops = declare(queue_ops_t)
+# members of a group that were told already and are passed over in one wake
+WOKEN_PASSED_MAX = declare(c_int, 32)
 
 
 def stream_of(queue: pointer[queue_t]) -> pointer[stream_queue_t]:
@@ -253,6 +260,7 @@ def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointe
             # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
             if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
                 manager_move(queue, consumer, CONSUMER_INTERESTED)
+                _interested(seat)
                 continue
             left = True
             break
@@ -261,6 +269,7 @@ def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointe
         # I2: first Interested, then look again.
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         if group != NULL:
+            _interested(seat)
             at_store32(address(group.idle), 1)
         looked_again = True
     if outcome == TAKE_DONE:
@@ -313,14 +322,11 @@ def _settle(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, 
 @nogil
 @exceptval(check=False)
 def _member(group: pointer[group_t], owner: uint32_t) -> bint:
-    """Whether this consumer still consumes. O(members)."""
-    seat: pointer[seat_t]
-    found: bint = False
+    """Whether this consumer still consumes."""
+    one: uint64_t = 0
+    found: bint
     spin_lock(address(group.stream.queue.manager.lock))
-    seat = group.members
-    while seat != NULL and not found:
-        found = seat.consumer.id == owner
-        seat = seat.next
+    found = map64_get(address(group.stream.owners), owner, address(one))
     spin_unlock(address(group.stream.queue.manager.lock))
     return found
 
@@ -334,7 +340,7 @@ def _unsent(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> voi
     seat: pointer[seat_t]
     consumer: pointer[consumer_t] = NULL
     spin_lock(address(queue.manager.lock))
-    seat = stream.lone
+    seat = stream.lone.first
     while seat != NULL and seat.consumer.id != owner:
         seat = seat.next
     if seat != NULL:
@@ -390,32 +396,93 @@ def stream_next_group(stream: pointer[stream_queue_t], group: pointer[group_t]) 
 
 
 @cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _seats(seat: pointer[seat_t]) -> pointer[seats_t]:
+    """The list that a seat is on. Manager lock held, as for those below."""
+    if seat.group == NULL:
+        return address(seat.stream.lone)
+    return address(seat.group.resting) if seat.resting else address(seat.group.members)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _join(seat: pointer[seat_t]) -> void:
+    """To the end of its list."""
+    seats: pointer[seats_t] = _seats(seat)
+    seat.next = NULL
+    seat.prev = seats.last
+    if seats.last != NULL:
+        seats.last.next = seat
+    else:
+        seats.first = seat
+    seats.last = seat
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _leave(seat: pointer[seat_t]) -> void:
+    seats: pointer[seats_t] = _seats(seat)
+    check(
+        (seat.prev == NULL) == (seats.first == seat) and (seat.next == NULL) == (seats.last == seat),
+        b"stream_queue I5 a seat that leaves is on its list",
+        seat.consumer.id,
+        seat.resting,
+    )
+    if seat.prev != NULL:
+        seat.prev.next = seat.next
+    else:
+        seats.first = seat.next
+    if seat.next != NULL:
+        seat.next.prev = seat.prev
+    else:
+        seats.last = seat.prev
+    seat.prev = NULL
+    seat.next = NULL
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _rest(seat: pointer[seat_t], resting: bint) -> void:
+    """The seat can't be told anything until its consumer says so (`_changed`), or can again."""
+    _leave(seat)
+    seat.resting = resting
+    _join(seat)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _interested(seat: pointer[seat_t]) -> void:
+    """Its consumer went to INTERESTED just now, which needed the manager lock: `resting` is as it was then, or newer (I6)."""
+    if seat.group == NULL or not seat.resting:
+        return
+    spin_lock(address(seat.stream.queue.manager.lock))
+    if seat.resting:
+        _rest(seat, False)
+    spin_unlock(address(seat.stream.queue.manager.lock))
+
+
+@cfunc
 @nogil
 @exceptval(check=False)
 def _attached(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     stream: pointer[stream_queue_t] = _stream(queue)
     seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
-    last: pointer[seat_t]
     if seat == NULL:
         return
     spin_lock(address(queue.manager.lock))
     seat.consumer = consumer
     check(seat.prev == NULL and seat.next == NULL, b"stream_queue I5 a seat that comes is on no list", consumer.id, queue.id)
-    seat.prev = NULL
-    seat.next = NULL
-    if seat.group == NULL:
-        seat.next = stream.lone
-        if stream.lone != NULL:
-            stream.lone.prev = seat
-        stream.lone = seat
-    elif seat.group.members == NULL:
-        seat.group.members = seat
-    else:
-        last = seat.group.members
-        while last.next != NULL:
-            last = last.next
-        last.next = seat
-        seat.prev = last
+    seat.resting = False
+    _join(seat)
+    if seat.group != NULL:
+        map64_put(address(stream.owners), consumer.id, 1)  # without memory: what it refuses comes again at once
     spin_unlock(address(queue.manager.lock))
     _changed(queue, consumer)
 
@@ -429,22 +496,12 @@ def _detached(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     if seat == NULL:
         return
     spin_lock(address(queue.manager.lock))
-    check(
-        seat.prev != NULL or (stream.lone if seat.group == NULL else seat.group.members) == seat,
-        b"stream_queue I5 a seat that leaves is on its list",
-        consumer.id,
-        queue.id,
-    )
-    if seat.prev != NULL:
-        seat.prev.next = seat.next
-    elif seat.group != NULL:
-        seat.group.members = seat.next
-    else:
-        stream.lone = seat.next
-    if seat.next != NULL:
-        seat.next.prev = seat.prev
-    seat.prev = NULL
-    seat.next = NULL
+    _leave(seat)
+    if seat.group != NULL:
+        map64_remove(address(stream.owners), consumer.id)
+        map64_trim(address(stream.owners))
+        if seat.group.woken == seat:
+            seat.group.woken = NULL
     spin_unlock(address(queue.manager.lock))
     if seat.group != NULL and group_has_work(seat.group):
         stream_wake_group(seat.group, False)
@@ -459,6 +516,7 @@ def _changed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     if seat == NULL:
         return
     if seat.group != NULL:
+        _interested(seat)
         at_store32(address(seat.group.idle), 1)
         if group_has_work(seat.group):
             stream_wake_group(seat.group, False)
@@ -484,7 +542,7 @@ def _housekeeping(queue: pointer[queue_t]) -> void:
             stream_wake_group(group, False)
         group = stream_next_group(stream, group)
     spin_lock(address(queue.manager.lock))
-    seat = stream.lone
+    seat = stream.lone.first
     while seat != NULL:
         if at_load64(cast(pointer[uint64_t], address(seat.own.retry_ms))):
             manager_notify_locked(queue, seat.consumer)
@@ -534,7 +592,7 @@ def seat_free(seat: pointer[seat_t]) -> void:
             stream_filter_free(seat.filter)
     if seat.arena != NULL:
         arena_free(seat.arena)
-    memory_add(MEMORY_STREAMS, -cast(int64_t, sizeof(seat_t)))
+    memory_add(MEMORY_STREAMS, -cast(int64_t, sizeof(seat_t) + SEAT_BESIDE))
     free(seat)
 
 
@@ -552,6 +610,7 @@ def _destroy(queue: pointer[queue_t]) -> void:
         after = group.next_group
         group_free(group)
         group = after
+    map64_free(address(stream.owners))
     stream.source.decref(stream.source.log)
     if stream.due != NULL:
         due_clock_decref(stream.due)
@@ -581,42 +640,37 @@ _ops.destroy = _destroy
 # --- consumers are told that a stream has a message for them ----------------------------------------------------------------------
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _to_tail(group: pointer[group_t], seat: pointer[seat_t]) -> void:
-    """The one that was woken is the last to be woken next. Manager lock held."""
-    last: pointer[seat_t] = seat
-    if seat.next == NULL:
-        return
-    while last.next != NULL:
-        last = last.next
-    if seat.prev != NULL:
-        seat.prev.next = seat.next
-    else:
-        group.members = seat.next
-    seat.next.prev = seat.prev
-    last.next = seat
-    seat.prev = last
-    seat.next = NULL
-
-
 def wake_group_locked(group: pointer[group_t], others: bint) -> bint:
     seat: pointer[seat_t]
-    if not others:
-        seat = group.members
-        while seat != NULL:
-            if seat.consumer.list == CONSUMER_NOTIFIED:
-                return False
-            seat = seat.next
+    passed: pointer[seat_t] = NULL  # the first one that was told before
+    count: c_int = 0
+    told: c_int
+    if at_load32(address(group.stream.queue.deleted)):
+        return False
+    if not others and group.woken != NULL and group.woken.consumer.list == CONSUMER_NOTIFIED:
+        return False
     at_store32(address(group.idle), 0)
-    seat = group.members
-    while seat != NULL:
-        if manager_notify_locked(group.stream.queue, seat.consumer) == NOTIFY_DONE:
+    while group.members.first != NULL and group.members.first != passed and count < WOKEN_PASSED_MAX:
+        seat = group.members.first
+        group.looked += 1
+        told = manager_notify_locked(group.stream.queue, seat.consumer)
+        if told == NOTIFY_NOT:
+            _rest(seat, True)
+            continue
+        _leave(seat)  # the one that was woken is the last to be woken next
+        _join(seat)
+        if told == NOTIFY_DONE:
+            group.woken = seat
             at_store32(address(group.idle), 1)
-            _to_tail(group, seat)
             return True
-        seat = seat.next
+        if not others:
+            group.woken = seat
+            return False
+        if passed == NULL:
+            passed = seat
+        count += 1
+    if count == WOKEN_PASSED_MAX:
+        at_store32(address(group.idle), 1)  # the next call looks on from here
     return False
 
 
@@ -639,7 +693,7 @@ def stream_wake_all(stream: pointer[stream_queue_t]) -> void:
     group: pointer[group_t]
     seat: pointer[seat_t]
     spin_lock(address(stream.queue.manager.lock))
-    seat = stream.lone
+    seat = stream.lone.first
     while seat != NULL:
         manager_notify_locked(stream.queue, seat.consumer)
         seat = seat.next

@@ -7,6 +7,7 @@
 # groups, wakes) is never taken with a group's or seat's lock held, nor the other way round.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
+from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport consumer_t, queue_t, slot_t
 from flintmq.scheduler.due_clock cimport due_clock_t
 from flintmq.store.stream.stream_batch cimport stream_batch_t, stream_filter_t
@@ -15,6 +16,7 @@ from flintmq.store.stream.stream_source cimport source_t
 
 cdef enum:
     GROUP_NAME_MAX = 255        # bytes: what a shortstr can hold
+    SEAT_BESIDE = 64            # bytes that a seat takes beside its record, in stream_queue_t.owners
 
 cdef enum:                      # open_t.state: what became of an offset that was delivered and is not done
     OPEN_DONE = 0               # acked or dropped: a gap that waits for its neighbours
@@ -83,6 +85,10 @@ cdef struct cursor_t:           # a place in the stream and what was read ahead 
     uint64_t io_ns              # of the reads since an actor was charged
     cursor_t *next_asked        # link of whoever keeps requests in a list (tests)
 
+cdef struct seats_t:            # under the manager lock
+    seat_t *first
+    seat_t *last
+
 cdef struct group_t:
     slot_t slot                 # first: what its deliveries show as slot
     stream_queue_t *stream
@@ -99,7 +105,10 @@ cdef struct group_t:
     bint full                   # it waits for its oldest
     arena_t *arena              # for messages that carry x-stream-lost
     # members
-    seat_t *members             # in the order in which they are woken; under the manager lock
+    seats_t members             # that may take a message, in the order in which they are woken
+    seats_t resting             # that had no credit, or were suspended, when they were to be woken: passed over until that changes
+    seat_t *woken               # the one that was told last
+    uint64_t looked             # members that wakes looked at
     uint32_t member_count       # atomic
     uint32_t idle               # atomic hint: some member may be on INTERESTED
     uint32_t changed            # atomic: since it was saved
@@ -124,8 +133,9 @@ cdef struct seat_t:
     stream_filter_t *filter     # alone
     content_t *lent             # the content of its last delivery; under the consumer's send_lock
     int64_t visibility_ms       # -1: the group's; 0: the holder keeps its own time (leases)
-    seat_t *prev                # members of the group, or lone seats of the stream: under the manager lock
+    seat_t *prev                # on one of the lists of the group, or on that of lone seats of the stream: under the manager lock
     seat_t *next
+    bint resting                # on group_t.resting
     arena_t *arena
     uint64_t told
 
@@ -141,7 +151,8 @@ cdef struct stream_queue_t:     # ops_context of the queue; lives as long as it
     int64_t *clock              # NULL: the machine's; else milliseconds, set by a test
     due_clock_t *due            # counted; told when something of a group ends. NULL: nobody is, then time passes with the ticks
     group_t *groups             # under the manager lock
-    seat_t *lone                # under the manager lock
+    seats_t lone
+    map64_t owners              # ids of the consumers of groups; under the manager lock
     # rules
     bint dead_letters           # dead ones wait for Python; else they are dropped
     int32_t delivery_limit      # -1: none

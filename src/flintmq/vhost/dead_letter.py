@@ -8,28 +8,35 @@ each (queue, reason), with count (int64), reason, queue, time (of the first such
 had an expiration property, original-expiration. `x-first-death-*` are set with the first x-death and never change. Everything else
 stays as the publisher wrote it, byte for byte; the table is sorted by name, as RabbitMQ leaves it.
 
+D1  A death costs the same whatever the message has died of before: the one table of its queue and reason is spliced, the others are passed
+    by their lengths or searched as bytes, in compiled code.
+D2  x-death has `dead_letter_deaths_bytes_max` bytes at most: the oldest deaths go. A letter that lost some, and has no reject among those
+    that are left, counts as one that goes in a circle.
+
 Source: rabbit_dead_letter.erl, rabbit_basic.erl (prepend_table_header), rabbit_misc.erl (sort_field_table) of RabbitMQ 3.10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
+from flintmq.config import Limits
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.splice import (
     array_field,
     field_integer,
     field_text,
+    find_table,
     join_table,
     long_field,
     longstr_field,
     split_array,
     split_table,
     table_field,
+    tables_within,
     timestamp_field,
 )
 
@@ -42,23 +49,32 @@ DELIVERY_LIMIT = "delivery_limit"
 Fields = list[tuple[bytes, bytes]]
 
 _BY_NAME = itemgetter(0)
+DEATHS_BYTES_MAX = Limits().dead_letter_deaths_bytes_max
+# What clients have put into x-death is put in order (one table for a queue and reason, no other types) while it has so few items; an array
+# that is no list of tables and has more of them is set anew.
+TIDY_MAX = 8
+_REJECTED = longstr_field(REJECTED.encode())
 
 
-# bytes of one death whose ends are remembered, and deaths: those of one second are the same bytes in message after message
-_REMEMBERED_BYTES, _REMEMBERED = 512, 4096
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """An x-death, most recent first. items: an array without its length; cut: it has lost its oldest tables."""
 
+    items: bytes
+    cut: bool = False
 
-class Death(NamedTuple):
-    """One table of x-death: its bytes with the type octet, and what cycles are found by."""
+    def is_cycle(self, queue: bytes) -> bool:
+        """Whether going (back) to `queue` would close a loop without a client in it.
 
-    item: bytes
-    queue: bytes | None
-    reason: bytes | None
-
-    @property
-    def fields(self) -> Fields:
-        """O(bytes)."""
-        return split_table(self.item[5:])
+        True when the message died in `queue` before and none of the deaths since then, that one included, was a reject: nothing but the
+        broker moves it round, so it is dropped there. O(1) unless it was there.
+        """
+        name = longstr_field(queue)
+        place = find_table(self.items, b"queue", name) if b"\5queue" + name in self.items else None
+        if place is None and not self.cut:
+            return False
+        reject = find_table(self.items, b"reason", _REJECTED) if b"\6reason" + _REJECTED in self.items else None
+        return reject is None or (place is not None and place[0] < reject[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,7 @@ class DeadLetter:
 
     headers: bytes
     routing_keys: tuple[bytes, ...]
-    deaths: list[Death]
+    deaths: Deaths
 
 
 def dead_letter_headers(
@@ -84,7 +100,7 @@ def dead_letter_headers(
     expiration: bytes | None = None,
     dead_letter_routing_key: bytes | None = None,
 ) -> DeadLetter:
-    """Headers and routing keys of a message that died. O(bytes of the headers).
+    """Headers and routing keys of a message that died. O(fields of the headers), and copies of their bytes.
 
     Args: headers: the message's, a table without its length; queue: where it died; reason: one of the constants above; exchange,
     routing_key: as it was published; time_s: Unix time; expiration: its property, if set; dead_letter_routing_key: the queue's, replaces
@@ -107,17 +123,17 @@ def dead_letter_headers(
     if value is None:
         for name, octets in ((b"reason", reason_octets), (b"queue", queue), (b"exchange", exchange)):
             _store(fields, b"x-first-death-" + name, longstr_field(octets))
-    deaths = _grouped(read_deaths(value))
-    known = next((death for death in deaths if death.queue == queue and death.reason == reason_octets), None)
-    if known is None:
+    before = read_deaths(value)
+    place = known_death(before, longstr_field(queue), longstr_field(reason_octets))
+    if place is None:
         death = [(b"count", long_field(1)), *info]
     else:
-        deaths.remove(known)
-        death = _counted(known.fields)
+        death = _counted(split_table(before[place[0] + 5 : place[1]]))
+        before = before[: place[0]] + before[place[1] :]
     if value is not None:
         death.sort(key=_BY_NAME)
-    deaths.insert(0, Death(table_field(death), queue, reason_octets))
-    _store(fields, b"x-death", array_field([one.item for one in deaths]))
+    deaths = _with(table_field(death), before)
+    _store(fields, b"x-death", array_field([deaths.items]))
     keys = (routing_key, *carbon_copies)
     if dead_letter_routing_key is not None:
         keys = (dead_letter_routing_key,)
@@ -126,47 +142,51 @@ def dead_letter_headers(
     return DeadLetter(join_table(fields), keys, deaths)
 
 
-def read_deaths(value: bytes | None) -> list[Death]:
+def read_deaths(value: bytes | None) -> bytes:
     """The tables in a value of x-death, most recent first; what a client put there that is no table is left out."""
     if value is None or value[:1] != b"A":
-        return []
+        return b""
+    items = value[5:]
     try:
-        return [_death(item) if len(item) <= _REMEMBERED_BYTES else _read(item) for item in split_array(value[5:]) if item[:1] == b"F"]
+        count, _, tables = tables_within(items, len(items))
+        if count <= TIDY_MAX:
+            return _tidy(items)
     except PeerError:
-        return []  # as an x-death of another type: it is set anew
+        return b""  # as an x-death of another type: it is set anew
+    return items if tables else b""
 
 
-def _read(item: bytes) -> Death:
-    """Raises: PeerError when it is malformed."""
-    fields = split_table(item[5:])
-    return Death(item, _text(fields, b"queue"), _text(fields, b"reason"))
+def _tidy(items: bytes) -> bytes:
+    """One table for each (queue, reason): the first; clients that copy headers may have repeated them. Raises: PeerError."""
+    first: dict[tuple[bytes | None, bytes | None], bytes] = {}
+    for item in split_array(items):
+        if item[:1] == b"F":
+            fields = split_table(item[5:])
+            first.setdefault((_text(fields, b"queue"), _text(fields, b"reason")), item)
+    return b"".join(first.values())
 
 
-_death = lru_cache(_REMEMBERED)(_read)
+def known_death(items: bytes, queue: bytes, reason: bytes) -> tuple[int, int] | None:
+    """(start, end) of the table of that queue and reason (values with their type octets), if the message died so before."""
+    return find_table(items, b"queue", queue, b"reason", reason) if b"\5queue" + queue in items else None
 
 
-def is_cycle(queue: bytes, deaths: Sequence[Death]) -> bool:
-    """Whether going (back) to `queue` would close a loop without a client in it.
-
-    Args: deaths: x-death including the present death. True when the message died in `queue` before and none of the deaths since
-    then, that one included, was a reject: nothing but the broker moves it round, so it is dropped there.
-    """
-    for death in deaths:
-        if death.reason == b"rejected":
-            return False
-        if death.queue == queue:
-            return True
-    return False
+def _with(death: bytes, before: bytes) -> Deaths:
+    """The deaths before, and one more (D2)."""
+    room = max(0, DEATHS_BYTES_MAX - len(death))
+    if len(before) <= room:
+        return Deaths(death + before)
+    return Deaths(death + before[: tables_within(before, room)[1]], True)
 
 
-def without_cycles(queues: Iterable[Any], deaths: Sequence[Death], reason: str) -> tuple[list[Any], list[Any]]:
+def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[list[Any], list[Any]]:
     """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of dead_letter_headers."""
     if reason == REJECTED:
         return list(queues), []
     good: list[Any] = []
     cyclic: list[Any] = []
     for queue in queues:
-        (cyclic if is_cycle(queue.name.encode("utf-8", "surrogateescape"), deaths) else good).append(queue)
+        (cyclic if deaths.is_cycle(queue.name.encode("utf-8", "surrogateescape")) else good).append(queue)
     return good, cyclic
 
 
@@ -190,14 +210,6 @@ def _store(fields: Fields, name: bytes, value: bytes) -> None:
             fields[at] = (name, value)
             return
     fields.append((name, value))
-
-
-def _grouped(deaths: list[Death]) -> list[Death]:
-    """One table for each (queue, reason): the first; clients that copy headers may have repeated them."""
-    first: dict[tuple[bytes | None, bytes | None], Death] = {}
-    for death in deaths:
-        first.setdefault(death[1:], death)
-    return list(first.values())
 
 
 def _counted(death: Fields) -> Fields:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 
 from flintmq.clock import Clock
@@ -66,9 +67,15 @@ class UnusedQueues:
         """Whether the queue has no consumer and was not used for its x-expires."""
         return not queue.core.consumer_count() and now >= self._end(queue)
 
-    def over(self, now: int) -> Iterator[Queue]:
-        """The queues whose time is over. One that is not deleted before the next is asked for is looked at again."""
-        while self._heap and self._heap[0][0] <= now:
+    @property
+    def soonest_ns(self) -> float:
+        """When the next queue is to be looked at, at the earliest."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def over(self, now: int, until_ns: int = 0) -> Iterator[Queue]:
+        """The queues whose time is over, until `until_ns` (monotonic; 0: all). One that is not deleted before the next is asked for is
+        looked at again."""
+        while self.soonest_ns <= now:
             _, number, queue = heapq.heappop(self._heap)
             if queue.deleted or self._counts.get(queue, number) != number:
                 continue
@@ -79,6 +86,8 @@ class UnusedQueues:
                 yield queue
             if not queue.deleted:  # it was used since, or its deletion is under way or put off
                 self._watch(queue, max(now + 1, self._end(queue)))
+            if until_ns and self._clock.monotonic_ns() >= until_ns:
+                return
 
     def _end(self, queue: Queue) -> int:
         return queue.used_ns + (queue.policy.expires_ms or 0) * 1_000_000

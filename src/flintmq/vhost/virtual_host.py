@@ -10,7 +10,9 @@ I3  Every change that can alter a route calls `on_routes_changed` for each excha
     bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
 I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once (walk.py).
 I5  Names with "amq." are the broker's; the default exchange can be neither declared, deleted nor bound.
-I6  What goes by itself (x-expires, auto-delete) and can't be deleted now, because the database refuses, stays as it is and is tried
+I6  No verb and no end of a connection holds the lock for longer than a slice: what takes many bindings or queues with it goes in pieces,
+    with its name held (changes.py, `piecewise`).
+I7  What goes by itself (x-expires, auto-delete) and can't be deleted now, because the database refuses, stays as it is and is tried
     again; nothing else is held up by it.
 """
 
@@ -36,23 +38,26 @@ from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.arguments import CLASSIC, MODULES
-from flintmq.vhost.changes import Call, Changes
-from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
+from flintmq.vhost.changes import Call, Changes, Later
+from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
+from flintmq.vhost.refusals import Refusals
 from flintmq.vhost.scheduling import Scheduling
+from flintmq.vhost.spreading import InSlices, Spreading
 from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.unused import UnusedQueues
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
 
-BINDING = "binding"
-
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
 
+# bindings, or exclusive queues, that go in one slice, and nanoseconds after which it takes no further one
+PIECE = 16
+PIECE_NS = 50_000
 # of what is being deleted: not tried again while that is under way
 _UNDER_WAY = 2**63
 
@@ -61,13 +66,20 @@ def _ignore(*_: object) -> None:
     """A hook nobody listens to."""
 
 
+def last_of(found: dict[Any, Any]) -> Any:
+    """The value that came last. O(1) also where many that came behind it were taken out, as `next(reversed(...))` is not."""
+    key, value = found.popitem()
+    found[key] = value
+    return value
+
+
 def _log_error(result: Any, error: Exception | None) -> None:
     """The end of a verb that nobody asked for."""
     if error is not None:
         log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
-class VirtualHost(Scheduling):
+class VirtualHost(Scheduling, Refusals):
     """One vhost.
 
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
@@ -116,9 +128,11 @@ class VirtualHost(Scheduling):
         self._quotas = quotas or {}
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._changes = Changes(self._lock, definitions)
+        self.spreading = Spreading(self._lock, self._clock, self._leading, lambda exchange: self.on_routes_changed(exchange))
+        self._changes = Changes(self._lock, definitions, self.spreading)
         # run one of the verbs below: one that is over at once, or any
         self.attempt, self.perform = self._changes.attempt, self._changes.perform
+        self.wait_for_routes = self._changes.wait_for_routes
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
@@ -175,10 +189,6 @@ class VirtualHost(Scheduling):
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
-    def describe(self, kind: str, name: str) -> str:
-        """`queue 'q' in vhost '/'`: how texts speak of a thing."""
-        return describe(kind, name, self.name)
-
     def exchange(self, name: str) -> Exchange:
         """Raises: PeerError 404 `no exchange 'x' in vhost '/'`."""
         found = self.exchanges.get(name)
@@ -229,17 +239,14 @@ class VirtualHost(Scheduling):
             return walk.is_decided_by_key(self.exchanges, first)
 
     def _routes_changed(self, *changed: Exchange) -> None:
-        """Tells the hook of these exchanges and of all that lead to them."""
-        seen = dict.fromkeys(changed)
-        pending = list(changed)
-        while pending:
-            exchange = pending.pop()
-            for source in (*exchange.upstream, *self._alternate_of.get(exchange.name, ())):
-                if source not in seen:
-                    seen[source] = None
-                    pending.append(source)
-        for exchange in seen:
-            self.on_routes_changed(exchange)
+        """Tells the hook of these exchanges and of all that lead to them (spreading.py)."""
+        if changed:
+            self.spreading.add(changed)
+
+    def _leading(self, exchange: Exchange) -> list[Exchange]:
+        """Exchanges that lead to this one: bound to it, or with it as their alternate."""
+        alternates = self._alternate_of.get(exchange.name)
+        return [*exchange.upstream, *alternates] if alternates else list(exchange.upstream)
 
     def _default_route_changed(self, queue_name: str) -> None:
         self.on_default_route_changed(queue_name)
@@ -253,6 +260,10 @@ class VirtualHost(Scheduling):
         """What arguments and policies ask for, of a queue that exists."""
         own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=True) if arguments else DEFAULT_POLICY
         return self.policies.queue_policy(name, own, arguments or {}, among)
+
+    def use_slices(self, in_slices: InSlices) -> None:
+        """From now on long work of a verb is done in slices (I6)."""
+        self._changes.in_slices = self.spreading.in_slices = in_slices
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
         """What the operator sets for this vhost from now on."""
@@ -300,13 +311,21 @@ class VirtualHost(Scheduling):
             self.deleted = True
             self._drop_schedule()
             for queue in list(itertools.islice(self.queues.values(), most)):
+                if queue.bindings and not self._end_some_bindings(queue, (queue.bindings,)):
+                    return False
                 guarded("queues of a deleted virtual host", queue, self._remove_queue, queue)
                 self.queues.pop(queue.name, None)
-            if not self.queues:
-                for exchange in list(self.exchanges.values()):
-                    self.on_exchange_deleted(exchange)
-                self.holding.add(-self.holding.bytes)  # of exchanges and of bindings between them
-            return not self.queues
+            if self.queues:
+                return False
+            for exchange in list(itertools.islice(self.exchanges.values(), most)):
+                if exchange.bindings and not self._end_some_bindings(exchange, (exchange.bindings,)):
+                    return False
+                self.exchanges.pop(exchange.name, None)
+                self.on_exchange_deleted(exchange)
+            if self.exchanges:
+                return False
+            self.holding.add(-self.holding.bytes)
+            return True
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
@@ -404,15 +423,36 @@ class VirtualHost(Scheduling):
     def _remove_exchange(self, exchange: Exchange) -> None:
         """Removes the exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
         self._save_end_of_exchange(exchange)
-        self._auto_delete_exchanges(self._drop_exchange(exchange))
+        self._end_bindings(exchange, exchange.bindings, exchange.incoming)
+        self._drop_exchange(exchange)
+
+    def _end_bindings(self, end: Exchange | Queue, *bindings: dict[Any, Binding]) -> None:
+        """Drops the bindings of an exchange or a queue that goes: many of them in slices, after which the verb is run again (I6)."""
+        many = sum(map(len, bindings)) > PIECE
+        self._changes.piecewise(partial(self._end_some_bindings, end, bindings), many, [(end.destination_kind, end.name)])
+
+    def _end_some_bindings(self, end: Exchange | Queue, bindings: tuple[dict[Any, Binding], ...]) -> bool:
+        """A slice. True: none is left."""
+        until_ns = self._clock.monotonic_ns() + PIECE_NS
+        sources: dict[Exchange, None] = {}
+        for _ in range(PIECE):
+            found = next(filter(None, bindings), None)
+            if found is None or self._clock.monotonic_ns() >= until_ns:
+                break
+            binding = last_of(found)
+            sources[binding.source] = None
+            self._drop_binding(binding)
+        self._routes_changed(*sources)
+        self._auto_delete_exchanges(source for source in sources if source is not end)
+        return not any(bindings)
 
     def _save_end_of_exchange(self, exchange: Exchange) -> None:
         if exchange.durable and not self.deleted:
             record = ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {})
             self._changes.save(lambda: Delete(record), [(EXCHANGE, exchange.name)])
 
-    def _drop_exchange(self, exchange: Exchange) -> list[Exchange]:
-        """Takes it out of memory. Returns the exchanges that lost a binding by that."""
+    def _drop_exchange(self, exchange: Exchange) -> None:
+        """Takes an exchange without bindings out of memory."""
         del self.exchanges[exchange.name]
         self.holding.add(-exchange_bytes(exchange))
         exchange.forget()
@@ -422,37 +462,22 @@ class VirtualHost(Scheduling):
             del others[exchange]
             if not others:
                 del self._alternate_of[exchange.alternate]
-        leading = [*exchange.upstream, *self._alternate_of.get(exchange.name, ())]
-        for binding in list(exchange.bindings.values()):
-            self._drop_binding(binding)
-        sources = list(exchange.upstream)
-        for source in sources:
-            for binding in [binding for binding in source.bindings.values() if binding.destination is exchange]:
-                self._drop_binding(binding)
         self.on_exchange_deleted(exchange)
-        self._routes_changed(*dict.fromkeys((exchange, *leading)))
-        return sources
+        self._routes_changed(exchange)
 
     def _is_unused(self, exchange: Exchange) -> bool:
         return exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange
 
     def _auto_delete_exchanges(self, candidates: Iterable[Exchange]) -> None:
-        """Deletes those that are unused, and what is unused by that. Where the database answers later each is a change of its own (I6)."""
-        pending = list(candidates)
-        while pending:
-            exchange = pending.pop()
-            if not self._is_unused(exchange) or exchange in self._put_off:
+        """Deletes those that are unused. One that the database has, or that others lead to, is a change of its own (I6, I7)."""
+        for exchange in candidates:
+            if not self._is_unused(exchange) or exchange in self._put_off or self._changes.is_held((EXCHANGE, exchange.name)):
                 continue
-            if exchange.durable and self._changes.later:
+            if not exchange.durable and not exchange.incoming:
+                self._remove_exchange(exchange)
+            else:
                 self._put_off[exchange] = _UNDER_WAY
                 self._changes.follow(partial(self._auto_delete_exchange, exchange), self.home_call, partial(self._went, exchange))
-                continue
-            try:
-                self._save_end_of_exchange(exchange)
-            except StoreError as error:
-                self._try_later(exchange, error)
-                continue
-            pending += self._drop_exchange(exchange)
 
     def _auto_delete_exchange(self, exchange: Exchange) -> None:
         """The verb of one unused exchange."""
@@ -534,24 +559,6 @@ class VirtualHost(Scheduling):
             self._changes.save(lambda: Save(self._record(binding)), [binding.identity], self._ends(binding))
         self._add_binding(binding)
         return True
-
-    def _check_room(self, binding: Binding) -> None:
-        """Raises: PeerError 406: the vhost has as many bindings, or bytes of their arguments, as it may."""
-        limits = self._limits
-        own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
-        reason = ""
-        most = self._most(BINDING, limits.bindings_max)
-        if self.binding_count >= most:
-            reason = f"binding limit ({most}) is reached"
-        elif binding.arguments_bytes > own:
-            reason = f"its arguments take {binding.arguments_bytes} bytes of memory, the limit is {own}: match on fewer or shorter headers"
-        elif self.binding_bytes + binding.arguments_bytes > everybody:
-            reason = f"the limit of {everybody} bytes for arguments of bindings in vhost '{self.name}' is reached"
-        else:
-            reason = self.holding.refusal(binding_bytes(binding))
-        if reason:
-            described = self.describe(binding.destination.destination_kind, binding.destination.name)
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot bind {described}: {reason}")
 
     def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
         binding = source.bindings.get(binding_identity(source, destination, key, arguments))
@@ -718,7 +725,11 @@ class VirtualHost(Scheduling):
             if queue.core.ready_count():
                 queue.core.hold_arrivals(False)
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
-            return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
+            try:
+                return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
+            except Later:
+                queue.core.hold_arrivals(False)
+                raise
 
     def queue_to_purge(self, name: str, *, connection_id: int | None = None) -> Queue:
         """The queue of a queue.purge, which the caller sweeps. Raises: PeerError 404, 405; 540 for a stream."""
@@ -743,7 +754,7 @@ class VirtualHost(Scheduling):
             return self.remove_by_itself(queue, lambda: queue.had_consumers and not queue.core.consumer_count())
 
     def remove_by_itself(self, queue: Queue, wanted: Callable[[], bool]) -> bool:
-        """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I6). True when it is done."""
+        """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I7). True when it is done."""
 
         def verb() -> None:
             self._changes.check((QUEUE, queue.name))
@@ -770,18 +781,28 @@ class VirtualHost(Scheduling):
         log.error("%s can't be deleted now: %s", self.describe(what.destination_kind, what.name), error)
         self._put_off[what] = self._clock.monotonic_ns() + self._limits.sql_retry_ms * 1_000_000
 
-    def connection_closed(self, connection_id: int) -> int:
-        """Deletes the exclusive queues of a connection that is gone; returns how many."""
+    def owns_queues(self, connection_id: int) -> bool:
+        """Whether a connection has exclusive queues."""
+        return connection_id in self._exclusive
+
+    def connection_closed(self, connection_id: int) -> bool:
+        """Deletes a slice of the exclusive queues of a connection that is gone. True: there is no other.
+
+        Cost: PIECE queues, PIECE_NS."""
+        until_ns = self._clock.monotonic_ns() + PIECE_NS
         with self._lock:
-            if connection_id not in self._exclusive:
-                return 0
-            queues = list(self._exclusive[connection_id].values())
-            for queue in queues:
-                if queue.bindings:  # an exchange may go with it, which the database has
+            queues = self._exclusive.get(connection_id, {})
+            for _ in range(PIECE):
+                if not queues or self._clock.monotonic_ns() >= until_ns:
+                    break
+                _name, queue = queues.popitem()
+                if queue.bindings:  # they may be many, and an exchange may go with them that the database has
                     self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
                 else:
                     guarded("exclusive queues that end", queue, self._remove_queue, queue)
-            return len(queues)
+            if not queues:
+                self._exclusive.pop(connection_id, None)
+            return not queues
 
     def touch(self, queue: Queue) -> None:
         """The queue was used (declared, consumed, basic.get): x-expires counts anew."""
@@ -791,13 +812,17 @@ class VirtualHost(Scheduling):
         """The queue is in use for so long from now on, by a reader that is no consumer: x-expires counts from then."""
         self.unused.use(queue, ms)
 
-    def expire_queues(self) -> int:
-        """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
+    def expire_queues(self, now: int = 0, until_ns: int = 0) -> int:
+        """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping.
+
+        Args: now: those whose time is over then, 0: now; until_ns: a slice ends there, 0: all of them. Both monotonic.
+        """
         with self._lock:
-            now = self._clock.monotonic_ns()
+            now = now or self._clock.monotonic_ns()
             if self._put_off:
                 self._delete_late(now)
-            return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in self.unused.over(now))
+            over = self.unused.over(now, until_ns)
+            return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in over)
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
@@ -826,21 +851,20 @@ class VirtualHost(Scheduling):
 
     def _remove_queue(self, queue: Queue, undo: Callable[[], None] | None = None) -> int:
         messages: int = queue.core.ready_count()
+        if queue.deleted:
+            return 0  # it went with its virtual host
         if queue.durable and not self.deleted:
             record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
             self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
+        if queue.bindings:
+            self._end_bindings(queue, queue.bindings)
         del self.queues[queue.name]
         self.holding.add(-queue.weight)
         if queue.exclusive_owner is not None:
-            owned = self._exclusive[queue.exclusive_owner]
-            del owned[queue.name]
+            owned = self._exclusive.get(queue.exclusive_owner, {})
+            owned.pop(queue.name, None)
             if not owned:
-                del self._exclusive[queue.exclusive_owner]
-        sources: dict[Exchange, None] = {}
-        if queue.bindings:
-            for binding in list(queue.bindings.values()):
-                sources[binding.source] = None
-                self._drop_binding(binding)
+                self._exclusive.pop(queue.exclusive_owner, None)
         queue.deleted = True
         self.unused.remove(queue)
         if self._put_off:
@@ -848,37 +872,4 @@ class VirtualHost(Scheduling):
         queue.core.mark_deleted()
         self.on_queue_deleted(queue)
         self._default_route_changed(queue.name)
-        if sources:
-            self._routes_changed(*sources)
-            self._auto_delete_exchanges(sources)
         return messages
-
-    # --- refusals -----------------------------------------------------------------------------------------------------
-
-    def _refuse_default(self, exchange_name: str) -> None:
-        if exchange_name == DEFAULT_EXCHANGE:
-            raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-
-    def _check_new_name(self, kind: str, name: str) -> None:
-        if name.startswith(RESERVED_PREFIX):
-            raise PeerError(ReplyCode.ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-        if len(name.encode("utf-8", "surrogateescape")) > self._limits.name_bytes_max:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{kind} name is longer than {self._limits.name_bytes_max} bytes")
-
-    def _locked(self, queue: Queue) -> PeerError:
-        return PeerError(ReplyCode.RESOURCE_LOCKED, exclusive_lock_text(self.describe(QUEUE, queue.name)))
-
-    def _most(self, kind: str, default: int) -> int:
-        """How many of a kind the vhost may have: what the operator set (below 0: any number), and never more than `default`."""
-        most = self._quotas.get(f"max-{kind}s", default)
-        return default if most < 0 else min(most, default)
-
-    def _check_limit(self, kind: str, name: str, count: int, default: int, size: int) -> None:
-        """Raises: PeerError 406: there are as many, or they take as much memory, as may be."""
-        most = self._most(kind, default) if self._quotas else default
-        if count >= most:
-            text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({most}) is reached"
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-        reason = self.holding.refusal(size)
-        if reason:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare {kind} '{name}' in vhost '{self.name}': {reason}")

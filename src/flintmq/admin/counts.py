@@ -1,0 +1,84 @@
+"""Counts of RabbitMQ's API with their rates, and with the samples that a client asks for (`lengths_age`, `msg_rates_age`).
+
+in: counts that exist anyway, rings of samples (admin.samples), the query. out: members of an answer.
+
+R1  Samples are those that the sampler has: each 5 s of a queue, each second of the node, further apart for longer times. What is asked for
+    between two of them is the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# member of an answer -> the sum that it has: of virtual hosts and the node (admin.api_node.Totals)
+MESSAGES: Mapping[str, tuple[str, ...]] = {
+    "messages": ("ready", "unacked"),
+    "messages_ready": ("ready",),
+    "messages_unacknowledged": ("unacked",),
+}
+STATS: Mapping[str, tuple[str, ...]] = {"publish": ("enqueued",), "deliver_get": ("delivered",)}
+CHURN = {
+    "connection_created": "connections_opened",
+    "connection_closed": "connections_closed",
+    "channel_created": "channels_opened",
+    "channel_closed": "channels_closed",
+    "queue_declared": "queues_declared",
+    "queue_created": "queues_created",
+    "queue_deleted": "queues_deleted",
+}
+# the same in columns of admin.samples
+_LENGTHS = {
+    "messages": ("messages_ready", "messages_unacked"),
+    "messages_ready": ("messages_ready",),
+    "messages_unacknowledged": ("messages_unacked",),
+}
+# samples of one answer
+_SAMPLES_MAX = 1_000
+
+
+def counted(rate: Callable[[Any, int], float], scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Members with a count each, and their rates. Args: rate: of a key and its count; scope: whose counts they are."""
+    found: dict[str, Any] = {}
+    for name, count in counts.items():
+        found |= {name: count, f"{name}_details": {"rate": rate((scope, name), count)}}
+    return found
+
+
+def sums_of(names: Mapping[str, tuple[str, ...]], sums: Mapping[str, int]) -> dict[str, int]:
+    return {name: sum(sums[one] for one in of) for name, of in names.items()}
+
+
+def add_samples(query: Mapping[str, str], series: Any, lengths: dict[str, Any], stats: dict[str, Any]) -> None:
+    """Puts what the query asks for into the `_details` of lengths and of message_stats. Args: series: admin.samples.Series; None: there
+    are no samples."""
+    for kind, columns, found in (("lengths", _LENGTHS, lengths), ("msg_rates", STATS, stats)):
+        age, every = _seconds(query, f"{kind}_age"), _seconds(query, f"{kind}_incr")
+        if series is None or not age or not every:
+            continue
+        known = series.of(age)
+        step = max(1, every // known["every_s"])
+        most = min(_SAMPLES_MAX, age // max(every, known["every_s"]) + 1)
+        for name, of in columns.items():
+            rows = [known["samples"][column] for column in of]
+            values = [sum(row) for row in zip(*rows, strict=True)][::-1][::step][:most]
+            found.setdefault(f"{name}_details", {}).update(_details(values, known["end_s"], step * known["every_s"]))
+
+
+def _details(values: list[int], end_s: int, step_s: int) -> dict[str, Any]:
+    """As RabbitMQ has them, the newest first."""
+    if not values:
+        return {"samples": []}
+    samples = [{"sample": value, "timestamp": (end_s - index * step_s) * 1000} for index, value in enumerate(values)]
+    seconds = (len(values) - 1) * step_s
+    return {
+        "samples": samples,
+        "avg": round(sum(values) / len(values), 2),
+        "avg_rate": round((values[0] - values[-1]) / seconds, 2) if seconds else 0.0,
+    }
+
+
+def _seconds(query: Mapping[str, str], name: str) -> int:
+    """A number of seconds; what is none asks for nothing, as on RabbitMQ."""
+    text = query.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
