@@ -21,8 +21,10 @@ HOST = "127.0.0.1"
 MIB = 1024 * 1024
 # connections that ask at the same time
 CLIENTS = 2
-# bytes of arguments of a queue, a binding or a consumer; of headers of a message
+# bytes of arguments of a queue or a consumer; of headers of a message
 ARGUMENTS = 100_000
+# of a binding: Limits.binding_arguments_bytes_max
+BOUND = 30_000
 _HEADERS = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(), "X-FlintMQ-Request": "1"}
 
 
@@ -63,7 +65,7 @@ def _bindings(channel: RawChannel) -> None:
     channel.queue("others-http")
     channel.call("exchange.declare", exchange="others-http", type="headers")
     for number in range(500):
-        channel.call("queue.bind", queue="others-http", exchange="others-http", arguments={"n": number, "x-note": "n" * ARGUMENTS})
+        channel.call("queue.bind", queue="others-http", exchange="others-http", arguments={"n": number, "x-note": "n" * BOUND})
 
 
 def _many(channel: RawChannel) -> None:
@@ -74,6 +76,7 @@ def _many(channel: RawChannel) -> None:
 _GET = {"count": 50_000, "ackmode": "ack_requeue_true", "encoding": "auto"}
 _OF = "%2F/others-http"
 ROWS = {
+    "http-health": HttpRow("/health, beside the others", lambda channel: None, "GET", "/health"),
     "http-get-body": HttpRow("get: one body of 100 MiB", _large(1, 100 * MIB), "POST", f"/api/queues/{_OF}/get", _GET),
     "http-pull-body": HttpRow(
         "pull: one body of 100 MiB", _large(1, 100 * MIB), "GET", f"/api/v1/queues/{_OF}/messages?visibility=1&hold=1"
@@ -95,7 +98,7 @@ ROWS = {
     "http-definitions": HttpRow("definitions: 500 queues of 100 kB", _queues, "GET", "/api/definitions"),
     "http-queue": HttpRow("a queue: 1,000 consumers of 100 kB", _consumers, "GET", f"/api/queues/{_OF}"),
     "http-consumers": HttpRow("1,000 consumers of 100 kB", _consumers, "GET", "/api/consumers"),
-    "http-bindings": HttpRow("500 bindings of 100 kB", _bindings, "GET", "/api/bindings"),
+    "http-bindings": HttpRow("500 bindings of 30 kB", _bindings, "GET", "/api/bindings"),
     "http-many": HttpRow("a list of 5,000 queues", _many, "GET", "/api/queues"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -9,7 +10,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from flintmq.admin.getting import Getting
+from flintmq.admin.messages import Part, kept_of
 from flintmq.core.memory_account import bytes_by_kind
+from flintmq.core.shares import Who
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 
@@ -76,6 +82,41 @@ def test_one_message_larger_than_the_limit_is_given(start: Callable[..., Client]
     for answer in (client.post("/api/queues/%2F/q/get", GET).json, client.pull("?count=9")):
         assert len(answer) == 1
         assert (answer[0].get("payload") or answer[0]["body"]) == (bytes(range(32)) * 100_000).decode()
+
+
+def test_an_answer_keeps_copies_of_small_messages(start: Callable[..., Client]) -> None:
+    """A content of some bytes that is held keeps a chunk of 256 KiB; a large one has memory of its own, and is not copied."""
+    core = put(start(), 1, b"small").core
+    put_large = put(start(), 1, b"x" * 200_000).core
+    small, large = core.view_at(core.next_available(0)), put_large.view_at(put_large.next_available(0))
+    assert isinstance(kept_of(small), Part) and kept_of(small).body(1, 2) == b"ma"
+    assert kept_of(large) is large and large.body(199_999) == b"x" and large.body(200_000) == b""
+    part = kept_of(large, 10)
+    assert isinstance(part, Part) and part.body() == b"x" * 10 and part.body_bytes == 200_000
+
+
+def test_messages_go_back_when_a_get_is_cancelled(start: Callable[..., Client]) -> None:
+    """Between two slices of it, by a stop of the service."""
+    client = start()
+    queue = put(client, 1_200, b"x")
+    pools = client.node.http._parts.pools if client.get("/health", {}).status == 200 else None  # type: ignore[union-attr]
+    getting = Getting(client.node.broker, queue, 1_200, True, False, None)
+
+    class Call:
+        def __init__(self) -> None:
+            self.pools, self.who = pools, Who("guest", "here")
+
+    async def run() -> None:
+        task = asyncio.ensure_future(getting.answer(Call(), lambda row: row))
+        while len(getting._held) < 500:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert queue.core.ready_count() == 1_200 and queue.core.unacked_count() == 0
+    assert pools is not None and pools.answers.held == 0
 
 
 def test_who_does_not_read_holds_a_bounded_answer(start: Callable[..., Client]) -> None:

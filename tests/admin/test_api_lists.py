@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.admin import api_lists
+from flintmq.admin.answers import made
 from flintmq.admin.api_call import ApiError
 from flintmq.admin.api_lists import Listing, listed
 from flintmq.admin.json_out import steps
@@ -70,6 +71,26 @@ def test_a_page_has_bounded_bytes_and_says_when_it_is_cut() -> None:
     assert value["item_count"] == len(value["items"]) == 10 and value["filtered_count"] == value["total_count"] == 100
     assert "page_size" in value["cut"]
     assert len(json.loads(written(asyncio.run(listed(listing, {}))))) == 100  # a list without pages holds nothing, and is whole
+
+
+def test_what_is_fetched_is_fetched_for_the_page_or_in_batches() -> None:
+    """Channels are asked for on the loops of their connections: those of the page, or some at a time as the answer leaves."""
+    asked: list[int] = []
+
+    async def fetch(some: Sequence[int]) -> list[dict[str, Any]]:
+        asked.append(len(some))
+        return [{"name": str(number), "n": -number} for number in some]
+
+    async def run(query: dict[str, str]) -> list[int]:
+        response = await listed(Listing(range(1_000), lambda number: {}, str, fetch=fetch), query)
+        value = json.loads(b"".join([piece async for piece in made(response._value)]))  # type: ignore[attr-defined]
+        return [one["n"] for one in (value if isinstance(value, list) else value["items"])]
+
+    assert asyncio.run(run({"page": "3", "page_size": "10"})) == [-number for number in range(20, 30)] and asked == [10]
+    asked.clear()
+    assert asyncio.run(run({})) == [-number for number in range(1_000)] and max(asked) == api_lists.BATCH
+    assert asyncio.run(run({"page": "1", "page_size": "2", "sort": "n"})) == [-999, -998]
+    assert asyncio.run(run({"page": "1", "name": "99"}))[0] == -99
 
 
 def test_what_is_not_on_the_page_is_not_shown() -> None:

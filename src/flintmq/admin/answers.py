@@ -34,7 +34,7 @@ _ITEM = 64
 
 class Answer(Response):
     """See module. Args: value; status; headers; holding: of Pools.answers, for what the value keeps in memory until it is written; given
-    back with the answer; on_gone: called when not all of it leaves."""
+    back with the answer; kept: bytes of those that are copies, in no account yet; on_gone: called when not all of it leaves."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Answer(Response):
         headers: Mapping[str, str] | None = None,
         *,
         holding: Holding | None = None,
+        kept: int = 0,
         on_gone: Callable[[], object] | None = None,
     ) -> None:
         self.status_code = status
@@ -50,6 +51,7 @@ class Answer(Response):
         self.background = None
         self._value = value
         self._holding = holding
+        self._kept = kept
         self._on_gone = on_gone
         self.init_headers(headers)
 
@@ -99,6 +101,7 @@ class Answer(Response):
             await self._instead(busy(too_many(pool, who, "large answers")), scope, receive, send)
             return
         share = MemoryShare("output")
+        amount += self._kept
         share.add(amount)
         gone = asyncio.get_running_loop().create_task(_left(receive))
         try:

@@ -187,8 +187,9 @@ async def on_loops(items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, 
 
 
 async def _channel_list(call: Call, handlers: Sequence[Any]) -> Response:
-    values = await on_loops(_channels(handlers), partial(show_channel, call))
-    return await listed(Listing(values, dict, lambda value: str(value["name"])), call.query)
+    show = partial(show_channel, call)
+    fetch: Any = lambda items: on_loops(items, show)  # noqa: E731
+    return await listed(Listing(_channels(handlers), show, _channel_name, fetch=fetch), call.query)
 
 
 async def channels(call: Call) -> Response:
@@ -249,11 +250,14 @@ async def consumers(call: Call) -> Response:
     seen = {vhost.name for vhost in call.vhosts()}
     with call.broker.lock:
         found = [consumer for known in call.broker.consumers.values() for consumer in known if consumer.queue.vhost in seen]
-    # The prefetch is its channel's compiled state.
-    prefetches = await on_loops([(each.handler, each.channel) for each in found], _prefetch)
-    items = list(zip(found, prefetches, strict=True))
-    show = lambda item: show_consumer(call.app, item[0]) | {"prefetch_count": item[1]}  # noqa: E731
-    return await listed(Listing(items, show, lambda item: str(item[0].tag)), call.query, paged=False)
+    show = partial(show_consumer, call.app)
+
+    async def fetch(some: Sequence[Any]) -> list[dict[str, Any]]:
+        """The prefetch is its channel's compiled state."""
+        prefetches = await on_loops([(each.handler, each.channel) for each in some], _prefetch)
+        return [show(each) | {"prefetch_count": prefetch} for each, prefetch in zip(some, prefetches, strict=True)]
+
+    return await listed(Listing(found, show, lambda each: str(each.tag), fetch=fetch), call.query, paged=False)
 
 
 def _prefetch(item: tuple[Any, int]) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import ApiError, bad
-from flintmq.admin.json_out import Members, Rows
+from flintmq.admin.json_out import Batches, Members, Rows
 from flintmq.config import Limits
 from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
 
@@ -35,6 +35,8 @@ PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
 _KEY_MAX = 1_024
 # objects that are shown, or asked for the value that orders them, in one piece
 PIECE, KEYS_PIECE = 100, 1_000
+# objects that are fetched at a time
+BATCH = 256
 # objects that are sorted in one piece, in which no other thread runs Python: 100,000 at once keep the interpreter for 100 ms
 SORT_PIECE = 2_000
 # nanoseconds in which names are looked at in one piece
@@ -43,13 +45,15 @@ _INVALID = "Pagination parameters are invalid"
 
 
 class Listing(NamedTuple, Generic[T]):
-    """What is listed. Args: items: in the order of their names; show: one as a dict; name: of one; keys: column -> cheap value of one."""
+    """What is listed. Args: items: in the order of their names; show: one as a dict; name: of one; keys: column -> cheap value of one;
+    fetch: in place of `show`, of some at a time: what has to be asked for elsewhere."""
 
     items: Sequence[T]
     show: Callable[[T], dict[str, Any]]
     name: Callable[[T], str]
     keys: Mapping[str, Callable[[T], Any]] = {}
     page_bytes_max: int = Limits.http_page_bytes_max
+    fetch: Callable[[Sequence[T]], Awaitable[Sequence[dict[str, Any]]]] | None = None
 
 
 async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool = True) -> Response:
@@ -57,8 +61,14 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     columns = _columns(query)
     asks_page = paged and any(name in query for name in ("page", "page_size", "name", "use_regex", "pagination"))
     items = listing.items
+    if listing.fetch is not None and query.get("sort"):  # an order may be by anything: all are asked for
+        values = [one for start in range(0, len(items), BATCH) for one in await listing.fetch(items[start : start + BATCH])]
+        named: Listing[Any] = Listing(values, dict, lambda value: str(value["name"]), {}, listing.page_bytes_max)
+        return await listed(named, query, paged=paged)
     show = partial(_shown, listing.show, columns)
     if not asks_page:
+        if listing.fetch is not None:
+            return answer(Batches(_batches(items, listing.fetch, columns)))
         return answer(Rows(await _ordered(listing, items, query), show))
     page, size = _page(query)
     chosen = await _filtered(listing, query)
@@ -67,9 +77,23 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     if (page - 1) * size > len(ordered):  # the empty page behind a full last one is none
         reason = f"Page out of range, page: {page} page size: {size}, len: {len(ordered)}"
         raise ApiError(400, "page_out_of_range", reason)
-    rows = Rows(ordered[(page - 1) * size : page * size], show, listing.page_bytes_max)
+    some: Sequence[Any] = ordered[(page - 1) * size : page * size]
+    if listing.fetch is not None:
+        some, show = await listing.fetch(some), partial(_shown, dict, columns)
+    rows = Rows(some, show, listing.page_bytes_max)
     counts = {"page": page, "page_count": pages, "page_size": size, "total_count": len(items)}
     return answer(Members(_page_members(rows, {"filtered_count": len(ordered)}, counts)))
+
+
+def _batches(items: Sequence[T], fetch: Any, columns: Sequence[Sequence[str]]) -> Callable[[], Awaitable[Sequence[Any]]]:
+    """What Batches asks for the next values: they are asked for when those before have left."""
+    starts = iter(range(0, len(items), BATCH))
+
+    async def more() -> Sequence[Any]:
+        start = next(starts, None)
+        return [] if start is None else [_cut(one, columns) for one in await fetch(items[start : start + BATCH])]
+
+    return more
 
 
 def _page_members(rows: Rows, before: Mapping[str, int], behind: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

@@ -1,11 +1,6 @@
 """RabbitMQ's API: a message published to an exchange, messages got from a queue, the aliveness test.
 
 in: calls. out: messages on queues, on disk when they are to be; messages that were taken, or looked at and given back.
-
-M1  A get holds messages for the broker, reads them, from disk where they are cold, and settles them, all in a thread of its own: no I/O
-    loop waits, and no consumer appears at the queue. What is to be requeued is back in its place, flagged redelivered, before the answer.
-M2  An answer has Limits.http_get_messages_max messages and Limits.pull_bytes_max bytes of them (bodies, headers, routes), or one message;
-    when it ends before its count while there are more, the header X-FlintMQ-Cut says why.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,26 +17,23 @@ from starlette.responses import Response
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import ApiError, Call, Entry, bad, check_table, member, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
-from flintmq.admin.errors import busy
 from flintmq.admin.figures import is_healthy
-from flintmq.admin.json_out import Body, Members, Rows
-from flintmq.admin.messages import message_of, properties_of
+from flintmq.admin.getting import Getting, Row
+from flintmq.admin.json_out import Body, Members
+from flintmq.admin.messages import Part, message_of, properties_of
 from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
 from flintmq.core.content import bytes_mapped
 from flintmq.core.content_view import ContentView
-from flintmq.core.shares import Holding
 from flintmq.definitions.checks import members
-from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.guard import guarded
-from flintmq.ports import DequeueReason, Verb
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import publishing
 from flintmq.session.schedules import without_bcc
 from flintmq.session.scheduling import due_of
-from flintmq.vhost.dead_letter import REJECTED
 
 _ACKMODES = {
     "ack_requeue_true": True,
@@ -50,10 +41,6 @@ _ACKMODES = {
     "ack_requeue_false": False,
     "reject_requeue_false": False,
 }
-# of an answer whose count is not reached
-CUT = "x-flintmq-cut"
-# bytes that a get holds before it knows how many it needs
-_GET_BYTES = 64 * 1024
 # seconds in which an I/O loop gives a turn
 _ALIVE_S = 10
 
@@ -155,106 +142,17 @@ async def get(call: Call) -> Response:
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)
+    most = None if cut is None or cut < 0 else cut
     with take(call.pools.gets, call.who, "messages are being got"):
-        return await _answered(call, queue, count, mode, encoding, cut)
+        got = Getting(call.broker, queue, count, _ACKMODES[mode], mode.startswith("reject"), most)
+        return await got.answer(call, partial(_show, encoding, most, call.app.limits))
 
 
-async def _answered(call: Call, queue: Any, count: int, mode: str, encoding: str, cut: int | None) -> Response:
-    """M2."""
-    holding = take(call.pools.answers, call.who, "large answers are on their way", _GET_BYTES)
-    try:
-        got = await _got(call, queue, count, mode, holding)
-        rows = Rows(got.found, partial(_show, encoding, None if cut is None or cut < 0 else cut, call.app.limits))
-        headers = {CUT: got.cut} if got.cut else None
-        return answer(rows, 200, headers, holding=holding)
-    except BaseException:
-        holding.release()
-        raise
-
-
-@dataclass(slots=True)
-class Got:
-    """What one get took. found: messages, whether they were delivered before, messages that are ready behind them; cut: why it ends before
-    its count, while there are more."""
-
-    found: list[tuple[ContentView, bool, int]] = field(default_factory=list)
-    cut: str = ""
-
-
-async def _got(call: Call, queue: Any, count: int, mode: str, holding: Holding) -> Got:
-    """Messages, by a thread: it may read the disk."""
-    return await asyncio.to_thread(_take, call.broker, queue, count, mode, holding)
-
-
-def _take(broker: Any, queue: Any, count: int, mode: str, holding: Holding) -> Got:
-    """M1, M2. What can't be read stays where it is, and is passed over."""
-    core, limits, got = queue.core, broker.limits, Got()
-    found: list[tuple[ContentView, bool]] = []
-    held: list[int] = []
-    position, size = 0, 0
-    try:
-        while len(found) < count and not got.cut:
-            position = core.next_available(position)
-            if not position:
-                break
-            if core.hold(position):
-                held.append(position)
-                facts = core.entry_facts(position)
-                try:
-                    message = core.view_at(position)
-                except (KeyError, StoreError):
-                    core.release_held(held.pop())
-                    broker.count_drop("unreadable_content")
-                else:
-                    got.cut = _too_much(message.bytes, size, len(found), limits, holding)
-                    if got.cut:
-                        core.release_held(held.pop())
-                    else:
-                        size += message.bytes
-                        found.append((message, bool(facts and facts[1])))
-            position += 1
-    finally:
-        for one in held:
-            guarded("messages that were got", f"queue {queue.name!r}", _settle, broker, queue, one, mode)
-    if got.cut and not found:
-        raise busy(got.cut)
-    ready = core.ready_count()
-    for number, (message, redelivered) in enumerate(found):
-        behind = len(found) - 1 - number
-        got.found.append((message, redelivered, ready + (behind - len(found) if _ACKMODES[mode] else behind)))
-    return got
-
-
-def _too_much(more: int, size: int, count: int, limits: Any, holding: Holding) -> str:
-    """M2. Why a message is one too many for the answer; "": it is not. Its bytes are the holding's then."""
-    if count >= limits.http_get_messages_max:
-        return f"{limits.http_get_messages_max} messages are the most of one answer: get the rest with the next"
-    if count and size + more > limits.pull_bytes_max:
-        return f"{limits.pull_bytes_max} bytes of messages are the most of one answer: get the rest with the next"
-    if size + more > holding.amount and not holding.grow(size + more - holding.amount):
-        return "too many large answers are on their way: read them, and try again"
-    return ""
-
-
-def _settle(broker: Any, queue: Any, position: int, mode: str) -> None:
-    core = queue.core
-    if _ACKMODES[mode]:
-        core.release_held(position, True)
-        return
-    rejects = mode == "reject_requeue_false"
-    if rejects and queue.policy.keeps_letters:
-        broker.letters.bury(queue, position, REJECTED)
-        return
-    if rejects and queue.policy.dead_letter_exchange is not None:
-        publishing.dead_letter(broker, queue, core.message_at(position), REJECTED)
-    core.settle_held(position, DequeueReason.REJECT if rejects else DequeueReason.ACK, False)
-
-
-def _show(encoding: str, cut: int | None, limits: Any, row: tuple[ContentView, bool, int]) -> Members:
+def _show(encoding: str, cut: int | None, limits: Any, row: Row) -> Members:
     return Members(_members(Body(row[0], encoding, cut), limits, *row))
 
 
-def _members(body: Body, limits: Any, message: ContentView, redelivered: bool, behind: int) -> Iterator[tuple[str, Any]]:
+def _members(body: Body, limits: Any, message: Part | ContentView, redelivered: bool, behind: int) -> Iterator[tuple[str, Any]]:
     yield "payload_bytes", message.body_bytes
     yield "redelivered", redelivered
     yield "exchange", shown(message.exchange.decode("utf-8", "surrogateescape"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from flintmq.admin.filters import Filter
 from flintmq.admin.json_out import Body, Members
-from flintmq.admin.messages import properties_of
+from flintmq.admin.messages import Part, properties_of
 from flintmq.config import Limits
 from flintmq.core.content_view import ContentView
 from flintmq.errors import StoreError
@@ -66,7 +66,7 @@ class Look:
 
     source: Source
     limits: Limits
-    show: Callable[[int, ContentView], Members]
+    show: Callable[[int, Part], Members]
     position: int
     most: int
     bytes_max: int
@@ -115,24 +115,22 @@ class Look:
             if message is None:
                 self.unread += 1
                 continue
-            self.size += message.bytes
+            self.size += message.size
             if self.wanted is None or self.wanted.matches(message):
                 self.told += len(message.header) + min(message.body_bytes, self.body_bytes)
-                self.found.append(self.show(position, message))
+                self.found.append(self.show(position, Part(message, self.body_bytes)))
 
 
-def shower(source: Source, limits: Limits, encoding: str, body_bytes: int) -> Callable[[int, ContentView], Members]:
+def shower(source: Source, limits: Limits, encoding: str, body_bytes: int) -> Callable[[int, Part], Members]:
     """How a message looks in an answer."""
     return partial(_show, source, limits, encoding, body_bytes)
 
 
-def _show(source: Source, limits: Limits, encoding: str, body_bytes: int, position: int, message: ContentView) -> Members:
+def _show(source: Source, limits: Limits, encoding: str, body_bytes: int, position: int, message: Part) -> Members:
     return Members(_members(source.facts(position), limits, Body(message, encoding, body_bytes), body_bytes, position, message))
 
 
-def _members(
-    facts: dict[str, Any], limits: Limits, body: Body, most: int, position: int, message: ContentView
-) -> Iterator[tuple[str, Any]]:
+def _members(facts: dict[str, Any], limits: Limits, body: Body, most: int, position: int, message: Part) -> Iterator[tuple[str, Any]]:
     yield "position", str(position)  # JavaScript's numbers end at 2**53
     yield from facts.items()
     yield "exchange", shown(message.exchange)

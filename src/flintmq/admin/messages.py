@@ -17,6 +17,7 @@ from flintmq.admin.arguments import json_object, member_bool, word
 from flintmq.admin.errors import bad
 from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
+from flintmq.core.content_view import ContentView
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
@@ -24,6 +25,8 @@ from flintmq.vhost.arguments import EXPIRY_MS_MAX
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 _OTHERS = ("headers", "priority", "expiration", "timestamp")
 ENCODINGS = ("auto", "base64")
+# bytes of a body from which on a content has a mapping of its own (core.content)
+LARGE = 64 * 1024
 
 
 def plain(value: Any) -> Any:
@@ -45,6 +48,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return str(value)
+
+
+class Part:
+    """What an answer keeps of a message: a copy of what is shown. A small content that is held keeps a chunk of memory with it, 256 KiB.
+
+    Args: view: of the message; most: bytes of its body that are kept, None: all.
+    """
+
+    __slots__ = ("body_bytes", "exchange", "header", "raw", "routing_key")
+
+    def __init__(self, view: ContentView, most: int | None = None) -> None:
+        self.exchange, self.routing_key, self.header = view.exchange, view.routing_key, view.header
+        self.body_bytes = view.body_bytes
+        self.raw = view.body() if most is None else view.body(0, most)
+
+    def body(self, start: int = 0, size: int = 0xFFFFFFFF) -> bytes:
+        return self.raw[start : start + size]
+
+
+def kept_of(view: ContentView, most: int | None = None) -> Part | ContentView:
+    """A message for an answer: a large one stays where it lies, in memory of its own. Args: as of Part."""
+    shown = view.body_bytes if most is None else min(view.body_bytes, most)
+    return view if shown > LARGE else Part(view, most)
 
 
 def properties_of(header: bytes, depth_max: int, fields_max: int) -> dict[str, Any]:

@@ -77,7 +77,8 @@ async def peek(call: Call) -> Response:
         body_bytes=body_bytes,
     )
     with call.turn():
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **await look.run()})
+        found = await look.run()
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found}, kept=look.told)
 
 
 async def search(call: Call) -> Response:
@@ -102,7 +103,7 @@ async def search(call: Call) -> Response:
     )
     with call.turn():
         found = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long})
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long}, kept=look.told)
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class ContentView:
         return self.content.body_len if self.content != NULL else 0
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         if self.content == NULL:
             return 0
         return cast(uint64_t, self.content.route_len) + self.content.header_len + self.content.body_len

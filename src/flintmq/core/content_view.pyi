@@ -9,7 +9,7 @@ class ContentView:
     @property
     def body_bytes(self) -> int: ...
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Of route, header and body."""
     def body(self, start: int = 0, size: int = 0xFFFFFFFF) -> bytes:
         """A copy of a piece of the body; b"" behind its end. O(size)."""
