@@ -220,6 +220,18 @@ def select(queue: Any, text: str, **options: Any) -> Any:
     return Consumer(queue, selector=parse(text, LIMITS), **options)
 
 
+def test_who_was_outranked_is_told_when_the_one_above_wants_nothing_more() -> None:
+    """It has no selector, so it does not wait as one of those do: what lies behind the entry that it was outranked for is its work."""
+    queue = Queue()
+    below = Consumer(queue, priority=0)
+    queue.enqueue(b"x", key=b"b")
+    above = select(queue, "amqp.routing_key <> 'a'", priority=1)
+    queue.enqueue(b"x", key=b"a")
+    assert below.pull() is None and below.list == "INTERESTED", "the first one is not for it"
+    assert above.pull()[0] == 1 and above.pull() is None
+    assert below.list == "NOTIFIED" and below.pull()[0] == 2
+
+
 def test_what_an_arrival_costs_does_not_grow_with_the_number_of_consumers() -> None:
     """1,000 consumers with selectors of their own: one selector is run for a message, and one more by who takes it."""
     for count in (10, 1_000):

@@ -18,6 +18,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_load32,
     at_load64,
+    at_load_ptr,
     at_store64,
     at_store_ptr,
     at_swap_ptr,
@@ -431,6 +432,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
     found: found_t
     outcome: c_int
     selection: pointer[selection_t] = consumer.selection
+    outranks: bint = at_load_ptr(address(consumer.group.next)) != NULL  # who comes later is told by himself
     looked_again: bint = False
     wake: bint = False
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
@@ -466,7 +468,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
                 elif not manager_outranked(queue, consumer, found.slot):
                     continue  # the one above it left before it was known that somebody waits
             spin_unlock(address(consumer.send_lock))
-            if outcome == NOTHING and at_load32(address(queue.manager.selections.waiting)):
+            if outcome == NOTHING and (outranks or at_load32(address(queue.manager.selections.waiting))):
                 queue_wake_if_available(queue)  # those that it outranked: it took the entry that they waited behind
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
