@@ -243,12 +243,19 @@ async def resume_queue(call: Call) -> Response:
     return await _pause(call, False)
 
 
+def _next_call(loop: Any, done: Any) -> None:
+    """`done` behind what other threads have asked of the loop."""
+    loop.call(partial(done, None, None))
+
+
 async def _pause(call: Call, paused: bool) -> Response:
     """Deliveries rest, or go on. Who may delete the queue may do that."""
     vhost, found = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.delete", queue=found.name)
     vhost.queue(found.name, 0)
     await call.change("pause_queue", vhost.name, found.name, paused)
+    for loop in call.broker.loops:  # where consumers were told: what is published after the answer finds them at rest
+        await waited(partial(_next_call, loop))
     return nothing()
 
 
