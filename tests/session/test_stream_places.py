@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flintmq.admin.errors import HttpError
+from flintmq.admin.pools import Pools
 from flintmq.admin.pulls import Held
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
@@ -167,7 +168,7 @@ def pulls_of(service: StreamService) -> PullService:
         log=service._broker.log,
         vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
         pauses=SimpleNamespace(followers=[], held=lambda *_: False),
-        quotas=SimpleNamespace(share_of=lambda most, share: most),
+        quotas=SimpleNamespace(alone=lambda: True),
     )
     return PullService(broker, SimpleNamespace(now_ns=lambda: 0))
 
@@ -196,7 +197,8 @@ def test_the_http_loop_goes_on_while_a_place_is_written(service: StreamService) 
     pulls = pulls_of(service)
 
     async def run(limits: Limits, sync: bool) -> None:
-        held = Held(SimpleNamespace(pulls=pulls), limits)  # type: ignore[arg-type]
+        parts: Any = SimpleNamespace(pulls=pulls, broker=SimpleNamespace(on_rights_changed=[]))
+        held = Held(parts, limits, Pools(limits, lambda: True))
         waiting = asyncio.create_task(held._opened(queue_of(), "g" if sync else "late", None))
         while not service._broker.log.waiting:
             await asyncio.sleep(0)  # others' turns

@@ -48,13 +48,13 @@ def test_chunks_are_thin_while_less_than_five_eighths_of_them_live() -> None:
     queue = QueueHandle(7)
     for _ in range(4 * 64):  # four chunks, and some
         queue.publish(b"", b"key", HEADER, bytes(4 * KIB), 0, 0)
-    assert thin_bytes() == before, "all of it lives"
+    assert thin_bytes() - before <= 256 * KIB, "all of it lives, but for what stood in the first chunk before"
     for position in range(1, 257):
         if position % 2:
             end(queue, position)
     assert thin_bytes() - before >= 3 * 256 * KIB
     queue.purge()
-    assert thin_bytes() == before, "chunks that end are thin no more"
+    assert thin_bytes() <= before, "chunks that end are thin no more"
 
 
 @pytest.mark.parametrize("sizes", [(4, 400), (2 * KIB, 40 * KIB), (4, 60 * KIB)])

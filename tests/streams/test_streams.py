@@ -539,6 +539,8 @@ def test_rules_can_change() -> None:
     assert stream.take_dead() == [(GROUP, 0, REASON_LIMIT, 2)]
     assert consumer.nack(1)
     assert len(stream.take_dead(1)) == 1 and len(stream.take_dead()) == 2
+    assert [one[1] for one in stream.take_dead(9, (GROUP, 0))] == [1] and stream.take_dead(9, (GROUP, 1)) == []
+    assert len(stream.take_dead(9, (b"gone", 5))) == 2
 
 
 def test_a_lone_consumer_waits_for_an_offset_that_is_not_there_yet() -> None:
@@ -553,6 +555,3 @@ def test_a_lone_consumer_waits_for_an_offset_that_is_not_there_yet() -> None:
     assert drain(group) == [3, 4, 5, 6]
     never = member(stream, 10, group=None, start="offset", value=1 << 63)
     assert drain(never) == []
-
-    assert [one[1] for one in stream.take_dead(9, (GROUP, 0))] == [1] and stream.take_dead(9, (GROUP, 1)) == []
-    assert len(stream.take_dead(9, (b"gone", 5))) == 2
