@@ -13,7 +13,7 @@ run() {
 small="--container-size 524288"  # growth, recycling and copying forward happen within seconds
 
 # the tests that try less of the same in `make test`, as often as they once did
-FLINTMQ_LONG=1 "$python" -m pytest -q tests/crash tests/protocol tests/queue tests/scheduler tests/store tests/store_stream tests/transactions >&2 || found=1
+FLINTMQ_LONG=1 "$python" -m pytest -q tests/crash tests/protocol tests/queue tests/scheduler tests/store tests/store_stream tests/tools/test_linearizability.py tests/tools/test_replication_sim.py tests/transactions >&2 || found=1
 run tools.crash.enumerate --images 1000000 --seed "$seed"
 run tools.crash.features --images 1000000 --seed "$seed"
 run tools.crash.corrupt --images 200000 --seed "$seed"
