@@ -114,8 +114,8 @@ def holds(run: Callable[[Window], Verdict], seed: int, shape: dict[str, bool]) -
     raise AssertionError(f"three windows without a verdict: {found}")
 
 
-# Of "relaxed, staged" about one window in a hundred is refused; whether the queue or the checker's view of takes without an answer is wrong is
-# not known. `make crash` tries it.
+# Of "relaxed, staged" about one window in a hundred is refused; whether the queue is wrong or the checker's view of takes without an answer
+# is not known. `make crash` tries it.
 OFTEN = {name: shape for name, shape in SHAPES.items() if LONG or name != "relaxed, staged"}
 
 
