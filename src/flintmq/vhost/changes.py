@@ -299,10 +299,16 @@ class Changes:
                 self._run_after()
 
     def _run_one(self, job: Job) -> None:
+        before = self._spreading.changed_here()  # by a verb that this one follows: who asked for that one waits for it
+        try:
+            self._run_now(job)
+        finally:
+            self._spreading.changed_here(before)
+
+    def _run_now(self, job: Job) -> None:
         result: Any = None
         failure: Exception | None = None
         pieces = False
-        self._spreading.changed_here()
         if job.wanted is not None and not job.saved and not job.wanted():
             return
         with self._lock:

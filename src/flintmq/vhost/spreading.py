@@ -63,10 +63,10 @@ class Spreading:
         self._running = self._thread.changed = True
         self.in_slices(self._slice, self._ended)
 
-    def changed_here(self) -> bool:
-        """Whether this thread made a change since the last call that was not over at once."""
+    def changed_here(self, again: bool = False) -> bool:
+        """Whether this thread made a change since the last call that was not over at once. Args: again: what is remembered instead."""
         changed: bool = getattr(self._thread, "changed", False)
-        self._thread.changed = False
+        self._thread.changed = again
         return changed
 
     def wait(self, told: Callable[[], object]) -> bool:
