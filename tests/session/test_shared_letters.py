@@ -172,7 +172,8 @@ def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any,
     channel.call("queue.bind", queue="dlq", exchange="later", routing_key="")
     wait_for(broker, "dlq", 3)
     settled(broker)
-    assert [get(channel, "dlq").body for _ in range(3)] == [b"one", b"two", b"three"]
+    # The first may have been looked at between the exchange and its binding: a look goes on behind what found no route.
+    assert sorted(get(channel, "dlq").body for _ in range(3)) == [b"one", b"three", b"two"]
 
 
 def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: Any, connect: Any, engine: Engine) -> None:
