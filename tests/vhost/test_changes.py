@@ -321,6 +321,24 @@ def test_a_chain_of_auto_delete_exchanges_ends_in_slices(office: Office, pieces:
     assert not set(names) & vhost.exchanges.keys()
 
 
+def test_long_work_that_fails_ends_with_its_error_and_frees_the_name(office: Office, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run again, the verb would meet the same for ever."""
+    a, b = office.desks
+    a.ask(office.vhost.declare_queue, "q")
+    for number in range(5):
+        a.ask(office.vhost.bind_queue, "q", "amq.direct", b"%d" % number)
+    failing = RuntimeError("ours")
+
+    def fail(*_: Any) -> bool:
+        raise failing
+
+    monkeypatch.setattr(office.vhost, "_end_some_bindings", fail)
+    gone = a.ask(office.vhost.delete_queue, "q")
+    office.settle()
+    assert gone == [failing] and "q" in office.vhost.queues and not office.vhost.is_held("q")
+    assert b.ask(office.vhost.declare_queue, "q", passive=True)[0].name == "q"
+
+
 def test_the_exclusive_queues_of_a_connection_go_in_slices(office: Office) -> None:
     for number in range(5 * virtual_host.PIECE):
         office.vhost.declare_queue(f"q{number}", exclusive=True, connection_id=1)

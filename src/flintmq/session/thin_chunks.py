@@ -10,7 +10,6 @@ T3  What can't be moved is looked for again when there is more of it by another 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,8 +20,6 @@ from flintmq.queue.sweep import Sweeper
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
-
-log = logging.getLogger("flintmq.memory")
 
 # queues between two moments in which others get the GIL, and connections of a slice
 QUEUES_AT_A_TIME = 200
@@ -119,5 +116,6 @@ def _leave(loop: Any) -> Iterator[bool]:
     for number, entry in enumerate(loop.entries()):
         if number % CONNECTIONS_AT_ONCE == CONNECTIONS_AT_ONCE - 1:
             yield False
-        if entry.connection is not None:
+        handler = None if entry.connection is None else entry.connection.handler
+        if handler is not None and not handler.ended:
             entry.connection.leave_thin_chunks()

@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
 
-from flintmq.guard import guarded
+from flintmq.guard import caught
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.store.sql.changes import Change, Save
 from flintmq.vhost.spreading import InSlices, Spreading
@@ -91,6 +91,7 @@ class Job:
     held = False
     woken = False
     piece: Callable[[], bool] | None = None
+    failure: Exception | None = None
     exclusive: tuple[Key, ...] = ()
     shared: tuple[Key, ...] = ()
     undo: Callable[[], None] | None = None
@@ -337,22 +338,25 @@ class Changes:
 
     def _one_piece(self, job: Job) -> bool:
         """A slice of the long work of a verb; what is unused by that follows it. True: the work is done."""
-        ended: list[bool] = []
+        over = True
         with self._lock:
             before, self._job = self._job, job
             try:
                 assert job.piece is not None
-                whole = guarded("long changes of definitions", job.exclusive, lambda piece: ended.append(piece()), job.piece)
+                over = job.piece()
+            except Exception as error:  # run again, the verb would meet it for ever
+                caught("long changes of definitions", job.exclusive, error)
+                job.failure = error
             finally:
                 self._job = before
         if self._after:
             self._run_after()
-        return not whole or ended[0]
+        return over
 
     def _pieces_done(self, job: Job, whole: bool) -> None:
         while not whole:  # the loop of the slices ends
             whole = self._one_piece(job)
-        job.call(partial(self._go_on, job, None))
+        job.call(partial(self._go_on, job, job.failure))
 
     def _answered(self, job: Job, error: Exception | None) -> None:
         """The database's thread: `job.change` is durable, or `error`."""
