@@ -42,6 +42,7 @@ STREAM_OPTIONS = (
     "maxTriggerDelay",
     "onLostCheckpoint",
     "onNewCheckpoint",
+    "onUnreadBatch",
     "discardBacklog",
     "failOnDataLoss",
     "checkpointLocation",
@@ -92,6 +93,8 @@ class QueueOptions:
     on_lost: str = "fail"
     # refuse | continue: what a new checkpoint does on a subscription that has committed batches for another one
     on_new: str = "refuse"
+    # whether the first batch of a checkpoint is committed although no task has read it
+    unread_is_done: bool = False
     # whether a new subscription may throw away what stands before its start
     discard: bool = False
     # the query's checkpointLocation, for commits as soon as Spark's commit log has a batch; empty: at the next trigger
@@ -131,6 +134,7 @@ class QueueOptions:
             key=key,
             on_lost=_choice(values, "onLostCheckpoint", "fail", "redeliver"),
             on_new=_choice(values, "onNewCheckpoint", "refuse", "continue"),
+            unread_is_done=_choice(values, "onUnreadBatch", "fail", "commit") == "commit",
             discard=true_or_false("discardBacklog", values.get("discardBacklog", "false")),
             checkpoint=values.get("checkpointLocation", ""),
             fail_on_loss=true_or_false("failOnDataLoss", values.get("failOnDataLoss", "true")),

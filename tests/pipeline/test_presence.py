@@ -51,7 +51,7 @@ def query(tmp_path: Path) -> Query:
 def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Query, tmp_path: Path) -> None:
     assert query.presence.step()
     spark_writes(tmp_path, "offsets", 0, query.end)
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     query.presence.step()
     spark_writes(tmp_path, "commits", 7)
     query.presence.step()
@@ -67,7 +67,7 @@ def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Q
 
 
 def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     spark_writes(tmp_path, "offsets", 11, {"logOffset": 3}, query.end)
     spark_writes(tmp_path, "commits", 11)
     query.presence.step()
@@ -81,7 +81,7 @@ def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tm
 
 
 def test_a_clean_stop_commits_what_spark_committed_last_and_says_good_bye(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     query.presence.step()
     assert query.plane.subs["spark:q"].heard_ms == 0
     spark_writes(tmp_path, "offsets", 0, query.end)
@@ -92,7 +92,7 @@ def test_a_clean_stop_commits_what_spark_committed_last_and_says_good_bye(query:
 
 
 def test_a_stop_in_the_middle_of_a_batch_commits_nothing(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     spark_writes(tmp_path, "offsets", 0, query.end)
     query.presence.stop()
     assert query.committed == 0
@@ -138,3 +138,16 @@ def test_where_a_checkpoint_is(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="pyarrow has no file system for 'nowhere://' here") as error:
         CommitLog("nowhere://bucket/checkpoint")
     assert error.value.code == "OPTION_VALUE"
+
+
+def test_a_batch_that_no_task_has_read_is_left_and_not_asked_for_again(
+    query: Query, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.claim.tickets(query.start, query.end)
+    spark_writes(tmp_path, "offsets", 0, query.end)
+    spark_writes(tmp_path, "commits", 0)
+    assert query.presence.step()
+    assert query.presence.step(), "it goes on with its signs of life"
+    assert query.committed == 0
+    assert query.plane.calls.count("sub.commit") == 1
+    assert caplog.text.count("FLINTMQ_BATCH_UNREAD") == 1
