@@ -216,6 +216,11 @@ class Claim:
         plane.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
         return True
 
+    def prepared(self) -> Offset | None:
+        """The end of the newest batch that Spark was given and that is not committed, planned or not; None: there is none."""
+        newest = max(self._planned, self._acquired[0])
+        return self._offset(newest) if self.sub_id and newest > self._committed else None
+
     def awaited(self) -> Offset | None:
         """The end of the batch that is planned and not committed; None: there is none."""
         there = self.sub_id and self._planned > self._committed and self._planned != self._unread

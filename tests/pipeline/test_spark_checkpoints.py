@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flintmq.flight.client import DataPlane
 from tests.pipeline.patience import patient
-from tests.pipeline.plane import bodies_left, publish, ready, source_options
-from tests.support.broker import Broker, unique
+from tests.pipeline.plane import bodies_left, flight_port, publish, ready, source_options
+from tests.support.broker import Broker, unique, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,3 +91,28 @@ def test_a_first_batch_that_foreachbatch_leaves_out_is_committed_when_that_is_sa
         run()
     run(onUnreadBatch="commit")
     assert bodies_left(plane_broker, query.queue) == []
+
+
+def test_a_batch_is_committed_without_the_next_trigger_and_without_an_option(
+    spark: SparkSession, plane_broker: Broker, tmp_path: Path
+) -> None:
+    """The reader finds the checkpoint by itself. The next trigger is an hour away; a second query of the session has another checkpoint."""
+    queries = [Query(spark, plane_broker) for _ in range(2)]
+    running = []
+    try:
+        for number, query in enumerate(queries):
+            query.publish(0, 10)
+            frame = spark.readStream.format("flintmq").options(**source_options(plane_broker, queue=query.queue)).load()
+            writer = frame.writeStream.format("parquet").option("path", str(tmp_path / f"out{number}"))
+            writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint {number}")).trigger(processingTime="1 hour")
+            running.append(patient(writer.start)())
+        with DataPlane(plane_broker.host, flight_port(plane_broker), timeout_s=60) as plane:
+            for query in queries:
+                name = f"spark:{query.queue}"
+                there = lambda name=name: {one["name"]: one for one in plane.sub_list()}.get(name, {"committed": 0})  # noqa: E731
+                wait_until(lambda there=there: there()["committed"] == 1, timeout=120, what="the batch's commit")
+                assert there()["prepared"] is None
+        assert all(query.isActive for query in running)
+    finally:
+        for query in running:
+            query.stop()
