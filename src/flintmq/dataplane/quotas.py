@@ -18,7 +18,7 @@ class Quota:
 
     def __init__(self, what: str, hint: str, *, node: int, vhost: int, user: int) -> None:
         self._what = what
-        self._hint = hint
+        self.hint = hint
         self._node, self._vhost, self._user = node, vhost, user
         self._held: dict[Hashable, tuple[str, str]] = {}
         self._users: Counter[str] = Counter()
@@ -32,6 +32,10 @@ class Quota:
             return "vhost"
         return "node" if len(self._held) >= self._node else ""
 
+    def of_user(self, user: str) -> int:
+        """How many the user has."""
+        return self._users[user]
+
     def refused(self, full: str, user: str, vhost: str) -> Refused:
         """The error for what `full` said."""
         if full == "user":
@@ -40,7 +44,7 @@ class Quota:
             text = f"vhost '{vhost}' has {self._vhost} {self._what} already"
         else:
             text = f"there are {self._node} {self._what} already"
-        return Refused("LIMIT", f"{text}: {self._hint}")
+        return Refused("LIMIT", f"{text}: {self.hint}")
 
     def check(self, user: str, vhost: str) -> None:
         """Raises: Refused LIMIT when there is no place left."""

@@ -39,7 +39,7 @@ class BranchView:
 class Branch:
     """A branch of a distributed transaction. Times are of Clock.monotonic_ns."""
 
-    __slots__ = ("deadline_ns", "ending", "enrolment", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "xid")
+    __slots__ = ("claimed", "deadline_ns", "ending", "enrolment", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "xid")
 
     def __init__(self, xid: Xid, enrolment: Enrolment, state: BranchState, now_ns: int) -> None:
         self.xid = xid
@@ -48,6 +48,7 @@ class Branch:
         self.started_ns = now_ns
         self.since_ns = now_ns  # when it became a tombstone
         self.sessions: dict[Session, Association] = {}
+        self.claimed = False  # a decision about several branches commits it
         self.lsn = 0  # of its last record: replies that tell of the state wait for it
         self.timeout_s = 0
         self.deadline_ns: int | None = None
