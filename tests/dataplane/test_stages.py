@@ -209,7 +209,8 @@ def test_stages_belong_to_their_user_and_scopes_to_theirs(rig: Rig) -> None:
 
 
 def test_limits_of_stages(tmp_path: Path) -> None:
-    with Rig(tmp_path / "store", limits={"stages_max": 2, "scopes_max": 2}) as rig:
+    limits = {"stage_bytes": 1 << 20, "staged_share": 2.5 / 1024, "scopes_max": 2}
+    with Rig(tmp_path / "store", limits=limits, memory_limit=1 << 30) as rig:
         mine = epoch(rig)
         rig.stage("x", mine, 0)
         rig.stage("y", mine, 0, prepare=False)

@@ -270,10 +270,10 @@ class Plane:
     # --- transactions ---------------------------------------------------------------------------------------------------
 
     def begin(self, session: Session, xid: Xid) -> None:
-        """A new branch without a timeout, in which the session works. Raises: Refused."""
+        """A new branch without a timeout, in which the session works: its maker has bounds for such branches. Raises: Refused."""
         self.coordinator.select(session)
         try:
-            self.coordinator.start(session, xid)
+            self.coordinator.start(session, xid, counted=False)
             self.coordinator.set_timeout(xid, 0)
         except TransactionRefused as error:
             raise refusal_of(error) from None

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 from flintmq.core.checksum import crc32c_of
@@ -37,6 +38,8 @@ from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused
 
 _BATCH_MAX = 2**63 - 1
+# bytes of memory where nobody said a limit
+_NO_BOUND = 2**63 - 1
 _LIFE_KEY = b"scopes"
 _ID_BYTES = 16
 _EPOCH_SHIFT = 32
@@ -53,9 +56,15 @@ class Stages:
         self._begun = 0
         self._epoch = 0
         self._life_ticket = 0
-        limits = plane.limits
-        self._stage_quota = Quota(
-            "stages", "commit or abort some", node=limits.stages_max, vhost=limits.stages_vhost_max, user=limits.stages_user_max
+        # Identity -> stage, in the order in which something was last heard of them: what was left behind stands first.
+        self._waiting: dict[bool, dict[bytes, Stage]] = {True: {}, False: {}}  # by whether they are prepared
+        memory, limits = plane.broker.memory_limit or _NO_BOUND, plane.limits
+        self._quota = Quota(
+            "bytes of memory in stages",
+            "commit or abort some, or write batches of fewer messages; `memory_limit` bounds what a node holds",
+            node=int(memory * limits.staged_share),
+            vhost=int(memory * limits.staged_vhost_share),
+            user=int(memory * limits.staged_user_share),
         )
 
     # --- restart --------------------------------------------------------------------------------------------------------
@@ -87,6 +96,8 @@ class Stages:
             elif view.state is BranchState.PREPARED:
                 log.warning("transaction %s belongs to no scope: it is rolled back", xid)
                 outcomes.append(plane.coordinator.rollback(xid))
+        for prepared, stages in self._waiting.items():
+            self._waiting[prepared] = dict(sorted(stages.items(), key=lambda one: one[1].since_ms))
         for identity in found:  # they ended, and the crash came before their notes were removed
             store.note(NOTE_STAGE, identity, b"")
         return [outcome for outcome in outcomes if outcome is not None]
@@ -114,6 +125,16 @@ class Stages:
         if scope is not None and scope.decided and stage.stage_id in scope.decided:
             return (1, scope.decided.index(stage.stage_id), 0)
         return (1, *stage.place)
+
+    def _weight(self, messages: int) -> int:
+        """Bytes of memory that a stage with so many places of messages counts for."""
+        return self._plane.limits.stage_bytes + messages * self._plane.limits.staged_message_bytes
+
+    def _heard(self, stage: Stage) -> None:
+        """Something was heard of it now, `since_ms`. Under `_lock`, or before anything is served."""
+        for stages in self._waiting.values():
+            stages.pop(stage.identity, None)
+        self._waiting[stage.state == PREPARED][stage.identity] = stage
 
     def _next(self) -> int:
         """Under `_lock`, or before anything is served."""
@@ -159,7 +180,8 @@ class Stages:
             return coordinator.commit(stage.xid) if commits else coordinator.rollback(stage.xid)
         scope.epoch = max(scope.epoch, stage.epoch)
         scope.stages[stage.identity] = self._stages[stage.identity] = stage
-        self._stage_quota.enter(stage.identity, stage.user, stage.vhost)
+        self._quota.enter(stage.identity, stage.user, stage.vhost, self._weight(stage.counts.count))
+        self._heard(stage)
         return None
 
     # --- calls: scopes --------------------------------------------------------------------------------------------------
@@ -253,9 +275,10 @@ class Stages:
                 stage.router = Router(plane, caller, unroutable, over_limit)
                 stage.refuses = over_limit.action == FAIL
                 with self._lock:
-                    self._stage_quota.check(caller.user, caller.vhost)
-                    self._stage_quota.enter(identity, caller.name, caller.vhost)
+                    self._quota.check(caller.name, caller.vhost, self._weight(0))
+                    self._quota.enter(identity, caller.name, caller.vhost, self._weight(0))
                     self._stages[identity] = stage
+                    self._heard(stage)
                     stage.number = self._next()
                 try:
                     plane.begin(stage.session, stage.xid)
@@ -278,14 +301,30 @@ class Stages:
             try:
                 block, all_routes, destinations = stage.router.place(caller, payload, routes, stage.counts)
                 if stage.counts.failed == 0:  # else it won't be published: its messages are only counted
-                    self._plane.coordinator.enqueue_block(stage.session, stage.xid, bytes(block), all_routes, destinations)
+                    self._enrol(stage, bytes(block), all_routes, destinations, stage.counts.count - before[0])
             except (Refused, PeerError, ValueError, StoreError) as error:
                 reason = error if isinstance(error, Refused) else _reason_of(error)
                 self._fail(stage, reason)
                 raise reason from None
             stage.crc = crc32c_of(memoryview(payload), stage.crc)
-            stage.since_ms = self._plane.now_ms()
+            self._touch(stage)
             return {"count": stage.counts.count - before[0], "bytes": stage.counts.bytes - before[1]}
+
+    def _enrol(self, stage: Stage, block: bytes, routes: list[tuple[bytes, bytes]], destinations: list[list[int]], messages: int) -> None:
+        """Raises: Refused LIMIT, and what enqueue_block raises."""
+        each = self._plane.limits.staged_message_bytes
+        with self._lock:
+            self._quota.check(stage.user, stage.vhost, messages * each)
+        facts = self._plane.coordinator.enqueue_block(stage.session, stage.xid, block, routes, destinations)
+        with self._lock:
+            self._quota.grow(stage.identity, facts.enqueues * each)
+
+    def _touch(self, stage: Stage) -> None:
+        """Under the stage's lock."""
+        stage.since_ms = self._plane.now_ms()
+        with self._lock:
+            if stage.identity in self._stages:
+                self._heard(stage)
 
     def prepare(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.prepare."""
@@ -315,6 +354,7 @@ class Stages:
                 raise _gone(stage.stage_id, error.text) from None
             stage.state = PREPARED
             stage.router = None
+            self._touch(stage)
             return stage.facts()
 
     @staticmethod
@@ -330,7 +370,7 @@ class Stages:
         epoch = arguments.integer("epoch", 0, _BATCH_MAX)
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         given = arguments.raw("stage_ids")
-        ids = [] if given == [] else _stage_ids(arguments, given, limits.stages_max)
+        ids = _stage_ids(arguments, given)
         arguments.done()
         scope = self._scopes.taken(caller, name)
         with scope.lock:
@@ -417,27 +457,30 @@ class Stages:
     # --- time -----------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Rolls back what was left behind. Never waits: what is in use now is looked at the next time."""
+        """Rolls back what was left behind, some at a time. Never waits: what is in use now is looked at the next time."""
         limits, now = self._plane.limits, self._plane.now_ms()
-        with self._lock:
-            found = list(self._stages.values())
-        for stage in found:
-            most = limits.stage_prepared_s if stage.state == PREPARED else limits.stage_unprepared_s
-            scope = self._scopes.get(stage.vhost, stage.scope)
-            if now - stage.since_ms <= most * 1000 or scope is None or not scope.lock.acquire(blocking=False):
-                continue
+        for prepared, most in ((True, limits.stage_prepared_s), (False, limits.stage_unprepared_s)):
+            with self._lock:
+                first = list(islice(self._waiting[prepared].values(), limits.stages_a_pass))
+            for stage in first:
+                if now - stage.since_ms <= most * 1000:
+                    break
+                self._left_behind(stage, most)
+
+    def _left_behind(self, stage: Stage, most: int) -> None:
+        scope = self._scopes.get(stage.vhost, stage.scope)
+        if scope is None or not scope.lock.acquire(blocking=False):
+            return
+        try:
+            if not stage.lock.acquire(blocking=False):
+                return
             try:
-                if not stage.lock.acquire(blocking=False):
-                    continue
-                try:
-                    log.warning(
-                        "scope %s: a stage of batch %d (%s) was left behind: it is rolled back", stage.scope, stage.batch, stage.state
-                    )
-                    self._roll_back(stage, Refused("STAGE_FAILED", f"nothing was heard of it for {most} s: it was rolled back"))
-                finally:
-                    stage.lock.release()
+                log.warning("scope %s: a stage of batch %d (%s) was left behind: it is rolled back", stage.scope, stage.batch, stage.state)
+                self._roll_back(stage, Refused("STAGE_FAILED", f"nothing was heard of it for {most} s: it was rolled back"))
             finally:
-                scope.lock.release()
+                stage.lock.release()
+        finally:
+            scope.lock.release()
 
     def close(self) -> None:
         """The broker stops: what was not prepared is undone."""
@@ -540,7 +583,9 @@ class Stages:
     def _drop(self, stage: Stage) -> None:
         with self._lock:
             self._stages.pop(stage.identity, None)
-            self._stage_quota.leave(stage.identity)
+            for stages in self._waiting.values():
+                stages.pop(stage.identity, None)
+            self._quota.leave(stage.identity)
         scope = self._scopes.get(stage.vhost, stage.scope)
         if scope is not None:
             scope.stages.pop(stage.identity, None)
@@ -567,10 +612,10 @@ def _reason_of(error: Exception) -> Refused:
     return Refused("BAD_ARGUMENT", f"block: {error}")
 
 
-def _stage_ids(arguments: Arguments, value: object, most: int) -> list[str]:
-    """Ids of stages: like `Arguments.texts`, and there may be none."""
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(one, str) and _is_hex(one) for one in value):
-        raise arguments.refuse("stage_ids", f"a list of at most {most} ids of stages", value)
+def _stage_ids(arguments: Arguments, value: object) -> list[str]:
+    """Ids of stages: like `Arguments.texts`, and there may be none. Bounded by the bytes of a call."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and _is_hex(one) for one in value):
+        raise arguments.refuse("stage_ids", "a list of ids of stages", value)
     if len(set(value)) != len(value):
         raise arguments.refuse("stage_ids", "a list of different ids", value)
     return value

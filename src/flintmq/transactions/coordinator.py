@@ -72,9 +72,10 @@ class TransactionCoordinator:
         with self._serial:
             self._registry.select(session)
 
-    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False) -> XaStatus:
+    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False, counted: bool = True) -> XaStatus:
         """Associates the session with a branch: a new one, one that others work in (`join`), or one it suspended (`resume`).
 
+        Args: counted: False: a new branch takes no place of `dtx_branches_max`, because its maker has bounds of its own.
         Returns: XA_OK; XA_RBROLLBACK or XA_RBTIMEOUT (no association is made): the branch joined or resumed is rolled back.
         Refused: COMMAND_INVALID join and resume together, or no select; NOT_ALLOWED unknown with join or resume, known without;
         ILLEGAL_STATE the session is active in a branch, or did not suspend this one, or it takes no more work;
@@ -94,7 +95,7 @@ class TransactionCoordinator:
             if active is not None:
                 raise TransactionRefused(Condition.ILLEGAL_STATE, f"start: the session is active in transaction {active.xid}")
             if branch is None:
-                branch = self._new_branch(xid)
+                branch = self._new_branch(xid, counted)
                 self._registry.associate(session, branch)
                 return XaStatus.XA_OK
             if (branch.sessions.get(session) is Association.SUSPENDED) != resume:
@@ -156,7 +157,9 @@ class TransactionCoordinator:
         more = True
         while more:
             with self._serial:
-                enrolment = self._working(session, xid).enrolment
+                branch = self._working(session, xid)
+                enrolment = branch.enrolment
+                self._registry.touch(branch, (queue_id,))
                 if not cursor:
                     start = enrolment.run_count(queue_id)
                 left = bytes_max - size
@@ -192,7 +195,9 @@ class TransactionCoordinator:
             raise ValueError(f"{len(routes)} routes of at most 255 bytes each need as many destinations, not {len(destinations)}")
         messages, size, counts = bulk.check(block, len(routes))
         with self._serial:
-            enrolment = self._working(session, xid).enrolment
+            branch = self._working(session, xid)
+            enrolment = branch.enrolment
+            self._registry.touch(branch, {queue_id for ids in destinations for queue_id in ids})
             with _refusals():
                 stage, plan = enrolment.plan_block(routes, destinations, counts)
             before, now_ms = stage.enqueues, self._clock.wall_ms()
@@ -342,7 +347,7 @@ class TransactionCoordinator:
         """
         with self._serial:
             now_ns = self._clock.monotonic_ns() if now_ns is None else now_ns
-            late = [branch for branch in self._registry if branch.late(now_ns)]
+            late = self._registry.late(now_ns)
             for branch in late:
                 guarded("transactions whose time is over", branch.xid, self._happens, branch, Event.TIMEOUT)
             self._registry.drop_tombstones(now_ns - self._limits.dtx_remember_s * _NS)
@@ -356,7 +361,7 @@ class TransactionCoordinator:
         with self._serial:
             if drop is not None:
                 drop()
-            for branch in list(self._registry):
+            for branch in self._registry.touching(queue_id):
                 if not branch.enrolment.touches(queue_id):
                     continue
                 if branch.state not in ENDING:
@@ -399,7 +404,7 @@ class TransactionCoordinator:
                 self._registry.dissociate_all(branch)
             return self._enter(branch, step)
 
-    def _claim(self, xids: Sequence[Xid]) -> list[Branch]:
+    def _claim(self, xids: Sequence[Xid]) -> Sequence[Branch]:
         """The branches that `decide` commits, which no other command ends from now on. Raises: TransactionRefused, and none is claimed."""
         claimed: list[Branch] = []
         try:
@@ -445,6 +450,7 @@ class TransactionCoordinator:
                     # No room for the outcome: the branch is still open, and rolling back needs none. (A failed log raises again.)
                     return self._end(branch, Step(_S.ROLLING_BACK, XaStatus.XA_RBROLLBACK))
                 branch.state = _S.PREPARED
+                self._registry.time(branch, False)
             case _S.COMMITTING | _S.ROLLING_BACK | _S.FORGOTTEN:
                 return self._end(branch, step)
             case _S.HEURISTIC_COMMIT | _S.HEURISTIC_ROLLBACK:
@@ -511,6 +517,7 @@ class TransactionCoordinator:
         branch.lsn = max(branch.lsn, branch.enrolment.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
+        self._registry.time(branch, True)
         self._afterwards(branch, branch.enrolment.undo)
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
@@ -556,14 +563,14 @@ class TransactionCoordinator:
         self._step(branch, Event.WORK)
         return branch
 
-    def _new_branch(self, xid: Xid) -> Branch:
-        if len(self._registry) >= self._limits.dtx_branches_max:
+    def _new_branch(self, xid: Xid, counted: bool) -> Branch:
+        if counted and self._registry.counted >= self._limits.dtx_branches_max:
             # Perhaps no manager has asked for them; one that still asks gets NOT_FOUND, which says the same to a manager.
             self._registry.drop_tombstones(self._clock.monotonic_ns())
-        if len(self._registry) >= self._limits.dtx_branches_max:
+        if counted and self._registry.counted >= self._limits.dtx_branches_max:
             text = f"start: there are {self._limits.dtx_branches_max} transactions already"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        branch = self._add(xid, _S.ACTIVE)
+        branch = self._add(xid, _S.ACTIVE, counted=counted)
         self._set_timeout(branch, self._limits.dtx_timeout_s)
         return branch
 
@@ -574,13 +581,17 @@ class TransactionCoordinator:
             raise StoreError(f"the transaction log has a transaction whose name is {error}") from None
         return self._add(xid, state, recovered)
 
-    def _add(self, xid: Xid, state: BranchState, recovered: bool = False) -> Branch:
+    def _add(self, xid: Xid, state: BranchState, recovered: bool = False, counted: bool = False) -> Branch:
         enrol = self._store.recovered_branch if recovered else self._store.branch
         enrolment = enrol(xid.encode(), self._queues, self._limits.dtx_enrolments_max)
-        branch = Branch(xid, enrolment, state, self._clock.monotonic_ns())
+        branch = Branch(xid, enrolment, state, self._clock.monotonic_ns(), counted)
         self._registry.add(branch)
+        if recovered:
+            self._registry.touch(branch, enrolment.queue_counts())
         return branch
 
     def _set_timeout(self, branch: Branch, timeout_s: int) -> None:
         branch.timeout_s = timeout_s
         branch.deadline_ns = self._clock.monotonic_ns() + timeout_s * _NS if timeout_s else None
+        if branch.state is _S.ACTIVE:
+            self._registry.time(branch, timeout_s > 0)
