@@ -279,7 +279,7 @@ class Plane:
             raise refusal_of(error) from None
 
     def prepare(self, session: Session, xid: Xid) -> None:
-        """Phase one, durable when this returns. Raises: Refused (UNDONE: it was rolled back, because there is no room after all)."""
+        """Phase one, durable when this returns. Raises: Refused (NO_ROOM: there is none after all, and it was rolled back)."""
         try:
             self.coordinator.end(session, xid)
             outcome = self.coordinator.prepare(xid)
@@ -288,7 +288,7 @@ class Plane:
         finally:
             self.coordinator.session_closed(session)
         if self.wait(outcome) is not XaStatus.XA_OK:
-            raise Refused("UNDONE", f"{_NO_ROOM}, and it was rolled back: free disk space")
+            raise Refused("NO_ROOM", f"{_NO_ROOM}, and it was rolled back: free disk space")
 
     def discard(self, session: Session, xid: Xid) -> Outcome | None:
         """Rolls back what was not prepared; the name is free again when the outcome is there. None: there is nothing."""
