@@ -26,8 +26,10 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        from pyspark_flintmq.spelling import respelled
+
         super().__init__(dict(options))
-        self._raw = dict(options)
+        self._raw = respelled(options)
 
     @classmethod
     def name(cls) -> str:

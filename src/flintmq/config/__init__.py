@@ -493,7 +493,8 @@ class Config:
 
     host: str = "127.0.0.1"
     port: int | None = 5672
-    tls_port: int | None = None
+    # listened on with tls_cert only
+    tls_port: int | None = 5671
     # addresses and networks of proxies: AMQP's connections from there begin with a header of the PROXY protocol; empty: it is not read
     proxy_from: tuple[str, ...] = ()
     # the same for HTTP: a proxy may speak for clients of one of the two only
