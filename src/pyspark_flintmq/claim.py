@@ -88,6 +88,9 @@ class Claim:
         self._acquired = (0, 0)
         self._last_batch = float("-inf")
         self._lag: tuple[float, dict[str, int]] | None = None
+        # When the set that is prepared was, and how long the one before it was prepared, as far as this reader knows.
+        self._since: float | None = None
+        self._held: dict[str, int] = {}
 
     # --- called by the reader -----------------------------------------------------------------------------------------
 
@@ -165,6 +168,7 @@ class Claim:
             return self._offset(seq)
         self._left = False
         self._acquired = (seq + 1, int(got["count"]))
+        self._since = self._now() if self._since is None else self._since
         self._last_batch = self._now()
         self._idle_s = IDLE_FIRST_S
         # The broker stops at the marks by itself, unless it was restarted since: then sets go beyond until nothing below is left.
@@ -194,14 +198,16 @@ class Claim:
         return tickets
 
     def lag(self) -> dict[str, int]:
-        """messages_behind, bytes_behind (ready in the queues, not yet in a batch), oldest_age_ms (of the oldest of them; 0: none)."""
+        """messages_behind, bytes_behind (ready in the queues, not yet in a batch), oldest_age_ms (of the oldest of them; 0: none),
+        prepared_ms (how long the last batch that was committed was prepared; absent before the first).
+        """
         if not self.sub_id:
             return {}
         if self._lag is None or self._now() - self._lag[0] >= LAG_AGE_S:
             tail = self._set_call("sub.tail", drain=False)
             figures = {name: int(tail[key] or 0) for name, key in _FIGURES}
             self._lag = (self._now(), figures)
-        return self._lag[1]
+        return self._lag[1] | self._held
 
     # --- called by the thread beside the reader (presence.py) ---------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Claim:
                     self._unread = end["seq"]
                     log.warning("%s", self._explained(SourceError("NOT_READ", str(getattr(error, "text", error))), end["seq"]))
                 raise
-            self._committed = max(self._committed, int(answer["committed"]))
+            self._note_commit(answer)
 
     @property
     def store(self) -> str:
@@ -294,6 +300,8 @@ class Claim:
         if seq < int(status["committed"]):
             self._committed = int(status["committed"])
             raise self._behind(seq)
+        if age_ms := status.get("prepared_age_ms"):
+            self._since = self._now() - age_ms / 1000
         opened = self._when_free(lambda: self._call("sub.open", sub_id=checkpoint, mode="attach", **self._wanted()))
         if opened["queues"] != status["queues"] and not options.pattern:
             log.warning("subscription '%s' reads %s from now on", self._name, options.what)
@@ -403,7 +411,13 @@ class Claim:
 
     def _commit(self, seq: int) -> None:
         if seq > self._committed:
-            self._committed = int(self._set_call("sub.commit", seq, upto=seq, read=self._must_be_read(seq))["committed"])
+            self._note_commit(self._set_call("sub.commit", seq, upto=seq, read=self._must_be_read(seq)))
+
+    def _note_commit(self, answer: Any) -> None:
+        self._committed = max(self._committed, int(answer["committed"]))
+        since, self._since = self._since, None
+        if since is not None:
+            self._held = {"prepared_ms": int((self._now() - since) * 1000)}
 
     def _must_be_read(self, seq: int) -> bool:
         return seq == self._first and not self._options.unread_is_done

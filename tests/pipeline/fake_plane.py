@@ -57,6 +57,7 @@ class FakePlane:
         self.on_the_way: list[tuple[str, dict[str, Any]]] = []
         self.late_opens = 0
         self.twice = False
+        self.prepared_age_ms = 0
         self.failing: Callable[[str], None] = lambda name: None
         self._made = self._last = 0
         for name, bodies in queues.items():
@@ -197,7 +198,8 @@ class FakePlane:
         if not sub_id and name not in self.subs:
             raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
         sub = self._by_id(sub_id) if sub_id else self.subs[name]
-        return {"name": sub.name, "sub_id": sub.sub_id, "committed": sub.committed, "heard_ms": sub.heard_ms, "queues": sub.queues}
+        facts = {"name": sub.name, "sub_id": sub.sub_id, "committed": sub.committed, "heard_ms": sub.heard_ms, "queues": sub.queues}
+        return {**facts, "prepared_age_ms": None if sub.prepared is None else self.prepared_age_ms}
 
     def _sub_alive(self, sub_id: str, epoch: int, leave: bool) -> Any:
         sub = self._sub(sub_id, epoch)

@@ -484,6 +484,27 @@ def test_lag_is_what_waits_and_is_not_asked_for_at_every_poll() -> None:
     assert plane.calls.count("sub.tail") == 3
 
 
+def test_progress_tells_how_long_the_last_batch_was_prepared() -> None:
+    now = [100.0]
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(), lambda: plane, lambda: now[0])
+    first = claim.latest(claim.initial(), *LIMITS)
+    assert "prepared_ms" not in claim.lag()
+    now[0] += 2.5
+    claim.tickets(claim.initial(), first)
+    claim.spark_has(first)
+    now[0] += 60.0
+    second = claim.latest(first, *LIMITS)
+    assert claim.lag()["prepared_ms"] == 2500, "not the time in which there was nothing prepared"
+    # The next reader hears of the age from the broker, whose clock ran while nobody read.
+    plane.prepared_age_ms = 7_000
+    again = Claim(options(), lambda: plane, lambda: now[0])
+    again.tickets(first, second)
+    now[0] += 1.0
+    again.latest(second, *LIMITS)
+    assert again.lag()["prepared_ms"] == 8_000
+
+
 def test_a_set_that_lost_messages_stops_the_query_once() -> None:
     plane = FakePlane({"q": MESSAGES})
     claim = Claim(options(), lambda: plane)

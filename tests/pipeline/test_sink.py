@@ -17,7 +17,7 @@ from pyspark_flintmq import sink as sink_module
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.sink import BATCH_ID, QUERY_ID, FlintBatchWriter, FlintStreamWriter, Staged, _Place
-from tests.pipeline.fake_stages import FakeStages
+from tests.pipeline.fake_stages import FakeClient, FakeStages
 
 SCHEMA = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
 QUERY = "b0b1"
@@ -246,6 +246,61 @@ class TestManyRows:
         left = batches()
         message = writer._stage(_Place(QUERY, writer._epoch, 0, 0, 0), left)
         assert message.already and message.stage_ids == () and next(left, None) is None
+
+
+class TestRoom:
+    """A broker that lacks room for a while is no reason to fail a task, and what a task gives up takes no room."""
+
+    @pytest.fixture
+    def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """Seconds that the sink slept; they pass."""
+        slept: list[float] = []
+        monkeypatch.setattr(sink_module.time, "sleep", slept.append)
+        monkeypatch.setattr(sink_module.time, "monotonic", lambda: sum(slept))
+        return slept
+
+    @pytest.mark.parametrize("code", ["LOW_DISK", "NO_ROOM", "BUSY"])
+    def test_rows_are_staged_again_when_there_is_room(
+        self, broker: FakeStages, slept: list[float], monkeypatch: pytest.MonkeyPatch, code: str
+    ) -> None:
+        """More often than a stage that is gone would be, each time with a longer pause, and nothing is left of what was given up."""
+        put, refused = FakeClient.put, [code] * 9
+
+        def without_room(self: Any, stage_id: str, batches: Any) -> Any:
+            answer = put(self, stage_id, batches)
+            if refused:
+                raise PlaneError(refused.pop(), "publishers are blocked")
+            return answer
+
+        monkeypatch.setattr(FakeClient, "put", without_room)
+        message = attempt(stream(), 0, 0, rows("a"), rows("b"))
+        assert len(broker.stages) == 1 and len(slept) == 9 and slept[0] < slept[-1] <= 3
+        stream().commit([message], 0)
+        assert bodies(broker) == ["a", "b"]
+
+    def test_a_broker_without_room_for_long_fails_the_task(
+        self, broker: FakeStages, slept: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def put(self: Any, stage_id: str, batches: Any) -> None:
+            raise PlaneError("LOW_DISK", "publishers are blocked")
+
+        monkeypatch.setattr(FakeClient, "put", put)
+        assert code_of(lambda: attempt(stream(timeout="20"), 0, 0, rows("a"))) == "LOW_DISK"
+        assert 20 <= sum(slept) < 24 and broker.stages == {}
+
+    def test_an_attempt_that_fails_gives_back_what_it_staged(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also its earlier stages, of which the driver never hears."""
+        monkeypatch.setattr(sink_module, "STAGE_ROWS", 1)
+        put = FakeClient.put
+
+        def second_fails(self: Any, stage_id: str, batches: Any) -> Any:
+            if any(one.prepared for one in broker.stages.values()):
+                raise PlaneError("DAMAGED", "no")
+            return put(self, stage_id, batches)
+
+        monkeypatch.setattr(FakeClient, "put", second_fails)
+        assert code_of(lambda: attempt(stream(), 0, 0, rows("a"), rows("b"))) == "DAMAGED"
+        assert broker.stages == {}
 
 
 class TestRefusals:

@@ -120,7 +120,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     dtx_timeout_s_max: int = 3_600
     # seconds a rolled back branch that nobody asks about is remembered, so that its manager hears why; then it is NOT_FOUND
     dtx_remember_s: int = 3_600
-    # branches of the node; above it a start is refused with RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
+    # branches of the node but for stages, which have bounds of their own (staged_share); above it a start is refused with
+    # RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
     dtx_branches_max: int = 10_000
     # enqueues plus dequeues of one transaction (about 40 bytes of memory each); one more is refused with RESOURCE_LIMIT_EXCEEDED
     dtx_enrolments_max: int = 1_000_000

@@ -5,7 +5,8 @@ in: the store's calls, recovered transactions. out: records of the transaction l
 I1  A transaction's id is the LSN of its start record; it stays valid while a logged message names it (the reference rule of seed 003):
     its Delete is written when it has ended and its last message is gone.
 I2  End is written after its effects are in the message log and the queues; recovery needs no End to be right, it only saves work.
-I3  Commit and Rollback of a prepared transaction find room: prepare refuses while a container is not ready behind the present one.
+I3  Commit and Rollback of a prepared transaction find room: prepare refuses while the disk has none for the container behind the present
+    one. A container that is only not made yet is no reason: its maker comes to it before anything else may take that room (log/space.py).
 I4  A transaction goes one way: open, perhaps prepared, then committed or rolled back. End comes after that.
 I5  A record that replaces another one (a copy, a note) stands behind it in the log.
 
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from flintmq.errors import StoreError
+from flintmq.errors import NoRoomError
 from flintmq.invariant import check
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, TxState
 from flintmq.store.log.containers import TRANSACTIONS
@@ -191,15 +192,20 @@ class TransactionLog:
         return int(min(SETS_ROWS_MAX, max(16, (self.log.container_size - 4096) // 64)))
 
     def prepare(self, transaction: Transaction) -> int:
-        """Returns the LSN behind the record. Raises: ValueError not distributed; StoreError without room for the outcome."""
+        """Returns the LSN behind the record. Raises: ValueError not distributed; NoRoomError without room for the outcome."""
         if transaction.xid is None:
             raise ValueError("only a distributed transaction is prepared")
-        if self.log.ready_ahead < 1:
-            raise StoreError("no room for the outcome of another prepared transaction: free disk space")
+        if not self.has_room:
+            raise NoRoomError("no room for the outcome of another prepared transaction: free disk space")
         check(transaction.state is TxState.OPEN, "transaction_log I4 what is prepared was open", transaction.tx, transaction.state.value)
         _, end = self.log.append(PREPARE, b"", transaction.tx)
         transaction.state = TxState.PREPARED
         return int(end)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether outcomes find room (I3). `low` is what the last try to make a container found. O(1), any thread."""
+        return self.log.ready_ahead >= 1 or not self.log.low
 
     def commit(self, transaction: Transaction, rows: Sequence[Row]) -> int:
         """Returns the LSN behind the record: the transaction has happened once that is durable."""
