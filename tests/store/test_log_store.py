@@ -154,7 +154,8 @@ def test_transactions_and_notes_stand_in_the_order_of_their_records(steps: list[
         elif what == "end" and (open_ := [tx for tx, one in transactions.table.items() if not one.decided]):
             rig.store.rollback(open_[which % len(open_)])
         elif what == "copy":
-            below = rig.store.transaction_records.tail * which // 5
+            places = [one.at for one in transactions.table.values()] + [at for at, _ in transactions.notes.values()]
+            below = sorted([*places, rig.store.transaction_records.tail])[min(which, len(places))]
             rig.store.copy_transactions(below)
             assert all(one.at >= below for one in transactions.table.values())
             assert all(at >= below for at, _ in transactions.notes.values())
