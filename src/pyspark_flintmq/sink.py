@@ -284,7 +284,6 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._give_up(self._scope, self._batch, self._epoch)
-        self._forget()
 
     def _forget(self) -> None:
         """A name that nobody will use again need not be remembered."""

@@ -426,8 +426,8 @@ class Stages:
         return stage
 
     def abort(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before; with a stage_id that
-        one alone, if it is there."""
+        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before, and nothing is begun
+        with it any more: its tasks may still run. With a stage_id that one alone, if it is there."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
@@ -438,9 +438,11 @@ class Stages:
             return {"rolled_back": 0}
         with scope.lock:
             self._scopes.check_owner(caller, scope)
-            if epoch is not None:
+            if epoch is not None and epoch != scope.aborted:  # else the first answer was lost
                 self._check_epoch(scope, epoch)
             found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
+            if epoch is not None and stage_id is None:
+                scope.aborted, scope.epoch = epoch, max(scope.epoch, epoch + 1)
             return {"rolled_back": self._end([stage for stage in found if stage_id in (None, stage.stage_id)])}
 
     def _end(self, stages: list[Stage], why: str = "it was rolled back") -> int:
@@ -459,6 +461,7 @@ class Stages:
     def tick(self) -> None:
         """Rolls back what was left behind, some at a time. Never waits: what is in use now is looked at the next time."""
         limits, now = self._plane.limits, self._plane.now_ms()
+        self._scopes.tick()
         for prepared, most in ((True, limits.stage_prepared_s), (False, limits.stage_unprepared_s)):
             with self._lock:
                 first = list(islice(self._waiting[prepared].values(), limits.stages_a_pass))
