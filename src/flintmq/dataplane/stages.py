@@ -257,7 +257,7 @@ class Stages:
             with scope.lock:
                 if scope.forgotten:
                     continue
-                self._check_epoch(scope, epoch)
+                self._check_writes(scope, epoch)
                 if batch <= scope.committed:
                     return {"already": True, "committed": scope.committed}
                 identity = os.urandom(_ID_BYTES)
@@ -377,7 +377,7 @@ class Stages:
             if scope.forgotten:
                 raise Refused("NOT_PREPARED", f"scope '{name}' was forgotten")
             self._scopes.check_owner(caller, scope)
-            self._check_epoch(scope, epoch)
+            self._check_writes(scope, epoch)
             if batch <= scope.committed:
                 return {"committed": scope.committed, "already": True, "rolled_back": 0}
             chosen = sorted((self._chosen(scope, one, batch) for one in ids), key=lambda stage: stage.place)
@@ -438,11 +438,11 @@ class Stages:
             return {"rolled_back": 0}
         with scope.lock:
             self._scopes.check_owner(caller, scope)
-            if epoch is not None and epoch != scope.aborted:  # else the first answer was lost
+            if epoch is not None:
                 self._check_epoch(scope, epoch)
             found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
             if epoch is not None and stage_id is None:
-                scope.aborted, scope.epoch = epoch, max(scope.epoch, epoch + 1)
+                scope.aborted = epoch
             return {"rolled_back": self._end([stage for stage in found if stage_id in (None, stage.stage_id)])}
 
     def _end(self, stages: list[Stage], why: str = "it was rolled back") -> int:
@@ -519,6 +519,12 @@ class Stages:
         if epoch > self._epoch:
             raise Refused("BAD_ARGUMENT", f"epoch {epoch} was never given out (scope.open)")
         scope.epoch = epoch
+
+    def _check_writes(self, scope: Scope, epoch: int) -> None:
+        """Whether this run may go on. Raises: Refused FENCED, BAD_ARGUMENT."""
+        self._check_epoch(scope, epoch)
+        if epoch <= scope.aborted:
+            raise Refused("FENCED", f"the run of scope '{scope.name}' with epoch {epoch} was aborted")
 
     def _status(self, scope: Scope) -> dict[str, Any]:
         now = self._plane.now_ms()

@@ -313,7 +313,7 @@ class TransactionLog:
         return (self.table[tx] for tx in sorted(self.table) if self.table[tx].state is TxState.PREPARED)
 
     def copy_below(self, lsn: int) -> int:
-        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many things were copied: its cost
+        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many were copied: its cost
         is O(that)."""
         transactions = list(takewhile(lambda one: one.at < lsn, self.table.values()))
         notes = list(takewhile(lambda one: one[1][0] < lsn, self.notes.items()))
