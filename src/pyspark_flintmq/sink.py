@@ -72,6 +72,8 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
     part: int
     stage_ids: tuple[str, ...] = ()
     already: bool = False
+    # rows that were not staged, because the batch was committed already
+    skipped: int = 0
     count: int = 0
     bytes: int = 0
     unroutable: int = 0
@@ -123,8 +125,7 @@ class _Writer:
                     for stage_id in done.stage_ids:  # nobody will hear of them
                         _abort_one(plane, place, stage_id, e)
                     raise
-                _drain(rows)
-                return done
+                return _with(done, skipped=done.skipped + _drain(rows))
         except SourceError as e:
             too_large = e.code == "LIMIT" and _TOO_LARGE in e.text
             if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE") and not too_large:
@@ -147,8 +148,7 @@ class _Writer:
                 kind=self._kind,
             )
             if begun.already or begun.stage_id is None:
-                _drain(rows)
-                return _with(done, already=True)
+                return _with(done, already=True, skipped=_drain(rows))
             sent = False
             try:
                 plane.put(begun.stage_id, kept.from_first())
@@ -206,6 +206,9 @@ class _Writer:
                 f"batch {answer.committed} of this query is in its queues already, and Spark runs batch {batch}: the checkpoint is an old "
                 "copy, or another driver goes on with it. Nothing was published now. Begin with a new checkpoint",
             )
+        if skipped := sum(one.skipped for one in staged):
+            text = "batch %d of %s is in its queues already (the last one there is %d): %d rows that were written again are not published"
+            log.warning(text, batch, place.scope, answer.committed, skipped)
         for word, count in (("unroutable", sum(one.unroutable for one in staged)), ("over a limit", sum(one.over_limit for one in staged))):
             if count:
                 log.warning("batch %d of %s: %d messages were %s and went where the options say", batch, place.scope, count, word)
@@ -262,7 +265,8 @@ class FlintStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[m
 class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """`df.write.format("flintmq").mode("append")`. Args and errors: as FlintStreamWriter.
 
-    With `txnId` the write happens once, however often it is run; without, once per run that ends well.
+    With `txnId` the write happens once, however often it is run; without, once per run that ends well. In `foreachBatch` that is once for
+    each checkpoint: a new one counts its batches from 0, and `txnVersion=batch_id` would leave them out.
     """
 
     def __init__(self, schema: StructType, raw_options: Mapping[str, str]) -> None:
@@ -276,14 +280,18 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
         context = TaskContext.get()
         assert context is not None
-        return self._stage(_Place(self._scope, self._epoch, self._batch, context.partitionId(), _attempt(context)), iterator)
+        # Tasks alone are told the query, and a batch of another query is another write.
+        query = context.getLocalProperty(QUERY_ID) if self._named else None
+        scope = f"{self._scope}:{query}" if query else self._scope
+        return self._stage(_Place(scope, self._epoch, self._batch, context.partitionId(), _attempt(context)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._publish(messages, self._batch, newer_is_done=True)
         self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._give_up(self._scope, self._batch, self._epoch)
+        known = next((message for message in messages if isinstance(message, Staged)), None)
+        self._give_up(self._scope if known is None else known.scope, self._batch, self._epoch)
 
     def _forget(self) -> None:
         """A name that nobody will use again need not be remembered."""
@@ -389,10 +397,9 @@ class _Portions:
             self._next = next(self._rest, None)
 
 
-def _drain(batches: Iterator[Any]) -> None:
-    """Spark's task wants its rows taken, also when nobody needs them."""
-    for _ in batches:
-        pass
+def _drain(batches: Iterator[pa.RecordBatch]) -> int:
+    """Spark's task wants its rows taken, also when nobody needs them. Returns: how many there were."""
+    return sum(batch.num_rows for batch in batches)
 
 
 def _both(one: Staged, other: Staged) -> Staged:
@@ -402,7 +409,7 @@ def _both(one: Staged, other: Staged) -> Staged:
         one,
         stage_ids=() if one.already or other.already else (*one.stage_ids, *other.stage_ids),
         already=one.already or other.already,
-        **{name: getattr(one, name) + getattr(other, name) for name in ("count", "bytes", "unroutable", "over_limit")},
+        **{name: getattr(one, name) + getattr(other, name) for name in ("skipped", "count", "bytes", "unroutable", "over_limit")},
         refused=refused.refused,
         code=refused.code,
     )

@@ -86,8 +86,8 @@ class TestOneBatch:
         stream().commit([None], 1)
         assert bodies(broker) == [] and broker.committed == {QUERY: 0}
 
-    def test_a_committed_batch_is_drained(self, broker: FakeStages) -> None:
-        """A batch that Spark runs again after it was committed is taken and dropped; the commit is quiet about it."""
+    def test_a_committed_batch_is_drained(self, broker: FakeStages, caplog: pytest.LogCaptureFixture) -> None:
+        """A batch that Spark runs again after it was committed is taken and dropped; the commit says how many rows that were."""
         writer = stream()
         stream().commit([attempt(writer, 0, 0, rows("a"))], 0)
         taken = []
@@ -100,8 +100,9 @@ class TestOneBatch:
         again = stream()
         message = again._stage(_Place(QUERY, again._epoch, 0, 0, 1), batches())
         assert message.already and len(taken) == 2
-        stream().commit([message], 0)
+        stream().commit([message, attempt(again, 0, 1, rows("c"))], 0)
         assert bodies(broker) == ["a"]
+        assert "batch 0 of b0b1 is in its queues already (the last one there is 0): 3 rows that were written again" in caplog.text
 
     def test_an_older_checkpoint_is_an_error(self, broker: FakeStages) -> None:
         """A batch below the committed one comes from an old copy of the checkpoint: dropping it silently could lose messages."""
@@ -394,18 +395,34 @@ class TestNames:
 
 
 class TestBatchWrites:
-    def write(self, monkeypatch: pytest.MonkeyPatch, *bodies: str, **options: str) -> None:
-        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext())
+    def write(self, monkeypatch: pytest.MonkeyPatch, *bodies: str, query: str = "", **options: str) -> None:
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext(**({QUERY_ID: query} if query else {})))
         writer = FlintBatchWriter(SCHEMA, {"exchange": "", **options})
         there = pickle.loads(pickle.dumps(writer))
         message = there.write(iter([rows(*bodies)]))
         pickle.loads(pickle.dumps(writer)).commit([message])
 
-    def test_a_named_write_happens_once(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A second run with the same `txnId` publishes nothing, a higher version does, an older one does not."""
-        for bodies_, version in ((["a"], "0"), (["a"], "0"), (["b"], "2"), (["c"], "1")):
+    def test_a_named_write_happens_once(
+        self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A second run with the same `txnId` publishes nothing, a higher version does, an older one does not; the log counts those."""
+        for bodies_, version in ((["a"], "0"), (["a"], "0"), (["b"], "2"), (["c", "d"], "1")):
             self.write(monkeypatch, *bodies_, txnId="job", txnVersion=version)
         assert bodies(broker) == ["a", "b"] and broker.committed == {"txn:job": 2}
+        assert [record.args for record in caplog.records] == [(0, "txn:job", 0, 1), (1, "txn:job", 2, 2)]
+
+    def test_a_new_checkpoint_writes_under_a_name_of_its_own(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its batches are counted from 0 again: with the name alone, `txnVersion=batch_id` left them out."""
+        for query, bodies_, version in (("one", ["a"], "0"), ("one", ["b"], "1"), ("one", ["b"], "1"), ("two", ["c"], "0")):
+            self.write(monkeypatch, *bodies_, query=query, txnId="job", txnVersion=version)
+        assert bodies(broker) == ["a", "b", "c"]
+        assert broker.committed == {"txn:job:one": 1, "txn:job:two": 0}
+
+    def test_an_abort_knows_the_name_of_a_write_in_foreach_batch(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext(**{QUERY_ID: "one"}))
+        writer = FlintBatchWriter(SCHEMA, {"exchange": "", "txnId": "job"})
+        writer.abort([None, writer.write(iter([rows("a")]))])
+        assert broker.stages == {}
 
     def test_an_unnamed_write_is_forgotten(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a name each run publishes, and the broker does not keep the names of runs."""

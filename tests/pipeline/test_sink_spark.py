@@ -240,6 +240,27 @@ def test_writes_of_foreach_batch_can_be_repeated(spark: SparkSession, broker: Br
     assert sorted(drain(channel, queue)) == sorted([line for text in files for line in text] * 2)
 
 
+def test_a_new_checkpoint_publishes_what_foreach_batch_writes(
+    spark: SparkSession, broker: Broker, channel: Any, queue: str, tmp_path: Path
+) -> None:
+    """It counts its batches from 0, below the last one that its name has committed: all of its rows were left out without a word."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        named = options(broker, queue=queue, txnId=f"{queue}-totals", txnVersion=str(batch))
+        frame.selectExpr("value").write.format("flintmq").mode("append").options(**named).save()
+
+    def run(name: str) -> None:
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(tmp_path / name))
+        query = lines.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    expected = [line for text in put_files(tmp_path / "one", 0, 3) for line in text]
+    run("one")
+    expected += [line for text in put_files(tmp_path / "two", 3, 5) for line in text]
+    run("two")
+    assert sorted(drain(channel, queue)) == sorted(expected)
+
+
 def test_attempts_that_fail_after_their_stage_was_prepared(broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
     """Every task fails once when its stage is durable; Spark runs it again, each message is published once and nothing stays staged."""
     files = put_files(tmp_path / "in", 0, 4)
