@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flintmq.dataplane.shared import NOTE_SUBSCRIPTION, Caller
+from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid
@@ -873,3 +874,24 @@ def test_whether_a_set_was_read_before_a_restart_is_not_known_and_no_refusal(rig
     assert again.code("sub.acquire", **reader, seq=1) == "CHECKPOINT_LOST"
     assert again.call("sub.commit", **reader, upto=1, read=True)["committed"] == 1
     again.stop()
+
+
+def test_a_container_is_read_once_for_all_queues_whose_oldest_messages_it_has(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look at a thousand queues read a container of 4 MiB for each of them: 7 to 40 s."""
+    names = [f"many.{number:02d}" for number in range(40)]
+    rig.declare(*names)
+    for name in names:
+        rig.put(name, "a")
+    times, read = rig.service.pins.times["messages"], []
+    expected = [times.time_of(rig.core(name).message_id_at(1)) for name in names]
+    assert None not in expected
+    reader = rig.open("s", *names)
+    load = LogTimes._load
+    monkeypatch.setattr(LogTimes, "_load", lambda self, sequence: read.append(sequence) or load(self, sequence))  # type: ignore[func-returns-value]
+    found = rig.call("sub.tail", sub_id=reader["sub_id"])["queues"]
+    assert [one["oldest_us"] for one in found] == expected
+    assert read == []
+    rig.put(names[0], "b")
+    assert times.time_of(rig.core(names[0]).message_id_at(2)) is not None, "the container has grown"
+    assert times.time_of(2**62) is None
+    assert len(read) == 2

@@ -237,6 +237,7 @@ def test_partitions_by_key(kind: str) -> None:
         ({"transport": "amqp", "startingoffsets": "latest"}, "'startingOffsets'"),
         ({"log": "messages", "storedir": "/x", "flightport": "1"}, "flightPort"),
         ({"routingkey": "a"}, "'routingKey'"),
+        ({"contenttype": "a"}, "'contentType'"),
     ],
 )
 def test_names_are_shown_as_they_are_documented(options: dict[str, str], shown: str) -> None:
