@@ -292,7 +292,6 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         known = next((message for message in messages if isinstance(message, Staged)), None)
         self._give_up(self._scope if known is None else known.scope, self._batch, self._epoch)
-        self._forget()
 
     def _forget(self) -> None:
         """A name that nobody will use again need not be remembered."""

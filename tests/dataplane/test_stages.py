@@ -113,6 +113,20 @@ def test_an_abort_with_an_epoch_leaves_the_stages_of_later_drivers(rig: Rig) -> 
 # --- refusals ---------------------------------------------------------------------------------------------------------------
 
 
+def test_tasks_that_run_on_after_an_abort_leave_nothing_prepared(rig: Rig) -> None:
+    """An abort with an epoch fences it: what such a task begins or prepares is refused. A driver that comes back has a new epoch."""
+    mine = epoch(rig)
+    begun = rig.stage("x", mine, 0, "a", prepare=False)
+    assert [rig.call("stage.abort", scope="x", batch=0, epoch=mine)["rolled_back"] for _ in range(2)] == [1, 0]
+    assert rig.code("stage.prepare", stage_id=begun) == "NOT_FOUND"
+    assert rig.code("stage.begin", scope="x", epoch=mine, batch=0) == "FENCED"
+    assert rig.call("stage.abort", scope="x", batch=0, epoch=epoch(rig))["rolled_back"] == 0
+    new = epoch(rig)
+    stage_id = rig.stage("x", new, 0, "b")
+    rig.call("stage.commit", scope="x", epoch=new, batch=0, stage_ids=[stage_id])
+    assert rig.bodies("q") == ["b"] and branches(rig) == 0
+
+
 def test_epochs_grow_and_older_ones_are_fenced(rig: Rig) -> None:
     old, new = epoch(rig), epoch(rig)
     assert new > old
@@ -299,6 +313,20 @@ def test_what_nobody_repeats_makes_room_first(tmp_path: Path) -> None:
         assert known(rig) == ["txn:a", "txn:b", "txn:c"] and rig.service.stages.figures()["scopes"] == {"query": 0, "write": 3, "once": 0}
         rig.clock.advance(ms=11_000)
         assert write(rig, "txn:d") == "LIMIT"
+
+
+def test_what_nobody_repeats_goes_after_the_time_of_a_task(rig: Rig) -> None:
+    """Also without need: a write that gave up, or whose `scope.forget` was lost, is in no list for ever. What has a stage stays."""
+    assert [write(rig, "once:x"), write(rig, "txn:gave up", commit=False), write(rig, "txn:a")] == ["", "", ""]
+    rig.stage("once:under way", epoch(rig), 0, kind="once")
+    rig.tick()
+    assert known(rig) == ["once:under way", "once:x", "txn:a", "txn:gave up"]
+    rig.clock.advance(ms=1000 * rig.node.config.limits.stage_unprepared_s + 1000)
+    rig.tick()
+    assert known(rig) == ["once:under way", "txn:a"] and rig.service.stages.figures()["forgotten"] == 0
+    again = rig.kill()
+    assert known(again) == ["once:under way", "txn:a"]
+    again.stop()
 
 
 def test_a_user_whose_places_for_names_run_out_is_told_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

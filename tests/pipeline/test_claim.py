@@ -491,7 +491,8 @@ def test_progress_tells_how_long_the_last_batch_was_prepared() -> None:
     first = claim.latest(claim.initial(), *LIMITS)
     assert "prepared_ms" not in claim.lag()
     now[0] += 2.5
-    claim.tickets(claim.initial(), first)
+    for ticket in claim.tickets(claim.initial(), first):
+        list(plane.read(ticket))
     claim.spark_has(first)
     now[0] += 60.0
     second = claim.latest(first, *LIMITS)

@@ -5,6 +5,7 @@ Minutes, so it is collected with FLINTMQ_LONG=1 only: `make test-spark`. FLINTMQ
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -40,19 +41,21 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def channel(broker: Broker) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    yield connection.channel()
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def queue(channel: Any) -> Iterator[str]:
+def queue(broker: Broker) -> str:
     name = unique("volume")
-    channel.queue_declare(name, durable=True)
-    yield name
-    channel.queue_delete(name)
+    with channel_of(broker) as channel:
+        channel.queue_declare(name, durable=True)
+    return name
+
+
+@contextlib.contextmanager
+def channel_of(broker: Broker) -> Iterator[Any]:
+    """For a moment: nothing answers heartbeats while a test waits for Spark."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
 
 
 def plane_of(broker: Broker) -> DataPlane:
@@ -69,12 +72,13 @@ def publish(plane: DataPlane, queue: str, scope: str, batch: int, kind: str) -> 
     assert plane.stage_commit(scope, epoch, batch, [begun.stage_id]).committed == batch
 
 
-def count(channel: Any, queue: str) -> int:
-    return int(channel.queue_declare(queue, passive=True).method.message_count)
+def count(broker: Broker, queue: str) -> int:
+    with channel_of(broker) as channel:
+        return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 @pytest.mark.parametrize("kind", ["query", "write"])
-def test_stages_at_full_speed(broker: Broker, channel: Any, queue: str, kind: str) -> None:
+def test_stages_at_full_speed(broker: Broker, queue: str, kind: str) -> None:
     """Writers side by side, each a query with its batches or named writes one after the other: none is refused."""
 
     def work(number: int) -> None:
@@ -84,10 +88,10 @@ def test_stages_at_full_speed(broker: Broker, channel: Any, queue: str, kind: st
                 publish(plane, queue, scope, at, kind)
 
     side_by_side(work)
-    assert count(channel, queue) == STAGES // 2 // WRITERS * WRITERS
+    assert count(broker, queue) == STAGES // 2 // WRITERS * WRITERS
 
 
-def test_a_quiet_query_beside_a_log_in_a_hurry(broker: Broker, channel: Any, queue: str) -> None:
+def test_a_quiet_query_beside_a_log_in_a_hurry(broker: Broker, queue: str) -> None:
     """Transient work of others fills containers as fast as they come back; the query's stages come at five a second."""
     done = threading.Event()
 
@@ -114,21 +118,20 @@ def test_a_quiet_query_beside_a_log_in_a_hurry(broker: Broker, channel: Any, que
     finally:
         done.set()
         thread.join()
-    assert count(channel, queue) == PACE * QUIET_S
+    assert count(broker, queue) == PACE * QUIET_S
 
 
-def test_a_write_of_thousands_of_partitions(spark: SparkSession, broker: Broker, channel: Any, queue: str) -> None:
+def test_a_write_of_thousands_of_partitions(spark: SparkSession, broker: Broker, queue: str) -> None:
     """There is no number of partitions that is too large: the write is whole, in the order of the partitions, and nothing is left."""
     rows = spark.range(PARTITIONS, numPartitions=PARTITIONS).selectExpr("cast(cast(id as string) as binary) as body")
     options = {"flightPort": str(broker.ready["flight_port"]), "exchange": "", "routingKey": queue, "timeout": "120"}
     rows.write.format("flintmq").mode("append").options(**options).save()
-    assert count(channel, queue) == PARTITIONS
+    assert count(broker, queue) == PARTITIONS
     with plane_of(broker) as plane:
         status = plane.status()
     assert status["prepared_stages"] == status["open_stages"] == 0
-    for number in range(20):
-        _, _, body = channel.basic_get(queue, auto_ack=True)
-        assert int(body) == number
+    with channel_of(broker) as channel:
+        assert [int(channel.basic_get(queue, auto_ack=True)[2]) for _ in range(PARTITIONS)] == list(range(PARTITIONS))
 
 
 def side_by_side(work: Callable[[int], None]) -> None:

@@ -103,6 +103,7 @@ class Scope:
     used_ms: int = 0  # wall clock
     kind: str = QUERY
     forgotten: bool = False
+    aborted: int = -1  # the last epoch that was aborted
     stages: dict[bytes, Stage] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
 

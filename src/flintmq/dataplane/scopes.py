@@ -4,7 +4,8 @@ in: names, callers, commits, a restart's notes. out: Scope values; Refused LIMIT
 
 N1  What a scope has committed is remembered for `scope_remember_s` after its last commit. Only then may it be forgotten for another one,
     which the log says: a batch that is repeated after that is published again.
-N2  What nobody can repeat is forgotten sooner: a write without a name, and a named one that never committed anything.
+N2  What nobody can repeat is forgotten after `stage_unprepared_s`, the time of a task: a write without a name, and a named one that never
+    committed anything.
 N3  One name with growing numbers (`txnId` with `txnVersion`) is one scope for ever, however many writes it has had.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import KINDS, ONCE, QUERY, WRITE, Scope, kind_of
@@ -22,6 +24,8 @@ from flintmq.ports import Verb
 
 # share of a user's places for named writes at which the log warns
 _WARN_SHARE = 0.8
+# scopes that one pass of housekeeping forgets: less than a millisecond
+_A_PASS = 16
 # (nothing is lost by forgetting it, kinds that share places, user, vhost)
 _Line = tuple[bool, bool, str, str]
 
@@ -107,6 +111,20 @@ class Scopes:
         with self._lock:
             self._leave(scope)
 
+    def tick(self) -> None:
+        """Housekeeping: N2, some at a time. Never waits."""
+        over = self._over(True)
+        with self._lock:
+            heads = [
+                scope
+                for (loose, *_), scopes in self._lines.items()
+                if loose
+                for scope in islice(scopes.values(), _A_PASS)
+                if scope.used_ms < over and not scope.stages
+            ]
+            for scope in heads[:_A_PASS]:
+                self._forget(scope)
+
     # --- inside: under the lock -------------------------------------------------------------------------------------------
 
     def _enter(self, scope: Scope) -> Scope:
@@ -137,9 +155,7 @@ class Scopes:
     def _heads(self, full: str, caller: Caller, quota: Quota) -> Iterator[tuple[bool, int, Scope]]:
         """(something is lost by forgetting it, its last use, scope) of the longest unused one of each line among those whose places are
         taken. O(lines), and O(stages) where scopes are under way."""
-        now, limits = self._plane.now_ms(), self._plane.limits
-        # What nobody repeats: the answer to a commit may have been lost, and is asked for again within the time of a task.
-        over = {True: now - limits.stage_unprepared_s * 1000, False: now - limits.scope_remember_s * 1000}
+        over = {loose: self._over(loose) for loose in (True, False)}
         for (loose, queries, user, vhost), scopes in self._lines.items():
             if self._quotas[QUERY if queries else WRITE] is not quota:
                 continue
@@ -149,22 +165,34 @@ class Scopes:
             if head is not None and head.used_ms < over[loose]:
                 yield not loose, head.used_ms, head
 
+    def _over(self, loose: bool) -> int:
+        """A scope that was last used before may be forgotten. The answer to the commit of one that nobody repeats may have been lost: it is
+        asked for again within the time of a task."""
+        limits = self._plane.limits
+        return self._plane.now_ms() - (limits.stage_unprepared_s if loose else limits.scope_remember_s) * 1000
+
+    def _forget(self, scope: Scope) -> bool:
+        """False: it is in use."""
+        if not scope.lock.acquire(blocking=False):
+            return False
+        try:
+            scope.forgotten = True
+            self._leave(scope)
+            if scope.noted:
+                self._plane.store.note(NOTE_SCOPE, scope.key, b"")
+        finally:
+            scope.lock.release()
+        return True
+
     def _forget_oldest(self, full: str, caller: Caller, quota: Quota) -> bool:
         """Makes room for a scope among those whose places are taken (`full`: the user's, the vhost's, the node's). False: none may go."""
         found = min(self._heads(full, caller, quota), key=lambda one: one[:2], default=None)
         if found is None:
             return False
         lost, _, oldest = found
-        if not oldest.lock.acquire(blocking=False):
+        if not self._forget(oldest):
             return False
-        try:
-            oldest.forgotten = True
-            self.made_room += 1
-            self._leave(oldest)
-            if oldest.noted:
-                self._plane.store.note(NOTE_SCOPE, oldest.key, b"")
-        finally:
-            oldest.lock.release()
+        self.made_room += 1
         if lost:
             log.warning(
                 "scope %s of user %s makes room for others, since it was not used for more than %d s: what it published would be "

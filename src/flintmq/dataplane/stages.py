@@ -257,7 +257,7 @@ class Stages:
             with scope.lock:
                 if scope.forgotten:
                     continue
-                self._check_epoch(scope, epoch)
+                self._check_writes(scope, epoch)
                 if batch <= scope.committed:
                     return {"already": True, "committed": scope.committed}
                 identity = os.urandom(_ID_BYTES)
@@ -377,7 +377,7 @@ class Stages:
             if scope.forgotten:
                 raise Refused("NOT_PREPARED", f"scope '{name}' was forgotten")
             self._scopes.check_owner(caller, scope)
-            self._check_epoch(scope, epoch)
+            self._check_writes(scope, epoch)
             if batch <= scope.committed:
                 return {"committed": scope.committed, "already": True, "rolled_back": 0}
             chosen = sorted((self._chosen(scope, one, batch) for one in ids), key=lambda stage: stage.place)
@@ -426,8 +426,8 @@ class Stages:
         return stage
 
     def abort(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before; with a stage_id that
-        one alone, if it is there."""
+        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before, and nothing is begun
+        with it any more: its tasks may still run. With a stage_id that one alone, if it is there."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
@@ -441,6 +441,8 @@ class Stages:
             if epoch is not None:
                 self._check_epoch(scope, epoch)
             found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
+            if epoch is not None and stage_id is None:
+                scope.aborted = epoch
             return {"rolled_back": self._end([stage for stage in found if stage_id in (None, stage.stage_id)])}
 
     def _end(self, stages: list[Stage], why: str = "it was rolled back") -> int:
@@ -459,6 +461,7 @@ class Stages:
     def tick(self) -> None:
         """Rolls back what was left behind, some at a time. Never waits: what is in use now is looked at the next time."""
         limits, now = self._plane.limits, self._plane.now_ms()
+        self._scopes.tick()
         for prepared, most in ((True, limits.stage_prepared_s), (False, limits.stage_unprepared_s)):
             with self._lock:
                 first = list(islice(self._waiting[prepared].values(), limits.stages_a_pass))
@@ -516,6 +519,12 @@ class Stages:
         if epoch > self._epoch:
             raise Refused("BAD_ARGUMENT", f"epoch {epoch} was never given out (scope.open)")
         scope.epoch = epoch
+
+    def _check_writes(self, scope: Scope, epoch: int) -> None:
+        """Whether this run may go on. Raises: Refused FENCED, BAD_ARGUMENT."""
+        self._check_epoch(scope, epoch)
+        if epoch <= scope.aborted:
+            raise Refused("FENCED", f"the run of scope '{scope.name}' with epoch {epoch} was aborted")
 
     def _status(self, scope: Scope) -> dict[str, Any]:
         now = self._plane.now_ms()

@@ -8,7 +8,8 @@ I2  End is written after its effects are in the message log and the queues; reco
 I3  Commit and Rollback of a prepared transaction find room: prepare refuses while the disk has none for the container behind the present
     one. A container that is only not made yet is no reason: its maker comes to it before anything else may take that room (log/space.py).
 I4  A transaction goes one way: open, perhaps prepared, then committed or rolled back. End comes after that.
-I5  A record that replaces another one (a copy, a note) stands behind it in the log.
+I5  A record that replaces another one (a copy, a note) stands behind it in the log. `table` and `notes` are in the order of their records:
+    what lives below an LSN is found at their beginnings.
 
 All methods are called under the store's transaction lock.
 """
@@ -19,6 +20,7 @@ import heapq
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from flintmq.errors import NoRoomError
@@ -311,16 +313,15 @@ class TransactionLog:
         return (self.table[tx] for tx in sorted(self.table) if self.table[tx].state is TxState.PREPARED)
 
     def copy_below(self, lsn: int) -> int:
-        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many things were copied."""
-        copied = 0
-        for transaction in [one for one in self.table.values() if one.at < lsn]:
+        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many were copied: its cost
+        is O(that)."""
+        transactions = list(takewhile(lambda one: one.at < lsn, self.table.values()))
+        notes = list(takewhile(lambda one: one[1][0] < lsn, self.notes.items()))
+        for transaction in transactions:
             self.copy(transaction)
-            copied += 1
-        for (kind, key), (at, value) in list(self.notes.items()):
-            if at < lsn:
-                self.note(kind, key, value)
-                copied += 1
-        return copied
+        for (kind, key), (_, value) in notes:
+            self.note(kind, key, value)
+        return len(transactions) + len(notes)
 
     def copy(self, transaction: Transaction) -> None:
         """Tx-Copy: all that is known of it, at the tail."""
@@ -329,6 +330,7 @@ class TransactionLog:
         self.log.mark_live(at, end - at)
         self.log.mark_dead(transaction.at, end)
         transaction.at = at
+        self.table[transaction.tx] = self.table.pop(transaction.tx)
 
     @staticmethod
     def _copy_of(transaction: Transaction) -> bytes:
