@@ -195,10 +195,10 @@ class Comings:
             self._round = list(queues)
         while looks > 0 and self._round:
             queue = queues.get(self._round.pop())
-            core = None if queue is None or queue.policy.is_stream or queue.policy.is_shared else queue.core
-            if core is None:
+            if queue is None or queue.policy.is_stream or queue.policy.is_shared:
                 looks -= 1
                 continue
+            core = queue.core
             levels = core.priorities()
             looks -= levels
             waits = core.ready_count() or core.unacked_count()
