@@ -94,12 +94,13 @@ class LogTimes:
         """Time of the block that the record is in; None: there is none there. A container is read whole once, and again when it grew."""
         with self._lock:
             index = self._indexes.get(sequence)
-            if index is None or lsn >= index.end:
-                data, start = self._load(sequence)
-                index = self._indexes[sequence] = _Index(data, start)
-                if len(self._indexes) > _INDEXES_MAX:
-                    self._indexes.popitem(last=False)
+        if index is None or lsn >= index.end:
+            index = _Index(*self._load(sequence))  # not under the lock: it waits for the disk
+        with self._lock:
+            self._indexes[sequence] = index
             self._indexes.move_to_end(sequence)
+            if len(self._indexes) > _INDEXES_MAX:
+                self._indexes.popitem(last=False)
         return index.time_at(lsn)
 
     def _path(self, sequence: int) -> str:
