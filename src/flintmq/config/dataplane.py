@@ -57,6 +57,9 @@ class DataplaneLimits(Frozen):
     # seconds after its last commit that the scope of a query or of a named write is surely remembered: what is repeated later may be
     # written twice
     scope_remember_s: int = 2_592_000
+    # scopes and stages of an answer to scope.list (250 bytes each), more are asked for; stages that a scope's status names, all are counted
+    scopes_page: int = 10_000
+    scope_stages_shown: int = 1_000
     # share of the memory limit that stages which are not committed or rolled back take, of the node, of one virtual host, of one user; one
     # more, or one more block, is refused with LIMIT. There is no number of stages but this: a DataFrame has as many partitions as it has
     staged_share: float = 1.0

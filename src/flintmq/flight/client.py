@@ -252,7 +252,13 @@ class DataPlane:
 
     def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
-        return list(_field(self.action("scope.list"), "scopes"))
+        found: list[dict[str, Any]] = []
+        more = True
+        while more:
+            answer = self.action("scope.list", **({"after": found[-1]["scope"]} if found else {}))
+            found += _field(answer, "scopes")
+            more = bool(answer.get("more")) and bool(answer["scopes"])
+        return found
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
