@@ -38,7 +38,7 @@ def write_one(port: int, number: int, told: dict[str, Any]) -> dict[str, Any]:
 
     rows = told["rows"]
     batch = pa.record_batch({"routing_key": [QUEUE] * rows, "body": pa.array([b"x" * BODY] * rows, pa.binary())})
-    with DataPlane("127.0.0.1", port, timeout_s=told["timeout_s"]) as plane:
+    with DataPlane("127.0.0.1", port, timeout_s=told["timeout_s"], busy_s=3_600.0) as plane:
         begun = plane.stage_begin(told["scope"], told["epoch"], told["batch"], part=number, attempt=number, kind="once")
         assert begun.stage_id is not None
         plane.put(begun.stage_id, [batch])
@@ -49,7 +49,7 @@ def write_one(port: int, number: int, told: dict[str, Any]) -> dict[str, Any]:
 
 def read_one(port: int, number: int, told: dict[str, Any]) -> dict[str, Any]:
     """What a task of the source does."""
-    with DataPlane("127.0.0.1", port, timeout_s=told["timeout_s"]) as plane:
+    with DataPlane("127.0.0.1", port, timeout_s=told["timeout_s"], busy_s=3_600.0) as plane:
         return {"rows": sum(batch.num_rows for batch in plane.read(told["tickets"][number]))}
 
 

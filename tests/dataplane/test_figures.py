@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from flintmq.admin.figures import prometheus
 from flintmq.admin.parts import Parts
 
@@ -58,3 +61,11 @@ def test_metrics_show_whether_the_flight_service_runs(rig: Rig) -> None:
 
 def test_a_node_without_a_data_plane_shows_nothing_of_it(rig: Rig) -> None:
     assert "flintmq_pipeline" not in prometheus(Parts(rig.broker, rig.node.pulls, dict))
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(rig: Rig) -> None:
+    rig.open("s", "q")
+    board = (Path(__file__).resolve().parents[2] / "deploy/grafana/pipelines.json").read_text()
+    asked = set(re.findall(r"flintmq_pipeline_(\w+)", board))
+    assert asked >= {"messages_behind", "prepared_age_seconds"}
+    assert asked <= {name.partition("{")[0] for name in samples(rig)}

@@ -24,4 +24,4 @@ def test_a_batch_that_comes_again_adds_nothing_to_a_delta_table(spark: SparkSess
     def bodies() -> list[bytes]:
         return [bytes(body) for body in DeltaTable(path).to_pyarrow_table(columns=["body"]).column("body").to_pylist()]
 
-    each_message_once(spark, plane_broker, tmp_path, example().into_delta(path, "orders"), bodies)
+    each_message_once(spark, plane_broker, tmp_path, example().into_delta(path, str(tmp_path / "checkpoint")), bodies)

@@ -32,4 +32,4 @@ def test_a_batch_that_comes_again_adds_nothing_to_an_iceberg_table(spark: SparkS
         seen = catalog.load_table("shop.orders").scan(selected_fields=("body",)).to_arrow()
         return [bytes(body) for body in seen.column("body").to_pylist()]
 
-    each_message_once(spark, plane_broker, tmp_path, example().into_iceberg(table, "orders"), bodies)
+    each_message_once(spark, plane_broker, tmp_path, example().into_iceberg(table, str(tmp_path / "checkpoint")), bodies)

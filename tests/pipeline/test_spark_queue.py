@@ -265,7 +265,7 @@ def test_a_password_is_in_no_plan_error_or_checkpoint(
     options = {"url": f"grpc://{plane_broker.host}:{flight_port(plane_broker)}", "queue": queue, "timeout": 60, "passwordFile": secret}
     frame = spark.readStream.format("flintmq").options(**{name: str(value) for name, value in options.items()}).load()
     (report,) = run(frame, tmp_path)
-    assert report["numInputRows"] == 1 and set(report["sources"][0]["latestOffset"]) == {"messages_behind", "bytes_behind", "oldest_age_ms"}
+    assert report["numInputRows"] == 1 and {"messages_behind", "bytes_behind", "oldest_age_ms"} <= set(report["sources"][0]["latestOffset"])
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".parquet"]
     assert kept and not any(b"hunter22" in path.read_bytes() for path in kept)
 
