@@ -104,6 +104,10 @@ class StoreBusyError(StoreError):
     """The store could not do it now, for want of a file descriptor or memory. Nothing is latched: it can be tried again."""
 
 
+class NoRoomError(StoreError):
+    """The disk has no room for what this would need later. Nothing is latched and nothing was written: it can be tried again."""
+
+
 class EnrolmentRefused(FlintError):
     """A transaction can't take this. `missing`: there is no such queue; else a limit is reached."""
 

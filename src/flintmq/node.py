@@ -410,8 +410,8 @@ class Node:
             plain = self._listen(config.port, "amqp")
             self.amqp_port = plain.getsockname()[1]
             self.broker.listen_name = endpoint(config.host, self.amqp_port)
-        if self.tls is not None:
-            tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671, "amqps")
+        if self.tls is not None and config.tls_port is not None:
+            tls_listener = self._listen(config.tls_port, "amqps")
             self.amqps_port = tls_listener.getsockname()[1]
         if config.websocket_port is not None:
             self._websocket_listener = self._listen(config.websocket_port, "ws")

@@ -7,6 +7,8 @@ Invariants:
     then) or `commit(n)`; never when the reader ends, for a reader left behind by a killed driver ends late;
   * all that changes anything carries the epoch of this reader: a newer reader of the subscription fences it;
   * nothing is opened before the first call that needs it: Spark makes copies of readers that it never uses;
+  * the first set of a checkpoint is committed only when a task has read it: a sink that has batches of an earlier checkpoint (Spark's file
+    sink) leaves those with the same numbers out, and runs no task for them;
   * a query with a new checkpoint opens nothing that another query reads, or that served another checkpoint (`onNewCheckpoint`): that the
     checkpoint is new shows when Spark asks for what follows `initial`, because it plans a batch that it knows before it asks for another.
 """
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyspark_flintmq.errors import NEW_CHECKPOINT, SourceError
+from pyspark_flintmq.errors import NEW_CHECKPOINT, UNREAD, SourceError
 from pyspark_flintmq.queue_options import QueueOptions
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,10 @@ class Claim:
         self._left = False
         # The last set that was planned: Spark may have it in its commit log.
         self._planned = 0
+        # The first set of the checkpoint, as its offsets say; 0: they are older than that.
+        self._first = 0
+        # The set whose commit was refused because nobody has read it.
+        self._unread = 0
         # The set that this reader acquired, and its messages then: what a plan of it is compared with.
         self._acquired = (0, 0)
         self._last_batch = float("-inf")
@@ -100,6 +106,7 @@ class Claim:
         What is there already is looked at, not opened: Spark asks this also for a first batch that it is about to plan again.
         """
         if self.sub_id:
+            self._first = self._committed + 1
             return self._offset(self._committed)
         try:
             status = self._call("sub.status", name=self._options.subscription)
@@ -114,9 +121,10 @@ class Claim:
                     *(self._options.subscription, opened["discarded"], self._options.what, self._options.start),
                 )
             self._opened_as(opened)
+            self._first = self._committed + 1
             return self._offset(self._committed)
         self._looked_at = str(status["sub_id"]), int(status["committed"])
-        return {"sub_id": status["sub_id"], "seq": self._looked_at[1]}
+        return {"sub_id": status["sub_id"], "seq": self._looked_at[1], "first": self._looked_at[1] + 1}
 
     def owns(self, offset: Offset) -> bool:
         """Whether an offset is of this subscription: a query may have more sources than this one. Raises: SourceError.
@@ -133,14 +141,14 @@ class Claim:
     def before(self, end: Offset) -> Offset | None:
         """Where the first batch of a checkpoint begins, whose end Spark has planned. Raises: SourceError."""
         status = self._call("sub.status", sub_id=end["sub_id"])
-        return {"sub_id": end["sub_id"], "seq": min(int(end["seq"]), max(int(end["seq"]) - 1, int(status["committed"])))}
+        return {**end, "seq": min(int(end["seq"]), max(int(end["seq"]) - 1, int(status["committed"])))}
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
         """Commits set `start`, then has the next set prepared and returns its offset; `start` if there is nothing, or not enough yet.
 
         Raises: SourceError CHECKPOINT_BEHIND, CHECKPOINT_AHEAD, CHECKPOINT_FOREIGN, CHECKPOINT_LOST, FENCED, UNREACHABLE ...
         """
-        if self._looked_at is not None and start == {"sub_id": self._looked_at[0], "seq": self._looked_at[1]}:
+        if self._looked_at is not None and (start.get("sub_id"), start.get("seq")) == self._looked_at:
             self._begin_anew()
         seq = self._seq(start)
         if seq < self._committed:
@@ -214,15 +222,28 @@ class Claim:
         plane.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
         return True
 
+    def prepared(self) -> Offset | None:
+        """The end of the newest batch that Spark was given and that is not committed, planned or not; None: there is none."""
+        newest = max(self._planned, self._acquired[0])
+        return self._offset(newest) if self.sub_id and newest > self._committed else None
+
     def awaited(self) -> Offset | None:
         """The end of the batch that is planned and not committed; None: there is none."""
-        return self._offset(self._planned) if self.sub_id and self._planned > self._committed else None
+        there = self.sub_id and self._planned > self._committed and self._planned != self._unread
+        return self._offset(self._planned) if there else None
 
     def spark_has(self, end: Offset) -> None:
         """`end` is in Spark's commit log: commits its set now, and not when Spark asks for the next batch. Raises: as `beat`."""
         plane, epoch = self._plane, self.epoch
         if plane is not None and end["sub_id"] == self.sub_id and end["seq"] == self._planned:
-            self._note_commit(plane.action("sub.commit", sub_id=end["sub_id"], epoch=epoch, upto=end["seq"]))
+            try:
+                answer = plane.action("sub.commit", sub_id=end["sub_id"], epoch=epoch, upto=end["seq"], read=self._must_be_read(end["seq"]))
+            except Exception as error:
+                if getattr(error, "code", "") == "NOT_READ":
+                    self._unread = end["seq"]
+                    log.warning("%s", self._explained(SourceError("NOT_READ", str(getattr(error, "text", error))), end["seq"]))
+                raise
+            self._note_commit(answer)
 
     @property
     def store(self) -> str:
@@ -375,27 +396,31 @@ class Claim:
 
     def _offset(self, seq: int) -> Offset:
         # Spark compares offsets as text: nothing that changes by itself may be in here.
-        return {"sub_id": self.sub_id, "seq": seq}
+        return {"sub_id": self.sub_id, "seq": seq} | ({"first": self._first} if self._first else {})
 
     def _seq(self, offset: Offset) -> int:
         try:
-            sub_id, seq = str(offset["sub_id"]), int(offset["seq"])
+            sub_id, seq, first = str(offset["sub_id"]), int(offset["seq"]), int(offset.get("first", 0))
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 "CHECKPOINT_FOREIGN", f"the checkpoint holds {str(offset)[:100]}, which no queue source wrote: use its own checkpoint"
             ) from None
         self._open(sub_id, seq)
+        self._first = first
         return seq
 
     def _commit(self, seq: int) -> None:
         if seq > self._committed:
-            self._note_commit(self._set_call("sub.commit", seq, upto=seq))
+            self._note_commit(self._set_call("sub.commit", seq, upto=seq, read=self._must_be_read(seq)))
 
     def _note_commit(self, answer: Any) -> None:
         self._committed = max(self._committed, int(answer["committed"]))
         since, self._since = self._since, None
         if since is not None:
             self._held = {"prepared_ms": int((self._now() - since) * 1000)}
+
+    def _must_be_read(self, seq: int) -> bool:
+        return seq == self._first and not self._options.unread_is_done
 
     def _too_early(self) -> bool:
         """Whether to wait for more messages. AvailableNow must come to its end, so it never waits."""
@@ -469,10 +494,18 @@ class Claim:
             )
         elif error.code == "CHECKPOINT_NEW":
             text = (
-                f"{error.text}. Nothing was opened or taken. Use that checkpoint again; or set option onNewCheckpoint=continue to go on "
-                "behind its batches, with a new path for a file sink (Spark counts batches from 0 again, and its file sink leaves out "
-                "those that its path has); or give this query its own option 'subscription'"
+                f"{error.text}. Nothing was opened or taken. Use that checkpoint again; or give the sink a new path (Spark counts batches "
+                "from 0 again, and its file sink leaves out those that a path has), and set option onNewCheckpoint=continue to go on "
+                "behind the batches of the other checkpoint"
             )
+        elif error.code == "NOT_READ":
+            text = (
+                f"{at} of subscription '{name}' is in Spark's commit log, and no task has read it: the sink left it out, because it has a "
+                "batch with its number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is "
+                f"lost: its messages are in the broker. {UNREAD}. A foreachBatch that leaves out its first batch on purpose needs option "
+                "onUnreadBatch=commit"
+            )
+            return SourceError("BATCH_UNREAD", text)
         elif error.code == "READER_ACTIVE":
             text = (
                 f"{error.text.partition(':')[0]}: another query runs on it, or the same DataFrame is used twice. Nothing was opened or "

@@ -55,6 +55,10 @@ class CommitLog:
             self._found = (end, batch)
         return self._is_file(f"commits/{self._found[1]}")
 
+    def knows(self, end: dict[str, Any]) -> bool:
+        """Whether these are the logs of the query whose batch ends at `end`. Raises: OSError."""
+        return self._batch(end) is not None
+
     def newest(self, keys: frozenset[str], folder: str = "commits") -> list[dict[str, Any]]:
         """The offsets with these keys in the newest batch, of all sources of the query; none when there is no batch.
 

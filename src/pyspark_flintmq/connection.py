@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pyspark_flintmq.errors import ConnectionLost, SourceError
+from pyspark_flintmq.kafka_names import kafka_hint
 
 if TYPE_CHECKING:
     from flintmq.flight.client import DataPlane
@@ -214,23 +215,6 @@ class Connection:
         return SourceError(code, text)
 
 
-# Options of Spark's Kafka connector -> what has their place here. Those whose names begin with `kafka.` and are none of these: nothing has.
-_KAFKA = {
-    "assign": "'queue' or 'queues' name what is read; a stream has one partition",
-    "endingoffsetsbytimestamp": "use 'endingTimestamp'",
-    "failondataloss": "'failOnDataLoss' is for spark.readStream",
-    "groupidprefix": "'subscription' names the query in the broker",
-    "kafka.bootstrap.servers": "use 'url' (grpc://HOST:PORT,HOST:PORT), or 'host' and 'flightPort'",
-    "kafka.group.id": "'subscription' names the query in the broker",
-    "kafka.sasl.jaas.config": "use 'user' and 'password'",
-    "kafka.security.protocol": "use 'url' (grpc+tls://HOST:PORT) and 'tlsCa'",
-    "kafka.ssl.truststore.location": "use 'tlsCa', a PEM file",
-    "startingoffsetsbytimestamp": "use 'startingTimestamp'",
-    "subscribe": "use 'queue' or 'queues'",
-    "subscribepattern": "use 'queuePattern', with * and ? in place of a regular expression",
-    "topic": "use 'queue', or 'exchange' and 'routingKey'",
-}
-
 # The names of the options, as they are written in the documentation.
 CONNECTION_OPTIONS = tuple(f.name for f in fields(Connection) if f.name not in ("ca_pem", "store"))
 
@@ -238,11 +222,8 @@ CONNECTION_OPTIONS = tuple(f.name for f in fields(Connection) if f.name not in (
 def unknown_option(key: str, known: Iterable[str]) -> SourceError:
     """The error for an option that nobody knows, with the name that has its place, or the nearest one."""
     names = {name.lower(): name for name in known}
-    hint = _KAFKA.get(key.lower())
-    if hint is None and key.lower().startswith("kafka."):
-        hint = "it is one of Kafka's client, which is not used"
-    if hint is not None:
-        text = f"option '{key}' is one of Spark's Kafka connector: {hint}. Known: {', '.join(names.values())}"
+    if hint := kafka_hint(key):
+        text = f"option '{key}' is one of Kafka's connector for Spark: {hint}. Known: {', '.join(names.values())}"
         return SourceError("OPTION_UNKNOWN", text)
     near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
     hint = f"; did you mean '{names[near[0]]}'?" if near else "."

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Options of queues that say nothing about a stream, and why.
 _QUEUES_ONLY = {
     "subscription": "a stream needs no subscription: the query's place is in its checkpoint alone",
-    "onlostcheckpoint": "nothing is taken from a stream: a new checkpoint begins at 'startingOffsets'",
+    "onLostCheckpoint": "nothing is taken from a stream: a new checkpoint begins at 'startingOffsets'",
 }
 # A data plane that knows no streams has no such action; everything else is told by what is opened then.
 _NO_STREAM = ("NOT_A_STREAM", "NOT_FOUND", "FORBIDDEN", "UNAUTHENTICATED", "LOGIN_REFUSED", "BAD_ARGUMENT")
@@ -66,7 +66,7 @@ def are_streams(options: QueueOptions, connect: Callable[[], Any]) -> bool:
 
 def keys_of_queues(options: QueueOptions) -> SourceError:
     """The error for partitions by key of what is no stream."""
-    names = " and ".join(f"'{name}'" for name in ("partitions", "keyColumn") if name.lower() in options.given)
+    names = " and ".join(f"'{name}'" for name in ("partitions", "keyColumn") if name in options.given)
     return SourceError(
         "OPTION_VALUE",
         f"option {names}: {options.what} is no stream, whose messages alone are read by key. Use 'minPartitions', and "

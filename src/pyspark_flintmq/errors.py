@@ -9,6 +9,11 @@ from __future__ import annotations
 
 # What to do without the checkpoint. Spark counts batches from 0 again then, and its file sink leaves out those whose numbers its path has.
 NEW_CHECKPOINT = "begin with a new checkpoint (a file sink also with a new path)"
+# What to do with a new checkpoint whose path is an old one.
+UNREAD = (
+    "Go on with the checkpoint that belongs to the path, or begin with another new checkpoint and a new path (with option "
+    "onNewCheckpoint=continue where the subscription has served a checkpoint)"
+)
 
 
 class _Line(Exception):

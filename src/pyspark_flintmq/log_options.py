@@ -103,7 +103,8 @@ class LogOptions:
         stream = values.get("stream", "records").lower()
         if stream not in STREAMS:
             raise SourceError("OPTION_VALUE", f"option 'stream' must be one of {', '.join(STREAMS)}, not '{stream}'")
-        given = {key.lower() for key in raw} & {name.lower() for name in CONNECTION_OPTIONS} - {"vhost", "timeout"}
+        asked = {key.lower() for key in raw}
+        given = {name for name in CONNECTION_OPTIONS if name.lower() in asked} - {"vhost", "timeout"}
         if values.get("storeDir") and given:
             raise SourceError("OPTION_VALUE", f"give either option 'storeDir' or a connection ({', '.join(sorted(given))}), not both")
         mode = values.get("mode", MODES[0]).upper()

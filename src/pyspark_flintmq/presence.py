@@ -1,8 +1,8 @@
 """The thread beside a queue's reader: it tells the broker that the reader works, and commits a batch as soon as Spark's commit log has it.
 
-In: a claim, a commit log or none. Out: calls of the data plane between those of Spark, which come once in a trigger's interval.
+In: a claim, a commit log or a way to find it. Out: calls of the data plane between those of Spark, which come once in a trigger's interval.
 Invariants:
-  * it commits what Spark's commit log has, and nothing else: the log is read, never guessed;
+  * it commits what Spark's commit log has, and nothing else: the log is read, never guessed, and it is this query's: its offset is in it;
   * it ends with the reader, or when the process that started the reader is gone: a reader that nobody asks any more must not look alive;
   * its errors stop nothing: Spark's next call makes the same call, and explains.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog
+from pyspark_flintmq.found_checkpoint import Finder
 
 log = logging.getLogger(__name__)
 
@@ -25,21 +26,35 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 # Seconds that the end of a reader waits for a call of the thread that is under way: a broker that is away is not waited for.
 END_S = 2.0
+# The search for the checkpoint. Seconds between two looks, and for how long: while Spark writes the offset that it was given, which takes
+# it milliseconds, and while it works on the batch, at whose end it writes another file. A look takes half a millisecond of processor.
+OFFSET_S, OFFSET_MAX_S = 0.002, 2.0
+BATCH_S, BATCH_MAX_S = 0.01, 30.0
+# Batches after which the search ends: what was not found until then is not on this machine.
+BATCHES_MAX = 10
 # Refusals after which there is nothing left to tell: another reader has the subscription, or it is gone.
 _OVER = ("FENCED", "NOT_FOUND")
 
 
 class Presence:
-    """See module. Threading: `step` by its own thread or, in tests, by the caller; `stop` by the reader's."""
+    """See module. Threading: `step` by its own thread or, in tests, by the caller; `stir` and `stop` by the reader's."""
 
-    def __init__(self, claim: Claim, commits: CommitLog | None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, claim: Claim, commits: CommitLog | None, now: Callable[[], float] = time.monotonic, finder: Finder | None = None
+    ) -> None:
         self._claim = claim
         self._commits = commits
         self._now = now
         self._beaten = float("-inf")
         self._parent = os.getppid()
+        self._finder = (finder or Finder(self._parent)) if commits is None else None
+        # What is searched for, since when, and how many batches were there before.
+        self._sought: dict[str, Any] | None = None
+        self._since = 0.0
+        self._batches = 0
         self._answered = True
-        self._ending = threading.Event()
+        self._ending = False
+        self._stirred = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -47,9 +62,14 @@ class Presence:
         self._thread = threading.Thread(target=self._run, name="flintmq-presence", daemon=True)
         self._thread.start()
 
+    def stir(self) -> None:
+        """Spark was given a batch, or goes to work on it: the thread looks at once."""
+        self._stirred.set()
+
     def stop(self) -> None:
         """Ends the thread, looks into the commit log once more, and says good-bye. Never an error."""
-        self._ending.set()
+        self._ending = True
+        self._stirred.set()
         if self._thread is not None:
             self._thread.join(END_S)
             if self._thread.is_alive() or not self._answered:
@@ -61,16 +81,53 @@ class Presence:
         """One look. False: there is nothing to come back for."""
         if os.getppid() != self._parent:
             return False
+        self._seek()
         if self._now() - self._beaten >= BEAT_S:
             self._beaten = self._now()
             if not self._quietly(self._claim.beat):
                 return False
         return self._quietly(self._commit)
 
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next look, unless something is new."""
+        if self._commits is not None:
+            return self._commits.pause_s
+        end = self._sought if self._finder is not None else None
+        if end is None:
+            return BEAT_S
+        pause, most = (BATCH_S, BATCH_MAX_S) if self._claim.awaited() == end else (OFFSET_S, OFFSET_MAX_S)
+        return pause if self._now() - self._since < most else BEAT_S
+
     def _run(self) -> None:
-        pause = BEAT_S if self._commits is None else self._commits.pause_s
-        while not self._ending.wait(pause) and self.step():
-            pass
+        while True:
+            self._stirred.wait(self.pause_s)
+            self._stirred.clear()
+            if self._ending or not self.step():
+                return
+
+    def _seek(self) -> None:
+        """Looks for the checkpoint while Spark writes to it."""
+        finder, end = self._finder, self._claim.prepared()
+        if finder is None or end is None:
+            return
+        if end != self._sought:
+            self._sought, self._since = end, self._now()
+            self._batches += 1
+        if not finder.look() or self._batches > BATCHES_MAX:
+            log.info("the checkpoint was not found: batches are committed when Spark asks for the next one")
+            self._finder = None
+            return
+        for place in list(finder.places):
+            found = CommitLog(place)
+            try:
+                known = found.knows(end)
+            except (OSError, ValueError):
+                continue
+            if known:
+                log.info("the query's checkpoint is %s", place)
+                self._commits, self._finder = found, None
+                return
 
     def _commit(self) -> None:
         end = self._claim.awaited()

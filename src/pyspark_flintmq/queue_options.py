@@ -42,13 +42,14 @@ STREAM_OPTIONS = (
     "maxTriggerDelay",
     "onLostCheckpoint",
     "onNewCheckpoint",
+    "onUnreadBatch",
     "discardBacklog",
     "failOnDataLoss",
     "checkpointLocation",
 )
 BATCH_OPTIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "maxMessages")
 # Names of Spark's Kafka connector for what has the same meaning here.
-_ALIASES = {"maxoffsetspertrigger": "maxMessagesPerTrigger", "minoffsetspertrigger": "minMessagesPerTrigger"}
+_ALIASES = {"maxOffsetsPerTrigger": "maxMessagesPerTrigger", "minOffsetsPerTrigger": "minMessagesPerTrigger"}
 # Names of the old transport: what to do instead. Those of Kafka's connector: connection.py.
 _ELSEWHERE = {
     "port": "'port' is that of AMQP, which transport=amqp uses; the data plane has 'flightPort'",
@@ -56,6 +57,8 @@ _ELSEWHERE = {
     "exclusive": "'exclusive' belongs to transport=amqp: with the data plane other consumers do no harm",
     "heartbeat": "'heartbeat' belongs to transport=amqp",
 }
+
+ALL_OPTIONS = (*_COMMON, *STREAM_OPTIONS, *BATCH_OPTIONS, *_ALIASES)
 
 # earliest, latest, {"lsn": n}, {"time_us": t}, {"position": n} or, of a stream, {"offset": n}: as the data plane takes it.
 Position = str | dict[str, int]
@@ -90,6 +93,8 @@ class QueueOptions:
     on_lost: str = "fail"
     # refuse | continue: what a new checkpoint does on a subscription that has committed batches for another one
     on_new: str = "refuse"
+    # whether the first batch of a checkpoint is committed although no task has read it
+    unread_is_done: bool = False
     # whether a new subscription may throw away what stands before its start
     discard: bool = False
     # the query's checkpointLocation, for commits as soon as Spark's commit log has a batch; empty: at the next trigger
@@ -98,7 +103,7 @@ class QueueOptions:
     fail_on_loss: bool = True
     # messages of a batch read, 0: all
     limit: int = 0
-    # names of the options that were given, in lower case: a stream refuses some that a queue has
+    # names of the options that were given: a stream refuses some that a queue has
     given: frozenset[str] = frozenset()
 
     @property
@@ -129,10 +134,11 @@ class QueueOptions:
             key=key,
             on_lost=_choice(values, "onLostCheckpoint", "fail", "redeliver"),
             on_new=_choice(values, "onNewCheckpoint", "refuse", "continue"),
+            unread_is_done=_choice(values, "onUnreadBatch", "fail", "commit") == "commit",
             discard=true_or_false("discardBacklog", values.get("discardBacklog", "false")),
             checkpoint=values.get("checkpointLocation", ""),
             fail_on_loss=true_or_false("failOnDataLoss", values.get("failOnDataLoss", "true")),
-            given=frozenset(name.lower() for name in values),
+            given=frozenset(values),
         )
         if len(options.subscription.encode()) > 255:
             raise SourceError("OPTION_VALUE", "option 'subscription' is longer than 255 bytes")
@@ -162,7 +168,7 @@ class QueueOptions:
             partitions=partitions,
             key=key,
             limit=_number(values, "maxMessages", 0, 0, 2**62),
-            given=frozenset(name.lower() for name in values),
+            given=frozenset(values),
         )
 
 
@@ -178,12 +184,12 @@ def _take(raw: Mapping[str, str], allowed: tuple[str, ...]) -> tuple[dict[str, s
     connection, rest = Connection.take(raw)
     table, rest = Table.take(rest)
     names = {name.lower(): name for name in (*_COMMON, *allowed)}
+    known = names | {alias.lower(): name for alias, name in _ALIASES.items() if name in allowed}
     values = {}
     for key, text in rest.items():
-        alias = _ALIASES.get(key.lower(), "")
-        name = names.get(alias.lower() or key.lower())
+        name = known.get(key.lower())
         if name is None:
-            raise _unknown(alias or key, names.values())
+            raise _unknown(key, names.values())
         if name in values:
             raise SourceError("OPTION_VALUE", f"option '{key}': another one says '{name}' already, give one of the two")
         values[name] = text
@@ -194,7 +200,7 @@ def _unknown(key: str, names: Any) -> SourceError:
     name = key.lower()
     if name in _ELSEWHERE:
         return SourceError("OPTION_UNKNOWN", f"option '{key}': {_ELSEWHERE[name]}")
-    if name in (n.lower() for n in STREAM_OPTIONS):
+    if name in (n.lower() for n in (*STREAM_OPTIONS, *_ALIASES)):
         return SourceError("OPTION_UNKNOWN", f"option '{key}' is one of spark.readStream; spark.read has {', '.join(BATCH_OPTIONS)}")
     if name in (n.lower() for n in BATCH_OPTIONS):
         return SourceError("OPTION_UNKNOWN", f"option '{key}' is one of spark.read; a stream has no end")

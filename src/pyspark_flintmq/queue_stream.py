@@ -132,14 +132,23 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         elif isinstance(limit, ReadAllAvailable):
             # The engine asks for all (Trigger.Once), regardless of our limits.
             messages, size = MAX_MESSAGES_LIMIT, 2**62
-        return self._opened().latest(start, messages, size)
+        end = self._opened().latest(start, messages, size)
+        if end != start:
+            self._stir()
+        return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._opened().lag() or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         opened = self._opened()
-        return [TicketPartition(ticket, opened.store) for ticket in opened.tickets(start, end)]
+        tickets = opened.tickets(start, end)
+        self._stir()
+        return [TicketPartition(ticket, opened.store) for ticket in tickets]
+
+    def _stir(self) -> None:
+        if self._presence is not None:
+            self._presence.stir()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TicketPartition)

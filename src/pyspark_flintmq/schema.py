@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # name, type, nullable. Over AMQP those that only the store knows are null: position, lsn, the times, delivery_count.
-COLUMNS = MESSAGES
+# Spark is told that all but the body can be null: a view of a queue then takes INSERT INTO of the columns that a new message has.
+COLUMNS = tuple((name, kind, name != "body") for name, kind, _ in MESSAGES)
+_ALWAYS_THERE = frozenset(name for name, _, nullable in MESSAGES if not nullable)
 # Schema version -> number of columns that it has.
 VERSIONS = {1: 23, 2: 25}
 NEWEST = max(VERSIONS)
@@ -105,7 +107,7 @@ class Table:
                     f"column '{field.name}' is {types[kind].simpleString()}, the schema says {field.dataType.simpleString()}; "
                     "leave .schema() out and convert with select()",
                 )
-            if nullable and not field.nullable:
+            if nullable and not field.nullable and field.name not in _ALWAYS_THERE - {"body"}:
                 raise SourceError("SCHEMA_MISMATCH", f"column '{field.name}' can be null, the schema says it can not")
             fields.append((field.name, kind, field.nullable))
         return replace(self, fields=tuple(fields))
@@ -150,7 +152,7 @@ class Table:
             at = batch.schema.get_field_index(field.name)
             if field.name == "body" and self.body is None:
                 columns.append(pa.nulls(batch.num_rows, field.type))
-            elif at < 0 and not field.nullable:
+            elif at < 0 and field.name in _ALWAYS_THERE:
                 raise SourceError("SCHEMA_MISMATCH", f"the broker sent no column '{field.name}': it is of another version than this source")
             elif at < 0:
                 columns.append(pa.nulls(batch.num_rows, field.type))

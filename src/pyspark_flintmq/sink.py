@@ -4,7 +4,8 @@ In: Arrow record batches of Spark's tasks, the scope (query id or `txnId`) and b
 Invariants:
   * a task publishes nothing: each attempt fills a stage of its own and has it prepared; one call of the driver publishes the stages of the
     attempts that won, all or none, and rolls back the others (retries, speculation, killed drivers);
-  * nothing is added to a stage whose put broke off, as what arrived of it is not known: another one is begun, for its rows again;
+  * nothing is added to a stage whose put broke off, as what arrived of it is not known: it is given up, and another one is begun, for its
+    rows again; so it is for a stage that the broker has no more, and when the broker had no room for a while;
   * a stage is one transaction of the broker, which has a limit: an attempt with more than STAGE_ROWS rows fills several, one after another;
   * a batch that is committed already is not staged again, and a driver whose epoch is not the newest commits nothing;
   * a batch that the broker has committed while Spark's checkpoint is older is an error, never a silent skip;
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import secrets
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +56,10 @@ KEPT_BYTES = 64 * 1024 * 1024
 STAGES_PER_ATTEMPT = 4
 # Rows of one stage. The broker's limit is a million places in queues (`dtx_enrolments_max`), and a message may go to several queues.
 STAGE_ROWS = 250_000
+# What a broker lacks for a while, and seconds until rows are staged again, the first time and at most.
+_NO_ROOM = frozenset({"NO_ROOM", "LOW_DISK", "BUSY"})
+_AWAY = frozenset({"UNAVAILABLE", "STOPPING", "TIMED_OUT"})
+_ROOM_S, _ROOM_MOST_S = 0.25, 2.0
 _TOO_LARGE = "a transaction has at most"
 
 
@@ -66,6 +73,8 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
     part: int
     stage_ids: tuple[str, ...] = ()
     already: bool = False
+    # rows that were not staged, because the batch was committed already
+    skipped: int = 0
     count: int = 0
     bytes: int = 0
     unroutable: int = 0
@@ -109,10 +118,15 @@ class _Writer:
                 return done
             with _opened(self._options.connection) as plane:
                 portions = _Portions(first, rows, STAGE_ROWS)
-                while portions.more and not done.already:
-                    done = _both(done, self._fill(plane, place, portions.next(), Staged(place.scope, place.epoch, place.batch, place.part)))
-                _drain(rows)
-                return done
+                try:
+                    while portions.more and not done.already:
+                        empty = Staged(place.scope, place.epoch, place.batch, place.part)
+                        done = _both(done, self._fill(plane, place, portions.next(), empty))
+                except Exception as e:
+                    for stage_id in done.stage_ids:  # nobody will hear of them
+                        _abort_one(plane, place, stage_id, e)
+                    raise
+                return _with(done, skipped=done.skipped + _drain(rows))
         except SourceError as e:
             too_large = e.code == "LIMIT" and _TOO_LARGE in e.text
             if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE") and not too_large:
@@ -122,8 +136,8 @@ class _Writer:
             return _with(done, stage_ids=(), refused=f"{e.text}{advice}", code=e.code)
 
     def _fill(self, plane: DataPlane, place: _Place, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
-        kept = _Kept(rows, KEPT_BYTES)
-        for left in reversed(range(STAGES_PER_ATTEMPT)):
+        kept, again = _Kept(rows, KEPT_BYTES), _Again(self._options.connection.timeout)
+        while True:
             begun = plane.stage_begin(
                 place.scope,
                 place.epoch,
@@ -135,19 +149,21 @@ class _Writer:
                 kind=self._kind,
             )
             if begun.already or begun.stage_id is None:
-                _drain(rows)
-                return _with(done, already=True)
+                return _with(done, already=True, skipped=_drain(rows))
             sent = False
             try:
                 plane.put(begun.stage_id, kept.from_first())
                 sent = True
                 facts = plane.stage_prepare(begun.stage_id)
             except Exception as e:
-                if _stage_is_gone(e, sent) and kept.whole and left:
+                if kept.whole and again.may(e, sent):
                     log.info("batch %d of %s, partition %d is staged again: %s", place.batch, place.scope, place.part, e)
+                    _abort_one(plane, place, begun.stage_id, e)
+                    again.pause()
                     continue
                 lost = _lost(getattr(e, "text", "")) if getattr(e, "code", "") == "STAGE_FAILED" else None
                 if lost is None:
+                    _abort_one(plane, place, begun.stage_id, e)
                     raise
                 return _with(done, unroutable=lost[0], over_limit=lost[1], refused=lost[2], code="UNROUTABLE" if lost[0] else "OVER_LIMIT")
             return _with(
@@ -158,7 +174,6 @@ class _Writer:
                 unroutable=facts.unroutable,
                 over_limit=facts.over_limit,
             )
-        raise AssertionError("the last stage is returned or raises")
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int, *, newer_is_done: bool) -> None:
         """The driver's commit. newer_is_done: a scope that is further than `batch` has done it; else it is an error.
@@ -192,6 +207,9 @@ class _Writer:
                 f"batch {answer.committed} of this query is in its queues already, and Spark runs batch {batch}: the checkpoint is an old "
                 "copy, or another driver goes on with it. Nothing was published now. Begin with a new checkpoint",
             )
+        if skipped := sum(one.skipped for one in staged):
+            text = "batch %d of %s is in its queues already (the last one there is %d): %d rows that were written again are not published"
+            log.warning(text, batch, place.scope, answer.committed, skipped)
         for word, count in (("unroutable", sum(one.unroutable for one in staged)), ("over a limit", sum(one.over_limit for one in staged))):
             if count:
                 log.warning("batch %d of %s: %d messages were %s and went where the options say", batch, place.scope, count, word)
@@ -248,7 +266,8 @@ class FlintStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[m
 class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """`df.write.format("flintmq").mode("append")`. Args and errors: as FlintStreamWriter.
 
-    With `txnId` the write happens once, however often it is run; without, once per run that ends well.
+    With `txnId` the write happens once, however often it is run; without, once per run that ends well. In `foreachBatch` that is once for
+    each checkpoint: a new one counts its batches from 0, and `txnVersion=batch_id` would leave them out.
     """
 
     def __init__(self, schema: StructType, raw_options: Mapping[str, str]) -> None:
@@ -262,15 +281,18 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
         context = TaskContext.get()
         assert context is not None
-        return self._stage(_Place(self._scope, self._epoch, self._batch, context.partitionId(), _attempt(context)), iterator)
+        # Tasks alone are told the query, and a batch of another query is another write.
+        query = context.getLocalProperty(QUERY_ID) if self._named else None
+        scope = f"{self._scope}:{query}" if query else self._scope
+        return self._stage(_Place(scope, self._epoch, self._batch, context.partitionId(), _attempt(context)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._publish(messages, self._batch, newer_is_done=True)
         self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._give_up(self._scope, self._batch, self._epoch)
-        self._forget()
+        known = next((message for message in messages if isinstance(message, Staged)), None)
+        self._give_up(self._scope if known is None else known.scope, self._batch, self._epoch)
 
     def _forget(self) -> None:
         """A name that nobody will use again need not be remembered."""
@@ -317,13 +339,40 @@ class _Kept:
             yield one
 
 
-def _stage_is_gone(error: Exception, sent: bool) -> bool:
-    """Whether another stage may do: the broker went away with one that was not prepared, or the connection of its put broke.
+class _Again:
+    """Whether the rows of a stage are worth another one. Args: seconds: that the broker may be without room."""
 
-    Args: sent: its put ended well. A prepare that got no answer was tried for long enough.
-    """
-    code, text = getattr(error, "code", ""), str(getattr(error, "text", ""))
-    return (not sent and code in ("UNAVAILABLE", "STOPPING")) or (code == "NOT_FOUND" and text.startswith("there is no stage"))
+    def __init__(self, seconds: float) -> None:
+        self._left = STAGES_PER_ATTEMPT
+        self._until = time.monotonic() + seconds
+        self._pause = 0.0
+
+    def may(self, error: Exception, sent: bool) -> bool:
+        """Whether another stage may do: the broker went away with one that was not prepared, or has it no more; the connection of its put
+        broke; or there was no room, and there may be soon.
+
+        Args: sent: its put ended well. A prepare that got no answer was tried for long enough.
+        """
+        code, text = getattr(error, "code", ""), str(getattr(error, "text", ""))
+        if not sent and code in _NO_ROOM:
+            self._pause = min(max(2 * self._pause, _ROOM_S), _ROOM_MOST_S)
+            return time.monotonic() < self._until
+        self._left -= 1
+        self._pause = 0.0
+        gone = (not sent and code in _AWAY) or (code == "NOT_FOUND" and text.startswith("there is no stage"))
+        return gone and self._left > 0
+
+    def pause(self) -> None:
+        """What is asked for at once by all tasks would find no room again."""
+        if self._pause:
+            time.sleep(self._pause * random.uniform(0.5, 1.5))
+
+
+def _abort_one(plane: DataPlane, place: _Place, stage_id: str, error: Exception) -> None:
+    """What an attempt gives up takes room that others wait for. A broker that is away forgets it, or rolls it back by time."""
+    if getattr(error, "code", "") not in _AWAY:
+        with contextlib.suppress(Exception):
+            plane.stage_abort(place.scope, place.batch, stage_id=stage_id)
 
 
 class _Portions:
@@ -349,10 +398,9 @@ class _Portions:
             self._next = next(self._rest, None)
 
 
-def _drain(batches: Iterator[Any]) -> None:
-    """Spark's task wants its rows taken, also when nobody needs them."""
-    for _ in batches:
-        pass
+def _drain(batches: Iterator[pa.RecordBatch]) -> int:
+    """Spark's task wants its rows taken, also when nobody needs them. Returns: how many there were."""
+    return sum(batch.num_rows for batch in batches)
 
 
 def _both(one: Staged, other: Staged) -> Staged:
@@ -362,7 +410,7 @@ def _both(one: Staged, other: Staged) -> Staged:
         one,
         stage_ids=() if one.already or other.already else (*one.stage_ids, *other.stage_ids),
         already=one.already or other.already,
-        **{name: getattr(one, name) + getattr(other, name) for name in ("count", "bytes", "unroutable", "over_limit")},
+        **{name: getattr(one, name) + getattr(other, name) for name in ("skipped", "count", "bytes", "unroutable", "over_limit")},
         refused=refused.refused,
         code=refused.code,
     )

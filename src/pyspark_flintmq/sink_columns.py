@@ -158,6 +158,18 @@ def plan_columns(schema: StructType, options: SinkOptions) -> ColumnPlan:
     return ColumnPlan(tuple(found[name] for name in COLUMNS if name in found))
 
 
+def sink_schema(options: SinkOptions) -> StructType:
+    """The columns of a view that is made for INSERT INTO: the body first, without what the options say for all messages."""
+    from pyspark.sql import types as t
+
+    known = {"body": t.BinaryType(), "headers_raw": t.BinaryType(), "headers": t.MapType(t.StringType(), t.StringType(), True)}
+    known |= {"timestamp": t.TimestampType(), "delivery_mode": t.IntegerType(), "priority": t.IntegerType()}
+    names = ["body", "routing_key", *(name for name in COLUMNS if name not in ("body", "routing_key"))]
+    return t.StructType(
+        [t.StructField(name, known.get(name, t.StringType()), name != "body") for name in names if name not in options.constants]
+    )
+
+
 def _default(name: str) -> str | int | None:
     if name in ("exchange", "routing_key"):
         return ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from pyspark_flintmq.connection import CONNECTION_OPTIONS, Connection, in_range, true_or_false, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.schema import Table
 
 # Constant for all messages of a write: option -> column of the sink.
 CONSTANTS: dict[str, str] = {
@@ -69,6 +70,9 @@ class SinkOptions:
         Raises: SourceError OPTION_UNKNOWN or OPTION_VALUE.
         """
         connection, rest = Connection.take(raw)
+        if not streaming:
+            # Of a view, which has one set of options for SELECT and INSERT INTO.
+            _, rest = Table.take(rest)
         if connection.cluster:
             text = "option 'cluster' is for readers of shared queues: what is staged is on one node, and another one would publish it again"
             raise SourceError("OPTION_VALUE", text)

@@ -26,8 +26,10 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        from pyspark_flintmq.spelling import respelled
+
         super().__init__(dict(options))
-        self._raw = dict(options)
+        self._raw = respelled(options)
 
     @classmethod
     def name(cls) -> str:
@@ -37,6 +39,11 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         self._check_is_no_table()
         if self._log:
             return _log_source().log_schema(self._raw)
+        if self._only_written:
+            from pyspark_flintmq.sink_columns import sink_schema
+            from pyspark_flintmq.sink_options import SinkOptions
+
+            return sink_schema(SinkOptions.parse(self._raw, streaming=False))
         from pyspark_flintmq.schema import Table
 
         table, _ = Table.take(self._raw)
@@ -108,6 +115,11 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
 
     def _option(self, name: str) -> str | None:
         return next((text for key, text in self._raw.items() if key.lower() == name.lower()), None)
+
+    @property
+    def _only_written(self) -> bool:
+        """Whether the options say where messages go, and not which are read: a view with them is for INSERT INTO."""
+        return bool({"exchange", "routingKey"} & self._raw.keys()) and not {"queue", "queues", "queuePattern"} & self._raw.keys()
 
     @property
     def _log(self) -> bool:

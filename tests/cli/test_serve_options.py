@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker import self_signed_certificate
+
 COMMAND = [sys.executable, "-m", "flintmq.cli.main", "serve", "--port", "0", "--http-port", "off", "--flight-port", "off"]
 
 
@@ -150,3 +152,22 @@ oauth-scopes-claim = ["roles"]
     ):
         code, said = refused("--memory", *options, home=tmp_path)
         assert code and words in said
+
+
+def test_each_port_can_be_off(tmp_path: Path) -> None:
+    """With a certificate too: AMQPS is off while AMQP is on. A port of a service that is off is no port that is silently not there."""
+    with self_signed_certificate() as (cert, key):
+        tls = ("--memory", "--tls-cert", cert, "--tls-key", key)
+        with serving(*tls, "--tls-port", "off", home=tmp_path) as (ready, _):
+            assert (ready["amqps_port"], ready["http_port"], ready["flight_port"]) == (None, None, None)
+            assert ready["amqp_port"]
+            assert not {"websocket_port", "metrics_port"} & ready.keys()
+        with serving(*tls, "--tls-port", "0", "--port", "off", home=tmp_path) as (ready, _):
+            assert ready["amqp_port"] is None
+            assert ready["amqps_port"]
+        (tmp_path / "broker.toml").write_text('tls-port = "off"\n')
+        with serving(*tls, "--config", str(tmp_path / "broker.toml"), home=tmp_path) as (ready, _):
+            assert ready["amqps_port"] is None
+    code, said = refused("--memory", "--metrics-port", "0", home=tmp_path)
+    assert code == 64
+    assert "--metrics-port is served by the HTTP service" in said

@@ -30,7 +30,7 @@ class Rig:
     def __init__(self, directory: Path, *, clock: ManualClock | None = None, limits: dict[str, Any] | None = None, **options: Any) -> None:
         self.directory = directory
         self.clock = clock or ManualClock()
-        self.limits = limits or {}
+        self.limits, self.options = limits or {}, options
         config = Config(port=None, data_dir=str(directory), container_size=524_288, **options).with_limits(**self.limits)
         self.node = Node(config, self.clock)
         assert self.node.dataplane is not None
@@ -68,14 +68,14 @@ class Rig:
         """kill -9 and a restart: the files as they are now, opened by another node. This one is over."""
         fresh = image_of(self.directory, self.directory.with_name(f"{self.directory.name}k"))
         ending = self.stop()
-        again = Rig(fresh, clock=self.clock, limits=self.limits)
+        again = Rig(fresh, clock=self.clock, limits=self.limits, **self.options)
         again._before = ending
         return again
 
     def restart(self) -> Rig:
         """A clean stop and a start."""
         self.stop().join()
-        return Rig(self.directory, clock=self.clock, limits=self.limits)
+        return Rig(self.directory, clock=self.clock, limits=self.limits, **self.options)
 
     def tick(self) -> None:
         """A housekeeping pass; what it wrote is durable and done when this returns."""

@@ -148,6 +148,6 @@ def test_what_a_token_leaves_behind_has_no_rights(visited: Rig) -> None:
     visited.call("stage.begin", scope="c", epoch=scope["epoch"], batch=0, **him)
     service = visited.service
     owners = [one.user for one in service.subscriptions._by_id.values()]
-    owners += [one.user for one in service.stages._stages.values()] + [one.user for one in service.stages._scopes.values()]
+    owners += [one.user for one in service.stages._stages.values()] + [one.user for one in service.stages._scopes.all()]
     assert len(owners) == 3 and {type(one) for one in owners} == {str}
     assert json.loads(json.dumps(visited.call("sub.list", **him)))["subscriptions"][0]["name"] == "s"

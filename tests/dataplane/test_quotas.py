@@ -16,9 +16,11 @@ from flintmq.ports import VhostRecord
 
 from .rig import Rig, block
 
+MEMORY = 1 << 30
 LIMITS = {
     "scopes_user_max": 2,
-    "stages_user_max": 2,
+    "stage_bytes": 255 << 20,  # of MEMORY: two for each user
+    "staged_vhost_share": 1.0,
     "subscriptions_user_max": 2,
     "snapshots_user_max": 2,
     "stream_pins_user_max": 2,
@@ -28,7 +30,7 @@ LIMITS = {
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     """A node with queue `q`, and users eve and ann who may do everything in it."""
-    with Rig(tmp_path / "store", limits=LIMITS) as made:
+    with Rig(tmp_path / "store", limits=LIMITS, memory_limit=MEMORY) as made:
         made.declare("q")
         made.put("q", "a")
         for user in ("eve", "ann"):
@@ -159,17 +161,48 @@ def test_a_browse_is_read_in_its_own_vhost(rig: Rig) -> None:
     assert rig.rows(ticket) == ["a"]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.sampled_from("abc"), st.sampled_from("xy")), max_size=40))
-def test_counts_are_those_of_what_is_there(steps: list[tuple[bool, int, str, str]]) -> None:
-    """Entering and leaving in any order, twice too: what is full is what a count over all would say."""
-    quota, held = Quota("things", "", node=4, vhost=3, user=2), {}
-    for enters, key, user, vhost in steps:
-        if enters:
-            quota.enter(key, user, vhost)
-            held.setdefault(key, (user, vhost))
+def test_what_is_staged_counts_by_its_messages(tmp_path: Path) -> None:
+    """Not by the number of stages: one with many messages takes what a user may have, and gives it back, over a restart too."""
+    limits = {"stage_bytes": 1, "staged_message_bytes": 1 << 20, "staged_user_share": 10 / 1024}
+    with Rig(tmp_path / "store", limits=limits, memory_limit=MEMORY) as rig:
+        rig.declare("q", "r")
+        rig.broker.vhosts["/"].bind_queue("q", "amq.fanout", b"", {})
+        rig.broker.vhosts["/"].bind_queue("r", "amq.fanout", b"", {})
+        epoch = rig.call("scope.open")["epoch"]
+        empty = [rig.stage("x", epoch, 0) for _ in range(50)]
+        stage_id = rig.stage("x", epoch, 0, *"12345", queue="q")
+        other = rig.stage("x", epoch, 0, prepare=False)
+        rig.call("block", block("6", "7"), stage_id=other, routes=[["amq.fanout", ""]])  # two places for each
+        with pytest.raises(Refused, match="LIMIT: user 'guest' has 9437236 bytes of memory in stages already"):
+            rig.call("block", block("8"), stage_id=other, routes=[["", "q"]])
+        assert rig.code("block", block("8"), stage_id=other, routes=[["", "q"]]) == "STAGE_FAILED"
+        rig.call("stage.abort", scope="x", batch=0, stage_id=other)
+        with rig.kill() as again:
+            third = again.call("stage.begin", scope="x", epoch=epoch, batch=0)["stage_id"]
+            assert again.code("block", block(*"123456"), stage_id=third, routes=[["", "q"]]) == "LIMIT"
+            again.call("stage.commit", scope="x", epoch=epoch, batch=0, stage_ids=[*empty, stage_id])
+            assert again.bodies("q") == list("12345")
+            again.stage("x", epoch, 1, *"123456789")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.sampled_from("abc"), st.sampled_from("xy"), st.integers(1, 2)), max_size=40))
+def test_counts_are_those_of_what_is_there(steps: list[tuple[bool, int, str, str, int]]) -> None:
+    """Entering, growing and leaving in any order, twice too: what is full is what a sum over all would say."""
+    quota, held = Quota("things", "", node=8, vhost=6, user=4), {}
+    for enters, key, user, vhost, amount in steps:
+        if enters and key in held:
+            quota.grow(key, amount)
+            held[key] = (*held[key][:2], held[key][2] + amount)
+        elif enters:
+            quota.enter(key, user, vhost, amount)
+            held[key] = (user, vhost, amount)
         else:
             quota.leave(key)
             held.pop(key, None)
-        users, vhosts = [one for one, _ in held.values()], [one for _, one in held.values()]
-        wanted = "user" if users.count(user) >= 2 else "vhost" if vhosts.count(vhost) >= 3 else "node" if len(held) >= 4 else ""
-        assert quota.full(user, vhost) == wanted
+        of_user, of_vhost, everybody = (
+            sum(one[2] for one in held.values() if place is None or one[place] == name)
+            for place, name in ((0, user), (1, vhost), (None, ""))
+        )
+        for more in (1, 2):
+            wanted = "user" if of_user + more > 4 else "vhost" if of_vhost + more > 6 else "node" if everybody + more > 8 else ""
+            assert quota.full(user, vhost, more) == wanted

@@ -215,8 +215,10 @@ def test_an_older_epoch_changes_nothing_on_any_node(node: Any, engine: Engine) -
             assert rig.code(f"sub.{call}", **old, **more) == "FENCED"
     ticket = {"kind": "set", "slice": 0, "slices": 1, "rows": 4, "seq": 1}
     assert second.code("rows", **old, **ticket) == "FENCED"
-    assert second.code("sub.acquire", **new, seq=1) == "CHECKPOINT_LOST"
+    assert second.call("sub.acquire", **new, seq=1)["count"] == 4, "it was planned, and nobody has read it"
     assert second.rows({**new, **ticket}) == names(*range(4))
+    new = first.open()
+    assert first.code("sub.acquire", **new, seq=1) == "CHECKPOINT_LOST"
     assert second.code("sub.commit", **new, upto=2) == "CHECKPOINT_AHEAD"
     second.call("sub.commit", **new, upto=1)
     assert ready(engine) == []
@@ -227,7 +229,7 @@ def test_what_goes_back_has_its_place_and_is_flagged(node: Any, engine: Engine) 
     fill(engine, *names(*range(8)))
     reader = rig.open()
     acquire(rig, reader, 1, max_messages=5)
-    rig.call("sub.plan", **reader, seq=1)
+    rig.rows(rig.call("sub.plan", **reader, seq=1)["tickets"][0])
     fill(engine, "later")
     assert rig.code("sub.reset", name="s", action="redeliver", may_duplicate=False) == "MAY_DUPLICATE"
     assert rig.call("sub.reset", name="s", action="redeliver")["prepared"] is None
@@ -470,7 +472,7 @@ def test_a_reader_without_a_checkpoint_leaves_one_that_works_alone_on_any_node(n
     third = first.open(fresh="refuse")
     fill(engine, "a")
     acquire(first, third, 1)
-    first.call("sub.plan", **third, seq=1)
+    first.rows(first.call("sub.plan", **third, seq=1)["tickets"][0])
     first.call("sub.alive", **third, leave=True)
     assert second.code("sub.open", name="s", queues=["q"], fresh="refuse") == "CHECKPOINT_LOST"
     first.call("sub.commit", **third, upto=1)
@@ -642,3 +644,14 @@ def test_one_user_takes_not_all_places_for_the_engine(node: Any, engine: Engine)
     for thread in threads:
         thread.join()
     assert not calls._running
+
+
+def test_a_set_that_nobody_has_read_on_any_node_is_not_committed_as_read(node: Any, engine: Engine) -> None:
+    first, second = node(), node()
+    fill(engine, *names(*range(4)))
+    reader = first.open()
+    acquire(first, reader, 1)
+    tickets = first.call("sub.plan", **reader, seq=1, slices=2)["tickets"]
+    assert first.code("sub.commit", **reader, upto=1, read=True) == "NOT_READ"
+    assert second.rows(tickets[1]) == names(2, 3)
+    assert first.call("sub.commit", **reader, upto=1, read=True) == {"committed": 1}

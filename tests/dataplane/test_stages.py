@@ -11,6 +11,7 @@ from crc32c import crc32c
 from flintmq.dataplane.shared import NOTE_SCOPE, NOTE_STAGE
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
+from tests.support.image import image_of
 
 from .rig import Rig, block
 
@@ -112,6 +113,20 @@ def test_an_abort_with_an_epoch_leaves_the_stages_of_later_drivers(rig: Rig) -> 
 # --- refusals ---------------------------------------------------------------------------------------------------------------
 
 
+def test_tasks_that_run_on_after_an_abort_leave_nothing_prepared(rig: Rig) -> None:
+    """An abort with an epoch fences it: what such a task begins or prepares is refused. A driver that comes back has a new epoch."""
+    mine = epoch(rig)
+    begun = rig.stage("x", mine, 0, "a", prepare=False)
+    assert [rig.call("stage.abort", scope="x", batch=0, epoch=mine)["rolled_back"] for _ in range(2)] == [1, 0]
+    assert rig.code("stage.prepare", stage_id=begun) == "NOT_FOUND"
+    assert rig.code("stage.begin", scope="x", epoch=mine, batch=0) == "FENCED"
+    assert rig.call("stage.abort", scope="x", batch=0, epoch=epoch(rig))["rolled_back"] == 0
+    new = epoch(rig)
+    stage_id = rig.stage("x", new, 0, "b")
+    rig.call("stage.commit", scope="x", epoch=new, batch=0, stage_ids=[stage_id])
+    assert rig.bodies("q") == ["b"] and branches(rig) == 0
+
+
 def test_epochs_grow_and_older_ones_are_fenced(rig: Rig) -> None:
     old, new = epoch(rig), epoch(rig)
     assert new > old
@@ -208,7 +223,8 @@ def test_stages_belong_to_their_user_and_scopes_to_theirs(rig: Rig) -> None:
 
 
 def test_limits_of_stages(tmp_path: Path) -> None:
-    with Rig(tmp_path / "store", limits={"stages_max": 2, "scopes_max": 2}) as rig:
+    limits = {"stage_bytes": 1 << 20, "staged_share": 2.5 / 1024, "scopes_max": 2}
+    with Rig(tmp_path / "store", limits=limits, memory_limit=1 << 30) as rig:
         mine = epoch(rig)
         rig.stage("x", mine, 0)
         rig.stage("y", mine, 0, prepare=False)
@@ -234,39 +250,93 @@ def test_the_longest_unused_scope_makes_room_when_that_is_long_ago(tmp_path: Pat
         last.stop()
 
 
-def test_named_writes_make_room_for_each_other_and_not_for_queries(tmp_path: Path) -> None:
-    """A user's last writes are remembered, over a restart too; one without a name goes first, once its answer is not waited for."""
-    with Rig(tmp_path / "store", limits={"scopes_user_max": 1, "writes_user_max": 3}) as rig:
+def write(rig: Rig, scope: str, batch: int = 0, *, commit: bool = True) -> str:
+    """A write of one message, as the sink names it. Returns the code with which it is refused."""
+    mine, kind = epoch(rig), "once" if scope.startswith("once:") else "write"
+    if code := rig.code("stage.begin", scope=scope, epoch=mine, batch=batch, kind=kind):
+        return code
+    rig.call("stage.abort", scope=scope, batch=batch)
+    if commit and "already" not in rig.call("stage.begin", scope=scope, epoch=mine, batch=batch, kind=kind):
+        stage = rig.stage(scope, mine, batch, f"{scope} {batch}", kind=kind)
+        rig.call("stage.commit", scope=scope, epoch=mine, batch=batch, stage_ids=[stage])
+    return ""
+
+
+def known(rig: Rig) -> list[str]:
+    return [one["scope"] for one in rig.call("scope.list")["scopes"]]
+
+
+def test_a_named_write_is_never_forgotten_while_it_may_be_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One more is refused with what to do, over a restart too; what is forgotten when that is long ago is named in the log."""
+    limits = {"writes_user_max": 3, "scopes_user_max": 1, "scope_remember_s": 100, "stage_unprepared_s": 10}
+    with Rig(tmp_path / "store", limits=limits) as rig:
         rig.declare("q")
-        mine = epoch(rig)
-
-        def write(rig: Rig, scope: str, kind: str) -> None:
-            stage = rig.stage(scope, mine, 0, "a", kind=kind)
-            rig.call("stage.commit", scope=scope, epoch=mine, batch=0, stage_ids=[stage])
-            rig.clock.advance(ms=1_000)
-
-        def known(rig: Rig) -> list[str]:
-            return [one["scope"] for one in rig.call("scope.list")["scopes"]]
-
-        write(rig, "q", "query")
-        for name in ("txn:a", "txn:b", "once:x"):
-            write(rig, name, "once" if name == "once:x" else "write")
-        write(rig, "txn:c", "write")
-        assert known(rig) == ["once:x", "q", "txn:b", "txn:c"], "the answer to once:x may be on its way"
-        rig.clock.advance(ms=rig.node.config.limits.stage_unprepared_s * 1000)
-        write(rig, "txn:d", "write")
-        assert known(rig) == ["q", "txn:b", "txn:c", "txn:d"]
-        assert rig.code("stage.begin", scope="q2", epoch=mine, batch=0) == "LIMIT"
-        assert rig.call("stage.begin", scope="txn:c", epoch=mine, batch=0) == {"already": True, "committed": 0}
-        assert rig.service.stages.figures()["scopes"] == {"query": 1, "write": 3, "once": 0}
-        assert rig.service.stages.figures()["forgotten"] == 2
-        open_ = [rig.stage(f"txn:{name}", mine, 0, prepare=False) for name in "xyz"]
-        assert known(rig) == ["q", "txn:x", "txn:y", "txn:z"] and len(open_) == 3
-        assert rig.code("stage.begin", scope="txn:w", epoch=mine, batch=0) == "LIMIT", "all are under way"
+        for name in "abc":
+            assert write(rig, f"txn:{name}") == ""
+            rig.clock.advance(ms=20_000)
+        with pytest.raises(Refused, match="'txnId' whose 'txnVersion' grows"):
+            rig.call("stage.begin", scope="txn:d", epoch=epoch(rig), batch=0, kind="write")
+        assert rig.call("stage.begin", scope="txn:a", epoch=epoch(rig), batch=0) == {"already": True, "committed": 0}
+        assert rig.code("stage.begin", scope="query", epoch=epoch(rig), batch=0, kind="query") == "", "queries have places of their own"
+        rig.call("scope.forget", scope="query")
         again = rig.kill()
-        assert known(again) == ["q"]
-        assert again.service.stages.figures()["scopes"] == {"query": 1, "write": 0, "once": 0}
+        assert write(again, "txn:d") == "LIMIT"
+        again.clock.advance(ms=41_000)  # the first one was committed 101 s ago
+        assert write(again, "txn:d") == "" and known(again) == ["txn:b", "txn:c", "txn:d"]
+        assert "scope txn:a of user guest makes room for others" in caplog.text and "published again" in caplog.text
+        assert again.service.stages.figures()["forgotten"] == 1
+        last = again.kill()
+        assert known(last) == ["txn:b", "txn:c", "txn:d"]
+        last.stop()
+
+
+def test_one_name_with_growing_numbers_takes_one_place(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"writes_user_max": 1}) as rig:
+        rig.declare("q")
+        for version in range(20):
+            assert write(rig, "txn:app", version) == ""
+        again = rig.kill()
+        assert again.call("stage.begin", scope="txn:app", epoch=epoch(again), batch=19) == {"already": True, "committed": 19}
+        assert len(again.bodies("q")) == 20 and known(again) == ["txn:app"]
         again.stop()
+
+
+def test_what_nobody_repeats_makes_room_first(tmp_path: Path) -> None:
+    """Writes without a name, and names that never committed anything, once no answer is on its way to them."""
+    limits = {"writes_user_max": 3, "stage_unprepared_s": 10}
+    with Rig(tmp_path / "store", limits=limits) as rig:
+        rig.declare("q")
+        assert [write(rig, "txn:a"), write(rig, "once:x"), write(rig, "txn:gave up", commit=False)] == ["", "", ""]
+        assert write(rig, "txn:b") == "LIMIT", "the answer to once:x may be on its way"
+        rig.clock.advance(ms=11_000)
+        assert [write(rig, "txn:b"), write(rig, "txn:c")] == ["", ""]
+        assert known(rig) == ["txn:a", "txn:b", "txn:c"] and rig.service.stages.figures()["scopes"] == {"query": 0, "write": 3, "once": 0}
+        rig.clock.advance(ms=11_000)
+        assert write(rig, "txn:d") == "LIMIT"
+
+
+def test_what_nobody_repeats_goes_after_the_time_of_a_task(rig: Rig) -> None:
+    """Also without need: a write that gave up, or whose `scope.forget` was lost, is in no list for ever. What has a stage stays."""
+    assert [write(rig, "once:x"), write(rig, "txn:gave up", commit=False), write(rig, "txn:a")] == ["", "", ""]
+    rig.stage("once:under way", epoch(rig), 0, kind="once")
+    rig.tick()
+    assert known(rig) == ["once:under way", "once:x", "txn:a", "txn:gave up"]
+    rig.clock.advance(ms=1000 * rig.node.config.limits.stage_unprepared_s + 1000)
+    rig.tick()
+    assert known(rig) == ["once:under way", "txn:a"] and rig.service.stages.figures()["forgotten"] == 0
+    again = rig.kill()
+    assert known(again) == ["once:under way", "txn:a"]
+    again.stop()
+
+
+def test_a_user_whose_places_for_names_run_out_is_told_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Rig(tmp_path / "store", limits={"writes_user_max": 5}) as rig:
+        rig.declare("q")
+        for name in "abc":
+            write(rig, f"txn:{name}")
+        assert "named writes" not in caplog.text
+        write(rig, "txn:d")
+        assert "user guest has 4 named writes, of which 5 are remembered" in caplog.text
 
 
 def test_forget_rolls_back_and_forgets_what_was_committed(rig: Rig) -> None:
@@ -384,16 +454,123 @@ def test_a_restart_completes_a_decision_of_which_only_the_note_is_there(rig: Rig
     last.stop()
 
 
-def test_a_restart_completes_a_decision_in_its_order(rig: Rig) -> None:
-    """The order of the stages in stage.commit is that of their rows, whichever task began first."""
+@pytest.mark.parametrize("named", [False, True])
+def test_a_restart_completes_a_decision_in_its_order(rig: Rig, named: bool) -> None:
+    """Parts in the order of their numbers; a note of an earlier version, which names the stages, in the order of the names."""
     mine = epoch(rig)
-    stages = {body: rig.stage("x", mine, 1, body) for body in "dbac"}
+    stages = {body: rig.stage("x", mine, 1, body, part="abcd".index(body)) for body in ("bdac" if named else "dcab")}
+    rig.stage("x", mine, 2, "of a later batch")
     plane = rig.service.plane
-    value = {"committed": 1, "epoch": mine, "user": "guest", "stages": [stages[body] for body in "abcd"], "ms": 0}
+    value = {"committed": 1, "epoch": mine, "user": "guest", "ms": 0}
+    if named:
+        value["stages"] = [stages[body] for body in "cadb"]
     plane.durable(plane.store.note(NOTE_SCOPE, b"/\0x", plane.encode(value)))
     again = rig.kill()
-    assert again.bodies("q") == list("abcd") and branches(again) == 0
+    assert again.bodies("q") == list("cadb" if named else "abcd") and branches(again) == 1
     again.stop()
+
+
+def test_a_batch_has_its_parts_in_order_and_of_each_part_what_was_begun_first(rig: Rig) -> None:
+    mine = epoch(rig)
+    ids = [rig.stage("x", mine, 0, body, part=part) for body, part in (("d", 2), ("a", 0), ("c", 1), ("b", 0))]
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=ids)
+    assert rig.bodies("q") == ["a", "b", "c", "d"]
+
+
+def test_the_note_of_a_decision_is_as_small_for_many_stages_as_for_one(rig: Rig) -> None:
+    mine = epoch(rig)
+    for batch, stages in enumerate((1, 300)):
+        ids = [rig.stage("x", mine, batch, part=part) for part in range(stages)]
+        rig.call("stage.commit", scope="x", epoch=mine, batch=batch, stage_ids=ids)
+        assert len(rig.service.plane.store.notes(NOTE_SCOPE)[b"/\0x"]) < 120
+
+
+def test_losers_are_rolled_back_durably_before_the_decision(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a crash behind the note would publish them: what is prepared for the committed batch belongs to it."""
+    mine = epoch(rig)
+    won, _ = rig.stage("x", mine, 0, "won"), rig.stage("x", mine, 0, "lost", attempt=1)
+    coordinator = rig.service.plane.coordinator
+    seen: list[int] = []
+    decide = coordinator.decide
+
+    def watched(*arguments: object) -> object:
+        again = rig_of_now(rig)
+        seen.append(again.call("scope.status", scope="x")["prepared"])
+        again.stop()
+        return decide(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(coordinator, "decide", watched)
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[won])
+    assert seen == [1] and rig.bodies("q") == ["won"]
+
+
+def rig_of_now(rig: Rig) -> Rig:
+    """What a kill would leave now; the node goes on."""
+    return Rig(image_of(rig.directory, rig.directory.with_name("now")), clock=rig.clock, limits=rig.limits)
+
+
+# --- room -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_waits_for_room_and_is_prepared_when_there_is(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for an outcome is no end of a stage: it is as it was, and prepared by the same call later."""
+    mine = epoch(rig)
+    stage_id = rig.stage("x", mine, 0, "a", prepare=False)
+    transactions = type(rig.service.plane.store.transactions)
+    monkeypatch.setattr(transactions, "has_room", False)
+    monkeypatch.setattr("flintmq.dataplane.shared.time.monotonic", iter(range(0, 10_000, 2)).__next__)
+    with pytest.raises(Refused, match="NO_ROOM: the log has no room"):
+        rig.call("stage.prepare", stage_id=stage_id)
+    assert rig.call("scope.status", scope="x")["stages"][0]["state"] == "open"
+    monkeypatch.setattr(transactions, "has_room", True)
+    assert rig.call("stage.prepare", stage_id=stage_id)["count"] == 1
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])
+    assert rig.bodies("q") == ["a"]
+
+
+def test_a_stage_whose_work_is_lost_is_gone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room went between look and prepare: there is no stage any more, which tells the sink to stage the rows again."""
+    mine = epoch(rig)
+    stage_id = rig.stage("x", mine, 0, "a", prepare=False)
+    monkeypatch.setattr(rig.service.plane, "room_for_outcome", lambda: None)
+    transactions = type(rig.service.plane.store.transactions)
+    monkeypatch.setattr(transactions, "has_room", False)
+    for _ in range(2):
+        with pytest.raises(Refused, match="NOT_FOUND: there is no stage"):
+            rig.call("stage.prepare", stage_id=stage_id)
+    monkeypatch.setattr(transactions, "has_room", True)
+    again = rig.stage("x", mine, 0, "a")
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[again])
+    rig.quiet()
+    assert rig.bodies("q") == ["a"] and branches(rig) == 0 and not dict(rig.service.plane.notes(NOTE_STAGE))
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_no_stage_is_refused_while_the_log_enters_its_next_container(tmp_path: Path, hurry: bool) -> None:
+    """Stages at full speed, through several containers of the transaction log, beside messages that fill the other one or not."""
+    with Rig(tmp_path / "store") as rig:
+        rig.declare("q", "other")
+        store = rig.service.plane.store
+        size, mine = store.transaction_records.container_size, epoch(rig)
+        batch = 0
+        while store.transaction_records.tail < 4 * size:
+            if hurry:
+                rig.put("other", b"x" * 60_000)
+                rig.core("other").purge()
+            ids = [rig.stage("x", mine, batch, "a", part=part) for part in range(10)]
+            rig.call("stage.commit", scope="x", epoch=mine, batch=batch, stage_ids=ids)
+            batch += 1
+        assert rig.core("q").ready_count() == 10 * batch
+
+
+def test_one_stage_is_aborted_alone(rig: Rig) -> None:
+    """What a put left half is given back at once, and the other stages of its batch stay."""
+    mine = epoch(rig)
+    half, whole = rig.stage("x", mine, 0, "half", prepare=False), rig.stage("x", mine, 0, "whole")
+    assert [rig.call("stage.abort", scope="x", batch=0, stage_id=half)["rolled_back"] for _ in range(2)] == [1, 0]
+    assert rig.call("scope.status", scope="x")["prepared"] == 1 and branches(rig) == 1
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[whole])
+    assert rig.bodies("q") == ["whole"]
 
 
 def test_a_note_of_a_stage_that_was_never_prepared_is_removed(rig: Rig) -> None:

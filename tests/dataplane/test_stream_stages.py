@@ -95,10 +95,10 @@ def test_a_batch_enters_a_stream_and_a_queue_when_it_is_committed(streaming: Rig
     other(rig, "between")
     commit(rig, 0, second, first)
     nothing_waits(rig)
-    assert bodies(rig) == ["before", "between", "c", "a", "b"] and rig.bodies("q") == ["c", "a", "b"]
+    assert bodies(rig) == ["before", "between", "a", "b", "c"] and rig.bodies("q") == ["a", "b", "c"]
     assert commit(rig, 0, second, first)["already"] is True
     rig.quiet()
-    assert bodies(rig) == ["before", "between", "c", "a", "b"] and rig.broker.transactions.list() == []  # type: ignore[union-attr]
+    assert bodies(rig) == ["before", "between", "a", "b", "c"] and rig.broker.transactions.list() == []  # type: ignore[union-attr]
 
 
 def test_what_is_not_committed_never_comes(streaming: Rig) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flintmq.dataplane.shared import NOTE_SUBSCRIPTION, Caller
+from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid
@@ -842,3 +843,55 @@ def test_what_tasks_may_have_written_is_given_back_only_when_that_is_said(rig: R
     assert rig.call("sub.commit", **reader, upto=0) == {"committed": 0}, "its reader is not fenced"
     rig.call("sub.reset", name="s", action=action, may_duplicate=True)
     assert rig.bodies("q") == ["a", "b"]
+
+
+def test_a_set_that_nobody_has_read_is_not_committed_as_read_and_may_be_planned_by_another_reader(rig: Rig) -> None:
+    """The sink of a new checkpoint left the batch out: no task ran. Its messages stay, and the next reader has them without a doubt."""
+    rig.put("q", "0", "1", "2", "3")
+    reader = rig.open()
+    rig.call("sub.acquire", **reader, seq=1)
+    (ticket,) = rig.call("sub.plan", **reader, seq=1)["tickets"]
+    assert rig.code("sub.commit", **reader, upto=1, read=True) == "NOT_READ"
+    reader["epoch"] = rig.call("sub.open", sub_id=reader["sub_id"], mode="attach")["epoch"]
+    assert rig.call("sub.acquire", **reader, seq=1)["count"] == 4, "an older epoch planned it, and did not read it"
+    assert rig.code("rows", **ticket) == "FENCED", "nor does it now"
+    assert rig.code("sub.commit", **reader, upto=1, read=True) == "NOT_READ"
+    assert rig.read(reader, 1) == ["0", "1", "2", "3"]
+    assert rig.call("sub.commit", **reader, upto=1, read=True)["committed"] == 1
+    assert rig.call("sub.commit", **reader, upto=1, read=True)["committed"] == 1
+    rig.put("q", "more")
+    rig.call("sub.acquire", **reader, seq=2)
+    assert rig.call("sub.commit", **reader, upto=2)["committed"] == 2, "who does not ask for it commits what it likes"
+
+
+def test_whether_a_set_was_read_before_a_restart_is_not_known_and_no_refusal(rig: Rig) -> None:
+    rig.put("q", "a")
+    reader = rig.open()
+    rig.call("sub.acquire", **reader, seq=1)
+    rig.call("sub.plan", **reader, seq=1)
+    again = rig.restart()
+    reader["epoch"] = again.call("sub.open", sub_id=reader["sub_id"], mode="attach")["epoch"]
+    assert again.code("sub.acquire", **reader, seq=1) == "CHECKPOINT_LOST"
+    assert again.call("sub.commit", **reader, upto=1, read=True)["committed"] == 1
+    again.stop()
+
+
+def test_a_container_is_read_once_for_all_queues_whose_oldest_messages_it_has(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look at a thousand queues read a container of 4 MiB for each of them: 7 to 40 s."""
+    names = [f"many.{number:02d}" for number in range(40)]
+    rig.declare(*names)
+    for name in names:
+        rig.put(name, "a")
+    times, read = rig.service.pins.times["messages"], []
+    expected = [times.time_of(rig.core(name).message_id_at(1)) for name in names]
+    assert None not in expected
+    reader = rig.open("s", *names)
+    load = LogTimes._load
+    monkeypatch.setattr(LogTimes, "_load", lambda self, sequence: read.append(sequence) or load(self, sequence))  # type: ignore[func-returns-value]
+    found = rig.call("sub.tail", sub_id=reader["sub_id"])["queues"]
+    assert [one["oldest_us"] for one in found] == expected
+    assert read == []
+    rig.put(names[0], "b")
+    assert times.time_of(rig.core(names[0]).message_id_at(2)) is not None, "the container has grown"
+    assert times.time_of(2**62) is None
+    assert len(read) == 2

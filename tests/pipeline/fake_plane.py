@@ -34,6 +34,8 @@ class Sub:
     epoch: int = 1
     committed: int = 0
     planned: tuple[int, int] | None = None
+    # the last set of which rows were read
+    read: int = 0
     # queue -> entries of the prepared set, None: there is none
     prepared: list[tuple[str, Entry]] | None = None
     drain: dict[str, int] | None = None
@@ -110,7 +112,12 @@ class FakePlane:
         rows, n, k = sub.prepared, asked["slices"], asked["slice"]
         if len(rows) != asked["rows"]:
             raise PlaneError("SET_CHANGED", "the set has lost messages")
+        sub.read = asked["seq"]
         yield from (entry.body for _, entry in rows[len(rows) * k // n : len(rows) * (k + 1) // n])
+
+    def tasks(self, claim: Claim, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+        """Plans a batch and runs its tasks."""
+        return [body for ticket in claim.tickets(start, end) for body in self.read(ticket.encode())]
 
     def close(self) -> None:
         self.closed += 1
@@ -175,7 +182,7 @@ class FakePlane:
             raise PlaneError("CHECKPOINT_NEW", f"subscription '{sub.name}' has committed {sub.committed} batches for another checkpoint")
         if sub.heard_ms is not None and sub.heard_ms < 5_000:
             raise PlaneError("READER_ACTIVE", f"subscription '{sub.name}' has a reader, which was heard of {sub.heard_ms} ms ago: stop it")
-        if sub.prepared is not None and sub.planned is not None and onlost == "fail":
+        if sub.prepared is not None and sub.planned is not None and sub.read == sub.planned[0] and onlost == "fail":
             raise PlaneError("CHECKPOINT_LOST", "planned by another")
 
     def _by_id(self, sub_id: str) -> Sub:
@@ -205,7 +212,7 @@ class FakePlane:
             raise PlaneError("CHECKPOINT_BEHIND", "committed")
         if seq > sub.committed + 1:
             raise PlaneError("CHECKPOINT_AHEAD", "not yet")
-        if sub.prepared is not None and sub.planned is not None and sub.planned[0] == seq and sub.planned[1] < epoch:
+        if sub.prepared is not None and sub.planned is not None and sub.planned[0] == seq == sub.read and sub.planned[1] < epoch:
             if onlost == "fail":
                 raise PlaneError("CHECKPOINT_LOST", "planned by another")
             self._give_back(sub)
@@ -246,11 +253,13 @@ class FakePlane:
         ticket = {"kind": "set", "sub_id": sub_id, "epoch": epoch, "seq": seq, "rows": len(sub.prepared)}
         return {"count": len(sub.prepared), "tickets": [{**ticket, "slice": k, "slices": n} for k in range(n)]}
 
-    def _sub_commit(self, sub_id: str, epoch: int, upto: int) -> Any:
+    def _sub_commit(self, sub_id: str, epoch: int, upto: int, read: bool) -> Any:
         sub = self._sub(sub_id, epoch)
         if upto > sub.committed:
             if sub.prepared is None or upto != sub.committed + 1:
                 raise PlaneError("CHECKPOINT_AHEAD", "not prepared")
+            if read and sub.read != upto:
+                raise PlaneError("NOT_READ", f"set {upto} of subscription '{sub.name}' has {len(sub.prepared)} messages, and none was read")
             sub.committed, sub.prepared, sub.planned = upto, None, None
         return {"committed": sub.committed}
 

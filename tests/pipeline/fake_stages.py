@@ -155,12 +155,17 @@ class FakeClient:
 
         return self._call("stage.commit", effect)  # type: ignore[no-any-return]
 
-    def stage_abort(self, scope: str, batch: int, *, epoch: int) -> Any:
+    def stage_abort(self, scope: str, batch: int, *, epoch: int | None = None, stage_id: str | None = None) -> Any:
         broker = self._broker
 
         def effect() -> None:
-            broker.check(scope, epoch)
-            gone = [key for key, one in broker.stages.items() if (one.scope, one.batch) == (scope, batch) and one.epoch <= epoch]
+            if epoch is not None:
+                broker.check(scope, epoch)
+            gone = [
+                key
+                for key, one in broker.stages.items()
+                if (one.scope, one.batch) == (scope, batch) and (epoch is None or one.epoch <= epoch) and stage_id in (None, key)
+            ]
             for key in gone:
                 del broker.stages[key]
 

@@ -175,7 +175,7 @@ def test_nothing_is_opened_before_a_call_needs_it_and_closing_changes_nothing() 
     claim.drain()
     assert plane.calls == []
     start = claim.initial()
-    assert claim.initial() == start == {"sub_id": claim.sub_id, "seq": 0}
+    assert claim.initial() == start == {"sub_id": claim.sub_id, "seq": 0, "first": 1}
     end = claim.latest(start, *LIMITS)
     before = copy.deepcopy(plane.subs)
     claim.close()
@@ -189,7 +189,7 @@ def test_an_acknowledged_batch_is_committed_when_spark_asks_for_the_next_one_not
     plane = FakePlane({"q": MESSAGES})
     claim = Claim(options(), lambda: plane)
     first = claim.latest(claim.initial(), *LIMITS)
-    claim.tickets({**first, "seq": 0}, first)
+    plane.tasks(claim, {**first, "seq": 0}, first)
     assert plane.subs["spark:q"].committed == 0
     second = claim.latest(first, *LIMITS)
     assert plane.subs["spark:q"].committed == 1
@@ -240,6 +240,7 @@ def test_a_second_plain_query_does_not_stop_the_one_that_runs(monkeypatch: pytes
     plane = FakePlane({"q": MESSAGES})
     working = Claim(options(), lambda: plane)
     first = working.latest(working.initial(), 2, 10**6)
+    plane.tasks(working, {**first, "seq": 0}, first)
     for _ in range(committed):
         first = working.latest(first, 2, 10**6)
     assert plane.subs["spark:q"].committed == committed
@@ -270,7 +271,7 @@ def test_a_new_checkpoint_on_a_used_subscription_is_refused_before_anything_is_o
     driver.run()
     driver.plane.publish("q", [b"x"])
     before = copy.deepcopy((driver.plane.subs, driver.plane.queues))
-    with pytest.raises(SourceError, match=r"committed 3 batches .* onNewCheckpoint=continue .* new path for a file sink") as error:
+    with pytest.raises(SourceError, match=r"committed 3 batches .* the sink a new path .* onNewCheckpoint=continue") as error:
         FakeSpark(driver.plane, driver.options).run()
     assert code(error) == "CHECKPOINT_NEW"
     assert (driver.plane.subs, driver.plane.queues) == before
@@ -301,6 +302,7 @@ def test_a_wrong_checkpoint_does_not_fence_the_query_that_works() -> None:
     plane = FakePlane({"q": MESSAGES})
     working = Claim(options(), lambda: plane)
     first = working.latest(working.initial(), *LIMITS)
+    plane.tasks(working, {**first, "seq": 0}, first)
     second = working.latest(first, *LIMITS)
     for offset, expected in (({**first, "seq": 0}, "CHECKPOINT_BEHIND"), ({**first, "sub_id": "another"}, "CHECKPOINT_FOREIGN")):
         for call in ("latest", "tickets"):
@@ -432,6 +434,7 @@ def test_min_messages_wait_for_the_delay_but_not_in_available_now() -> None:
     claim = Claim(options(minMessagesPerTrigger=4, maxTriggerDelay="10s"), lambda: plane, lambda: now[0])
     first = claim.latest(claim.initial(), *LIMITS)
     assert first["seq"] == 1, "the first batch does not wait"
+    plane.tasks(claim, {**first, "seq": 0}, first)
     plane.publish("q", [b"x"])
     now[0] += 5
     assert claim.latest(first, *LIMITS) == first
@@ -488,7 +491,8 @@ def test_progress_tells_how_long_the_last_batch_was_prepared() -> None:
     first = claim.latest(claim.initial(), *LIMITS)
     assert "prepared_ms" not in claim.lag()
     now[0] += 2.5
-    claim.tickets(claim.initial(), first)
+    for ticket in claim.tickets(claim.initial(), first):
+        list(plane.read(ticket))
     claim.spark_has(first)
     now[0] += 60.0
     second = claim.latest(first, *LIMITS)
@@ -574,3 +578,42 @@ def test_errors_have_one_line_and_a_code(told: PlaneError, expected: str) -> Non
     assert code(error) == expected
     assert "s3cret" not in str(error.value)
     assert isinstance(error.value, ConnectionLost) == (expected == "UNREACHABLE")
+
+
+def test_the_first_batch_of_a_checkpoint_that_no_task_has_read_is_not_committed() -> None:
+    """A sink that has a batch of that number from an earlier checkpoint leaves it out, and Spark's commit log has it all the same."""
+    plane = FakePlane({"q": MESSAGES})
+    query = Claim(options(), lambda: plane)
+    end = query.latest(query.initial(), *LIMITS)
+    for call in (lambda: query.latest(end, *LIMITS), lambda: query.commit(end)):
+        with pytest.raises(
+            SourceError, match=r"batch 1 of .* no task has read it.* Nothing is lost.* begin with another new checkpoint"
+        ) as e:
+            call()
+        assert code(e) == "BATCH_UNREAD"
+    plane.time_passes("spark:q")
+    with pytest.raises(SourceError) as again:
+        Claim(options(), lambda: plane).latest(end, *LIMITS)
+    assert code(again) == "BATCH_UNREAD", "after a restart with this checkpoint, too"
+    plane.time_passes("spark:q")
+    other = Claim(options(), lambda: plane)
+    start = other.initial()
+    first = other.latest(start, *LIMITS)
+    assert plane.tasks(other, start, first) == MESSAGES[:4], "another new checkpoint has what waits"
+    second = other.latest(first, *LIMITS)
+    assert other.latest(second, *LIMITS)["seq"] == 3, "a later batch may be left out: it is the sink's own"
+    assert all(offset["first"] == 1 for offset in (start, first, second))
+
+
+def test_a_first_batch_that_is_left_out_on_purpose_is_committed_when_that_is_said() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    query = Claim(options(onUnreadBatch="commit"), lambda: plane)
+    assert query.latest(query.latest(query.initial(), *LIMITS), *LIMITS)["seq"] == 2
+
+
+def test_a_checkpoint_of_an_older_version_says_nothing_of_its_first_batch() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    query = Claim(options(), lambda: plane)
+    end = query.latest(query.initial(), *LIMITS)
+    del end["first"]
+    assert query.latest(end, *LIMITS) == {"sub_id": query.sub_id, "seq": 2}

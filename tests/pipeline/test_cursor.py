@@ -257,7 +257,7 @@ def test_what_is_no_stream_is_not_read_as_one() -> None:
     refused = [
         (options("s", "q"), "two queries"),
         (options("s", subscription="x"), "'subscription'"),
-        (options("s", onLostCheckpoint="fail"), "'onlostcheckpoint'"),
+        (options("s", onLostCheckpoint="fail"), "'onLostCheckpoint'"),
         (options("s", startingOffsets='{"lsn": 1}'), "not an LSN"),
         (options("q", startingOffsets="12"), "no offsets"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from pyspark_flintmq import presence as presence_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog
 from pyspark_flintmq.errors import SourceError
-from pyspark_flintmq.presence import Presence
+from pyspark_flintmq.found_checkpoint import Finder
+from pyspark_flintmq.presence import BATCH_S, BATCHES_MAX, BEAT_S, OFFSET_S, Presence
 from pyspark_flintmq.queue_options import QueueOptions
 from tests.pipeline.fake_plane import FakePlane
 
@@ -51,7 +53,7 @@ def query(tmp_path: Path) -> Query:
 def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Query, tmp_path: Path) -> None:
     assert query.presence.step()
     spark_writes(tmp_path, "offsets", 0, query.end)
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     query.presence.step()
     spark_writes(tmp_path, "commits", 7)
     query.presence.step()
@@ -67,7 +69,7 @@ def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Q
 
 
 def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     spark_writes(tmp_path, "offsets", 11, {"logOffset": 3}, query.end)
     spark_writes(tmp_path, "commits", 11)
     query.presence.step()
@@ -81,7 +83,7 @@ def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tm
 
 
 def test_a_clean_stop_commits_what_spark_committed_last_and_says_good_bye(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     query.presence.step()
     assert query.plane.subs["spark:q"].heard_ms == 0
     spark_writes(tmp_path, "offsets", 0, query.end)
@@ -92,7 +94,7 @@ def test_a_clean_stop_commits_what_spark_committed_last_and_says_good_bye(query:
 
 
 def test_a_stop_in_the_middle_of_a_batch_commits_nothing(query: Query, tmp_path: Path) -> None:
-    query.claim.tickets(query.start, query.end)
+    query.plane.tasks(query.claim, query.start, query.end)
     spark_writes(tmp_path, "offsets", 0, query.end)
     query.presence.stop()
     assert query.committed == 0
@@ -138,3 +140,116 @@ def test_where_a_checkpoint_is(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="pyarrow has no file system for 'nowhere://' here") as error:
         CommitLog("nowhere://bucket/checkpoint")
     assert error.value.code == "OPTION_VALUE"
+
+
+def test_a_batch_that_no_task_has_read_is_left_and_not_asked_for_again(
+    query: Query, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.claim.tickets(query.start, query.end)
+    spark_writes(tmp_path, "offsets", 0, query.end)
+    spark_writes(tmp_path, "commits", 0)
+    assert query.presence.step()
+    assert query.presence.step(), "it goes on with its signs of life"
+    assert query.committed == 0
+    assert query.plane.calls.count("sub.commit") == 1
+    assert caplog.text.count("FLINTMQ_BATCH_UNREAD") == 1
+
+
+class Process:
+    """What the system shows of the files that a process has open."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files = directory / "proc" / "7" / "fd"
+        self._files.mkdir(parents=True)
+        self.finder = Finder(7, str(directory / "proc"))
+
+    def opens(self, path: Path | str) -> None:
+        (self._files / str(len(list(self._files.iterdir())))).symlink_to(path)
+
+    def closes_all(self) -> None:
+        for file in self._files.iterdir():
+            file.unlink()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(tmp_path)
+
+
+@pytest.fixture
+def untold(process: Process, tmp_path: Path) -> Query:
+    """A query whose source was not told where its checkpoint is."""
+    query = Query(tmp_path)
+    query.presence = Presence(query.claim, None, lambda: query.now, process.finder)
+    return query
+
+
+TEMPORARY = "678be9c4-da93-4e65-97fc-94e07c3bd98a.tmp"
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_the_checkpoint_is_found_while_spark_writes_to_it(untold: Query, process: Process, tmp_path: Path, log: str) -> None:
+    """Either of the two files of a batch will do, and its logs are closed by the time that they are read."""
+    place = tmp_path / "a place"
+    process.opens("/dev/random")
+    process.opens("socket:[11]")
+    process.opens(place / log / f".0.{TEMPORARY}")
+    untold.presence.step()
+    process.closes_all()
+    assert untold.presence.pause_s < 0.01
+    untold.plane.tasks(untold.claim, untold.start, untold.end)
+    spark_writes(place, "offsets", 0, untold.end)
+    untold.presence.step()
+    assert untold.committed == 0
+    spark_writes(place, "commits", 0)
+    untold.presence.step()
+    assert untold.committed == 1
+
+
+def test_the_checkpoint_of_another_query_of_the_process_is_not_taken(untold: Query, process: Process, tmp_path: Path) -> None:
+    other, own = tmp_path / "other", tmp_path / "own"
+    untold.plane.tasks(untold.claim, untold.start, untold.end)
+    spark_writes(other, "offsets", 0, {**untold.end, "sub_id": "another"})
+    spark_writes(other, "commits", 0)
+    process.opens(other / "offsets" / "..0.678be9c4-da93-4e65-97fc-94e07c3bd98a.tmp.crc")
+    untold.presence.step()
+    assert untold.committed == 0
+    process.opens(own / "commits" / "0")
+    spark_writes(own, "offsets", 0, untold.end)
+    spark_writes(own, "commits", 0)
+    untold.presence.step()
+    assert untold.committed == 1
+
+
+def test_the_search_ends(untold: Query, process: Process, tmp_path: Path) -> None:
+    """After seconds in a batch, after some batches, or where nothing can be seen: the beat goes on."""
+    untold.presence.step()
+    assert untold.presence.pause_s == OFFSET_S
+    untold.plane.tasks(untold.claim, untold.start, untold.end)
+    assert untold.presence.pause_s == BATCH_S
+    untold.now += 31
+    assert untold.presence.pause_s == BEAT_S
+    start = untold.end
+    for body in range(BATCHES_MAX + 1):
+        untold.plane.publish("q", [b"%d" % body])
+        end = untold.claim.latest(start, 1, 10**6)
+        untold.plane.tasks(untold.claim, start, end)
+        start = end
+        assert untold.presence.step()
+    process.opens(tmp_path / "late" / "offsets" / "0")
+    untold.presence.step()
+    assert process.finder.places == {}
+    blind = Presence(untold.claim, None, lambda: untold.now, Finder(8, str(tmp_path / "proc")))
+    assert blind.step()
+    assert blind.pause_s == BEAT_S
+
+
+def test_the_thread_looks_at_once_when_spark_was_given_a_batch(untold: Query, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence_module, "BEAT_S", 3_600.0)
+    looked = threading.Event()
+    process.finder.look = lambda: looked.set() or True  # type: ignore[func-returns-value, method-assign]
+    untold.presence.start()
+    untold.presence.stir()
+    assert looked.wait(30)
+    untold.presence.stop()
+    assert untold.plane.subs["spark:q"].heard_ms is None

@@ -13,6 +13,7 @@ from flintmq.pipeline.jobs.failures import one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions, default_subscription
 from pyspark_flintmq.source import FlintSource
+from pyspark_flintmq.spelling import respelled
 
 
 def refused(kind: str = "stream", **raw: str) -> SourceError:
@@ -99,6 +100,8 @@ def test_positions_and_times() -> None:
     ]
     + [("colums", "did you mean 'columns'"), ("port", "'flightPort'"), ("spoolDir", "no spool"), ("subscribePattern", "'queuePattern'")]
     + [("kafka.bootstrap.servers", "use 'url'"), ("subscribe", "'queue' or 'queues'"), ("kafka.fetch.min.bytes", "not used")]
+    + [("groupId", "'subscription'"), ("group.id", "'subscription'"), ("isolationLevel", "is committed"), ("pollTimeoutMs", "'timeout'")]
+    + [("kafkaConsumer.pollTimeoutMs", "'timeout'"), ("maxRecordsPerPartition", "'minPartitions'"), ("auto.offset.reset", "startingOff")]
     + [("endingOffsets", "spark.read"), ("maxMessages", "spark.read")],
 )
 def test_a_mistyped_option_says_what_is_meant(typed: str, meant: str) -> None:
@@ -217,3 +220,42 @@ def test_partitions_by_key(kind: str) -> None:
     for name, wrong in (("partitions", "257"), ("partitions", "0"), ("keyColumn", "body"), ("keyColumn", "headers."), ("keyColumn", "")):
         assert f"option '{name}'" in refused(kind, queue="q", **{name: wrong}).text
     assert refused(kind, queue="q", partitions="2", minPartitions="2").code == "OPTION_VALUE"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"maxmessagespertrigger": "0"}, "'maxMessagesPerTrigger'"),
+        ({"endingoffsets": "1", "maxmessagespertrigger": "5"}, "'maxMessagesPerTrigger'"),
+        ({"maxoffsetspertrigger": "5", "endingoffsets": "5"}, "'maxOffsetsPerTrigger'"),
+        ({"groupid": "g"}, "'groupId'"),
+        ({"kafka.isolation.level": "x"}, "'kafka.isolation.level'"),
+        ({"kafkaconsumer.polltimeoutms": "1"}, "'kafkaConsumer.pollTimeoutMs'"),
+        ({"fetchoffset.numretries": "1"}, "'fetchOffset.numRetries'"),
+        ({"spooldir": "/x"}, "'spoolDir'"),
+        ({"queuepattern": "a*"}, "'queuePattern'"),
+        ({"transport": "amqp", "startingoffsets": "latest"}, "'startingOffsets'"),
+        ({"log": "messages", "storedir": "/x", "flightport": "1"}, "flightPort"),
+        ({"routingkey": "a"}, "'routingKey'"),
+        ({"contenttype": "a"}, "'contentType'"),
+    ],
+)
+def test_names_are_shown_as_they_are_documented(options: dict[str, str], shown: str) -> None:
+    """Spark gives a source all names in lower case."""
+    with pytest.raises(SourceError) as error:
+        FlintSource({"queue": "q", **options}).schema()
+    assert shown in error.value.text.partition(" Known:")[0]
+
+
+def test_the_name_that_a_stream_refuses_is_the_documented_one() -> None:
+    from pyspark_flintmq.cursor import are_streams
+
+    class Streams:
+        def action(self, name: str, /, **arguments: object) -> object:
+            return {}
+
+        def close(self) -> None: ...
+
+    options = QueueOptions.stream(respelled({"queue": "q", "onlostcheckpoint": "redeliver"}))
+    with pytest.raises(SourceError, match="option 'onLostCheckpoint'"):
+        are_streams(options, Streams)

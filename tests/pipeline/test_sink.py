@@ -17,7 +17,7 @@ from pyspark_flintmq import sink as sink_module
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.sink import BATCH_ID, QUERY_ID, FlintBatchWriter, FlintStreamWriter, Staged, _Place
-from tests.pipeline.fake_stages import FakeStages
+from tests.pipeline.fake_stages import FakeClient, FakeStages
 
 SCHEMA = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
 QUERY = "b0b1"
@@ -86,8 +86,8 @@ class TestOneBatch:
         stream().commit([None], 1)
         assert bodies(broker) == [] and broker.committed == {QUERY: 0}
 
-    def test_a_committed_batch_is_drained(self, broker: FakeStages) -> None:
-        """A batch that Spark runs again after it was committed is taken and dropped; the commit is quiet about it."""
+    def test_a_committed_batch_is_drained(self, broker: FakeStages, caplog: pytest.LogCaptureFixture) -> None:
+        """A batch that Spark runs again after it was committed is taken and dropped; the commit says how many rows that were."""
         writer = stream()
         stream().commit([attempt(writer, 0, 0, rows("a"))], 0)
         taken = []
@@ -100,8 +100,9 @@ class TestOneBatch:
         again = stream()
         message = again._stage(_Place(QUERY, again._epoch, 0, 0, 1), batches())
         assert message.already and len(taken) == 2
-        stream().commit([message], 0)
+        stream().commit([message, attempt(again, 0, 1, rows("c"))], 0)
         assert bodies(broker) == ["a"]
+        assert "batch 0 of b0b1 is in its queues already (the last one there is 0): 3 rows that were written again" in caplog.text
 
     def test_an_older_checkpoint_is_an_error(self, broker: FakeStages) -> None:
         """A batch below the committed one comes from an old copy of the checkpoint: dropping it silently could lose messages."""
@@ -247,6 +248,61 @@ class TestManyRows:
         assert message.already and message.stage_ids == () and next(left, None) is None
 
 
+class TestRoom:
+    """A broker that lacks room for a while is no reason to fail a task, and what a task gives up takes no room."""
+
+    @pytest.fixture
+    def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """Seconds that the sink slept; they pass."""
+        slept: list[float] = []
+        monkeypatch.setattr(sink_module.time, "sleep", slept.append)
+        monkeypatch.setattr(sink_module.time, "monotonic", lambda: sum(slept))
+        return slept
+
+    @pytest.mark.parametrize("code", ["LOW_DISK", "NO_ROOM", "BUSY"])
+    def test_rows_are_staged_again_when_there_is_room(
+        self, broker: FakeStages, slept: list[float], monkeypatch: pytest.MonkeyPatch, code: str
+    ) -> None:
+        """More often than a stage that is gone would be, each time with a longer pause, and nothing is left of what was given up."""
+        put, refused = FakeClient.put, [code] * 9
+
+        def without_room(self: Any, stage_id: str, batches: Any) -> Any:
+            answer = put(self, stage_id, batches)
+            if refused:
+                raise PlaneError(refused.pop(), "publishers are blocked")
+            return answer
+
+        monkeypatch.setattr(FakeClient, "put", without_room)
+        message = attempt(stream(), 0, 0, rows("a"), rows("b"))
+        assert len(broker.stages) == 1 and len(slept) == 9 and slept[0] < slept[-1] <= 3
+        stream().commit([message], 0)
+        assert bodies(broker) == ["a", "b"]
+
+    def test_a_broker_without_room_for_long_fails_the_task(
+        self, broker: FakeStages, slept: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def put(self: Any, stage_id: str, batches: Any) -> None:
+            raise PlaneError("LOW_DISK", "publishers are blocked")
+
+        monkeypatch.setattr(FakeClient, "put", put)
+        assert code_of(lambda: attempt(stream(timeout="20"), 0, 0, rows("a"))) == "LOW_DISK"
+        assert 20 <= sum(slept) < 24 and broker.stages == {}
+
+    def test_an_attempt_that_fails_gives_back_what_it_staged(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also its earlier stages, of which the driver never hears."""
+        monkeypatch.setattr(sink_module, "STAGE_ROWS", 1)
+        put = FakeClient.put
+
+        def second_fails(self: Any, stage_id: str, batches: Any) -> Any:
+            if any(one.prepared for one in broker.stages.values()):
+                raise PlaneError("DAMAGED", "no")
+            return put(self, stage_id, batches)
+
+        monkeypatch.setattr(FakeClient, "put", second_fails)
+        assert code_of(lambda: attempt(stream(), 0, 0, rows("a"), rows("b"))) == "DAMAGED"
+        assert broker.stages == {}
+
+
 class TestRefusals:
     def test_unroutable_messages_fail_the_batch_with_their_number(self, broker: FakeStages) -> None:
         """All partitions are counted, nothing is published or left behind, and the task is not tried again for it."""
@@ -339,18 +395,34 @@ class TestNames:
 
 
 class TestBatchWrites:
-    def write(self, monkeypatch: pytest.MonkeyPatch, *bodies: str, **options: str) -> None:
-        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext())
+    def write(self, monkeypatch: pytest.MonkeyPatch, *bodies: str, query: str = "", **options: str) -> None:
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext(**({QUERY_ID: query} if query else {})))
         writer = FlintBatchWriter(SCHEMA, {"exchange": "", **options})
         there = pickle.loads(pickle.dumps(writer))
         message = there.write(iter([rows(*bodies)]))
         pickle.loads(pickle.dumps(writer)).commit([message])
 
-    def test_a_named_write_happens_once(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A second run with the same `txnId` publishes nothing, a higher version does, an older one does not."""
-        for bodies_, version in ((["a"], "0"), (["a"], "0"), (["b"], "2"), (["c"], "1")):
+    def test_a_named_write_happens_once(
+        self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A second run with the same `txnId` publishes nothing, a higher version does, an older one does not; the log counts those."""
+        for bodies_, version in ((["a"], "0"), (["a"], "0"), (["b"], "2"), (["c", "d"], "1")):
             self.write(monkeypatch, *bodies_, txnId="job", txnVersion=version)
         assert bodies(broker) == ["a", "b"] and broker.committed == {"txn:job": 2}
+        assert [record.args for record in caplog.records] == [(0, "txn:job", 0, 1), (1, "txn:job", 2, 2)]
+
+    def test_a_new_checkpoint_writes_under_a_name_of_its_own(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its batches are counted from 0 again: with the name alone, `txnVersion=batch_id` left them out."""
+        for query, bodies_, version in (("one", ["a"], "0"), ("one", ["b"], "1"), ("one", ["b"], "1"), ("two", ["c"], "0")):
+            self.write(monkeypatch, *bodies_, query=query, txnId="job", txnVersion=version)
+        assert bodies(broker) == ["a", "b", "c"]
+        assert broker.committed == {"txn:job:one": 1, "txn:job:two": 0}
+
+    def test_an_abort_knows_the_name_of_a_write_in_foreach_batch(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda: FakeContext(**{QUERY_ID: "one"}))
+        writer = FlintBatchWriter(SCHEMA, {"exchange": "", "txnId": "job"})
+        writer.abort([None, writer.write(iter([rows("a")]))])
+        assert broker.stages == {}
 
     def test_an_unnamed_write_is_forgotten(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a name each run publishes, and the broker does not keep the names of runs."""

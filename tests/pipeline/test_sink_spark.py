@@ -172,6 +172,40 @@ def test_a_named_batch_write_happens_once(spark: SparkSession, broker: Broker, c
     assert drain(channel, queue) == []
 
 
+def test_insert_into_a_view_publishes(spark: SparkSession, broker: Broker, channel: Any, queue: str) -> None:
+    """Of a queue, from a body alone or with other columns of a new message; of an exchange, with the columns of the sink."""
+    channel.exchange_declare(f"{queue}-x", "direct")
+    channel.queue_bind(queue, f"{queue}-x", "k")
+
+    def view(name: str, **given: str) -> None:
+        told = ", ".join(f"'{key}' '{value}'" for key, value in options(broker, **given).items())
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} USING flintmq OPTIONS ({told})")
+
+    view("both", queue=queue)
+    view("few", queue=queue, columns="body,message_id")
+    view("sink", exchange=f"{queue}-x", contentType="text/plain")
+    for statement in (
+        "both (body) VALUES (X'61')",
+        "both BY NAME SELECT 'm' AS message_id, X'62' AS body",
+        "few VALUES (X'63', 'm')",
+        "sink (body, routing_key) VALUES (X'64', 'k')",
+    ):
+        spark.sql(f"INSERT INTO {statement}")
+    assert spark.sql("SELECT count(*) FROM both").first()[0] == 4
+    found = [(row["body"].decode(), row["message_id"], row["content_type"]) for row in spark.table("both").orderBy("position").collect()]
+    assert found == [("a", None, None), ("b", "m", None), ("c", "m", None), ("d", None, "text/plain")]
+    spark.sql("INSERT INTO both SELECT * FROM both")
+    assert drain(channel, queue) == list("abcdabcd")
+    with pytest.raises(Exception, match="output column `body`"):
+        spark.sql("INSERT INTO both (message_id) VALUES ('m')")
+    with pytest.raises(Exception, match=r"FLINTMQ_OPTION_UNKNOWN.*'exchange'"):
+        spark.table("sink").collect()
+    with pytest.raises(Exception, match="FLINTMQ_MODE"):
+        spark.sql("INSERT OVERWRITE both (body) VALUES (X'61')")
+    with pytest.raises(Exception, match="option 'body' must be 'full'"):
+        spark.sql("SELECT X'61' AS body").write.format("flintmq").mode("append").options(**options(broker, queue=queue, body="x")).save()
+
+
 def test_errors_begin_with_a_code(spark: SparkSession, broker: Broker, channel: Any, queue: str) -> None:
     """Wrong columns and options, messages that no queue takes: one line that says what, and nothing is published."""
     frame = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) as body", "if(id % 10 = 0, 'nowhere', 'QUEUE') as routing_key")
@@ -238,6 +272,27 @@ def test_writes_of_foreach_batch_can_be_repeated(spark: SparkSession, broker: Br
         once()
     once()
     assert sorted(drain(channel, queue)) == sorted([line for text in files for line in text] * 2)
+
+
+def test_a_new_checkpoint_publishes_what_foreach_batch_writes(
+    spark: SparkSession, broker: Broker, channel: Any, queue: str, tmp_path: Path
+) -> None:
+    """It counts its batches from 0, below the last one that its name has committed: all of its rows were left out without a word."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        named = options(broker, queue=queue, txnId=f"{queue}-totals", txnVersion=str(batch))
+        frame.selectExpr("value").write.format("flintmq").mode("append").options(**named).save()
+
+    def run(name: str) -> None:
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(tmp_path / name))
+        query = lines.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    expected = [line for text in put_files(tmp_path / "one", 0, 3) for line in text]
+    run("one")
+    expected += [line for text in put_files(tmp_path / "two", 3, 5) for line in text]
+    run("two")
+    assert sorted(drain(channel, queue)) == sorted(expected)
 
 
 def test_attempts_that_fail_after_their_stage_was_prepared(broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.drivers.store_driver import DrivenStore
 from tests.ports.store_contract import StoreContract
@@ -135,3 +137,31 @@ def test_transactions_that_begin_together_leave_nothing_behind() -> None:
     log = rig.store.transaction_records
     assert log.live_count == 0
     assert log.used_bytes <= 4 * log.container_size
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "note", "drop", "end", "copy", "restart"]), st.integers(0, 5)), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_transactions_and_notes_stand_in_the_order_of_their_records(steps: list[tuple[str, int]]) -> None:
+    """So what lives below an LSN is found without a look at all others: copies leave nothing below it, over restarts too."""
+    rig = Rig()
+    number = 0
+    for what, which in steps:
+        transactions = rig.store.transactions
+        if what == "begin":
+            rig.store.prepare(rig.store.begin(b"xid %d" % (number := number + 1)))
+        elif what in ("note", "drop"):
+            rig.store.note(99, b"key %d" % which, b"value" if what == "note" else b"")
+        elif what == "end" and (open_ := [tx for tx, one in transactions.table.items() if not one.decided]):
+            rig.store.rollback(open_[which % len(open_)])
+        elif what == "copy":
+            places = [one.at for one in transactions.table.values()] + [at for at, _ in transactions.notes.values()]
+            below = sorted([*places, rig.store.transaction_records.tail])[min(which, len(places))]
+            rig.store.copy_transactions(below)
+            assert all(one.at >= below for one in transactions.table.values())
+            assert all(at >= below for at, _ in transactions.notes.values())
+        elif what == "restart":
+            rig.settle()
+            rig.reopen(clean=bool(which % 2))
+            transactions = rig.store.transactions
+        for places in ([one.at for one in transactions.table.values()], [at for at, _ in transactions.notes.values()]):
+            assert places == sorted(places)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from flintmq.errors import NoRoomError
 from flintmq.store.log.space import Reserves, message_reserves, page_reserves
 from tests.store.rig import Rig, TellingDisk
 
@@ -167,3 +170,50 @@ def test_a_flood_is_stopped_before_it_takes_the_room_of_who_ends_messages() -> N
     rig.settle()
     assert not rig.store.disk_low
     assert rig.entries() == rig.model
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------------
+
+
+def prepared(rig: Rig, number: int) -> int:
+    tx: int = rig.store.begin(b"xid %d" % number)
+    rig.store.prepare(tx)
+    return tx
+
+
+def in_the_last_container(rig: Rig) -> None:
+    """Notes, without a pass of the maintenance, until the tail of the transaction log is in the last container that is ready."""
+    while rig.store.transaction_records.ready_ahead:
+        rig.store.note(99, b"key", bytes(500))
+        rig.flush()
+
+
+@pytest.mark.parametrize("free", [200, 4 << 30])
+def test_what_is_prepared_does_not_wait_for_a_container_that_is_only_not_made_yet(free: int) -> None:
+    """The log is in the last container that is ready: with room on the disk nothing is refused, and the outcome is written."""
+    rig = small_rig(max(200, free // SIZE))
+    for number in range(5):
+        in_the_last_container(rig)
+        tx = prepared(rig, number)
+        in_the_last_container(rig)
+        rig.store.commit(tx, ())
+        rig.settle()
+        assert not rig.store.in_doubt()
+
+
+def test_nothing_is_prepared_while_the_disk_has_no_room_for_the_outcome() -> None:
+    """Nothing is written then, and the same transaction is prepared when there is room again."""
+    rig = small_rig(200)
+    tx = rig.store.begin(b"xid")
+    rig.disk.budget = 0
+    in_the_last_container(rig)
+    rig.store.maintain()
+    tail = rig.store.transaction_records.tail
+    with pytest.raises(NoRoomError, match="free disk space"):
+        rig.store.prepare(tx)
+    assert rig.store.transaction_records.tail == tail
+    rig.disk.budget = 200 * SIZE
+    rig.store.maintain()
+    rig.store.prepare(tx)
+    rig.settle()
+    assert rig.store.in_doubt() == [b"xid"]

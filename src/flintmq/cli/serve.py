@@ -155,6 +155,8 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
     if options["cluster"] and (options["shared_engine"] or options["memory"]):
         raise OperatorError("--cluster names the engine of shared queues: it can't be combined with --shared-engine or --memory", 64)
+    if options["metrics_port"] is not None and options["http_port"] is None:
+        raise OperatorError("--metrics-port is served by the HTTP service: it can't be combined with --http-port off", 64)
     if options["tls_key"] and not options["tls_cert"]:
         raise OperatorError("--tls-key needs --tls-cert", 64)
     if (options["tls_ca"] or options["tls_require_client"]) and not options["tls_cert"]:
@@ -169,7 +171,7 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
-@click.option("--tls-port", type=Port(), default="5671", show_default=True, help="AMQPS port, used when --tls-cert is given.")
+@click.option("--tls-port", type=Port(), default="5671", show_default=True, help="AMQPS port with --tls-cert, or 'off'.")
 @click.option("--tls-cert", type=click.Path(), help="Certificate chain (PEM): turns TLS on.")
 @click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate.")
 @click.option("--tls-ca", type=click.Path(), help="Certificates (PEM) of those who sign clients' certificates: turns EXTERNAL on.")

@@ -120,7 +120,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     dtx_timeout_s_max: int = 3_600
     # seconds a rolled back branch that nobody asks about is remembered, so that its manager hears why; then it is NOT_FOUND
     dtx_remember_s: int = 3_600
-    # branches of the node; above it a start is refused with RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
+    # branches of the node but for stages, which have bounds of their own (staged_share); above it a start is refused with
+    # RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
     dtx_branches_max: int = 10_000
     # enqueues plus dequeues of one transaction (about 40 bytes of memory each); one more is refused with RESOURCE_LIMIT_EXCEEDED
     dtx_enrolments_max: int = 1_000_000
@@ -492,7 +493,8 @@ class Config:
 
     host: str = "127.0.0.1"
     port: int | None = 5672
-    tls_port: int | None = None
+    # listened on with tls_cert only
+    tls_port: int | None = 5671
     # addresses and networks of proxies: AMQP's connections from there begin with a header of the PROXY protocol; empty: it is not read
     proxy_from: tuple[str, ...] = ()
     # the same for HTTP: a proxy may speak for clients of one of the two only

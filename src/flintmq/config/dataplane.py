@@ -49,18 +49,24 @@ class DataplaneLimits(Frozen):
     scopes_max: int = 10_000
     scopes_vhost_max: int = 5_000
     scopes_user_max: int = 1_000
-    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user; for one more the one that was
-    # committed longest ago (of the node, the vhost, the user) is forgotten, and repeating that write publishes it again
-    writes_max: int = 20_000
-    writes_vhost_max: int = 10_000
-    writes_user_max: int = 5_000
-    # seconds after its last commit that a query's scope is surely remembered: a batch that is repeated later may be written twice
+    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user (about 1.2 KB of memory each); for
+    # one more, one that nobody can repeat is forgotten, or the longest unused one if that is long ago, else it is refused with LIMIT
+    writes_max: int = 100_000
+    writes_vhost_max: int = 75_000
+    writes_user_max: int = 50_000
+    # seconds after its last commit that the scope of a query or of a named write is surely remembered: what is repeated later may be
+    # written twice
     scope_remember_s: int = 2_592_000
-    # stages of the node, of one virtual host, of one user that are not committed or rolled back; one more is refused with LIMIT
-    # (all together are transactions, see dtx_branches_max)
-    stages_max: int = 6_144
-    stages_vhost_max: int = 4_096
-    stages_user_max: int = 2_048
+    # share of the memory limit that stages which are not committed or rolled back take, of the node, of one virtual host, of one user; one
+    # more, or one more block, is refused with LIMIT. There is no number of stages but this: a DataFrame has as many partitions as it has
+    staged_share: float = 1.0
+    staged_vhost_share: float = 0.75
+    staged_user_share: float = 0.5
+    # bytes of memory that a stage counts for, and each place of a message of it in a queue (both measured: 5.3 KB and 200 bytes)
+    stage_bytes: int = 6 * KIB
+    staged_message_bytes: int = 200
+    # stages that one pass of housekeeping rolls back because they were left behind: about a millisecond
+    stages_a_pass: int = 16
     # routes of one block of staged messages; more are refused with BAD_ARGUMENT
     block_routes_max: int = 65_536
     # seconds after the last block at which an unprepared stage is rolled back: its task is gone

@@ -1,8 +1,9 @@
-"""Quotas: how many things of one kind a user or virtual host may hold on a node, so that no user takes the places of all.
+"""Quotas: how much of one kind a user or virtual host may hold on a node, so that no user takes the places of all.
 
 in: who holds what. out: Refused LIMIT, which says whose places are taken and what to do.
 
-Q1  A thing is counted for the user and the vhost that it was entered with, until it leaves; both are O(1), and leaving twice is no error.
+Q1  A thing is counted for the user and the vhost that it was entered with, as one or with its amount, until it leaves; all is O(1), and
+    leaving twice is no error.
 """
 
 from __future__ import annotations
@@ -18,48 +19,64 @@ class Quota:
 
     def __init__(self, what: str, hint: str, *, node: int, vhost: int, user: int) -> None:
         self._what = what
-        self._hint = hint
+        self.hint = hint
         self._node, self._vhost, self._user = node, vhost, user
-        self._held: dict[Hashable, tuple[str, str]] = {}
+        self._held: dict[Hashable, tuple[str, str, int]] = {}
         self._users: Counter[str] = Counter()
         self._vhosts: Counter[str] = Counter()
+        self._all = 0
 
-    def full(self, user: str, vhost: str) -> str:
-        """Whose places are all taken, "user", "vhost" or "node", in this order; "" when there is one left."""
-        if self._users[user] >= self._user:
+    def full(self, user: str, vhost: str, more: int = 1) -> str:
+        """Whose places do not suffice for `more`, "user", "vhost" or "node", in this order; "" when they do."""
+        if self._users[user] + more > self._user:
             return "user"
-        if self._vhosts[vhost] >= self._vhost:
+        if self._vhosts[vhost] + more > self._vhost:
             return "vhost"
-        return "node" if len(self._held) >= self._node else ""
+        return "node" if self._all + more > self._node else ""
+
+    def of_user(self, user: str) -> int:
+        """How much the user has."""
+        return self._users[user]
 
     def refused(self, full: str, user: str, vhost: str) -> Refused:
         """The error for what `full` said."""
         if full == "user":
-            text = f"user '{user}' has {self._user} {self._what} already"
+            text = f"user '{user}' has {self._users[user]} {self._what} already, of {self._user}"
         elif full == "vhost":
-            text = f"vhost '{vhost}' has {self._vhost} {self._what} already"
+            text = f"vhost '{vhost}' has {self._vhosts[vhost]} {self._what} already, of {self._vhost}"
         else:
-            text = f"there are {self._node} {self._what} already"
-        return Refused("LIMIT", f"{text}: {self._hint}")
+            text = f"there are {self._all} {self._what} already, of {self._node}"
+        return Refused("LIMIT", f"{text}: {self.hint}")
 
-    def check(self, user: str, vhost: str) -> None:
+    def check(self, user: str, vhost: str, more: int = 1) -> None:
         """Raises: Refused LIMIT when there is no place left."""
-        if full := self.full(user, vhost):
+        if full := self.full(user, vhost, more):
             raise self.refused(full, user, vhost)
 
-    def enter(self, key: Hashable, user: str, vhost: str) -> None:
+    def enter(self, key: Hashable, user: str, vhost: str, amount: int = 1) -> None:
         """Counts one, whether there is a place or not: what a restart brings back is there. Again is no error."""
         if key not in self._held:
-            self._held[key] = (user, vhost)
-            self._users[user] += 1
-            self._vhosts[vhost] += 1
+            self._held[key] = (user, vhost, 0)
+            self.grow(key, amount)
+
+    def grow(self, key: Hashable, amount: int) -> None:
+        """It has so much more. Of one that has left nothing is counted."""
+        found = self._held.get(key)
+        if found is not None:
+            user, vhost, held = found
+            self._held[key] = (user, vhost, held + amount)
+            self._count(user, vhost, amount)
 
     def leave(self, key: Hashable) -> None:
         """It is gone."""
         found = self._held.pop(key, None)
-        if found is None:
-            return
-        for counter, name in zip((self._users, self._vhosts), found, strict=True):
-            counter[name] -= 1
+        if found is not None:
+            user, vhost, held = found
+            self._count(user, vhost, -held)
+
+    def _count(self, user: str, vhost: str, change: int) -> None:
+        self._all += change
+        for counter, name in ((self._users, user), (self._vhosts, vhost)):
+            counter[name] += change
             if not counter[name]:
                 del counter[name]

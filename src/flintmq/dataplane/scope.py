@@ -24,7 +24,8 @@ _KIND_OF = {"txn:": WRITE, "once": ONCE}
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """One stage. `router`: None after a restart; `since_ms`: of its last block, then of its prepare (wall clock)."""
+    """One stage. `router`: None after a restart; `since_ms`: of its last block, then of its prepare (wall clock); `number`: grows with each
+    stage that is begun."""
 
     identity: bytes
     scope: str
@@ -35,6 +36,7 @@ class Stage:
     part: int
     attempt: int
     since_ms: int
+    number: int = 0
     state: str = OPEN
     reason: Refused | None = None
     counts: Counts = field(default_factory=Counts)
@@ -47,6 +49,11 @@ class Stage:
     @property
     def stage_id(self) -> str:
         return self.identity.hex()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its messages stand among those of its batch."""
+        return self.part, self.number
 
     @property
     def session(self) -> tuple[str, bytes]:
@@ -84,18 +91,19 @@ class Stage:
 @dataclass(slots=True, eq=False)
 class Scope:
     """One scope. `committed`: -1 before the first commit; `epoch`: the highest that was seen; `user`: whose it is, "" nobody's yet; `kind`:
-    of KINDS."""
+    of KINDS; `decided`: the stages of the last commit where its note names them, as those of earlier versions do."""
 
     name: str
     vhost: str
     committed: int = -1
     epoch: int = 0
     user: str = ""
-    decided: list[str] = field(default_factory=list)
+    decided: list[str] | None = None
     noted: bool = False
     used_ms: int = 0  # wall clock
     kind: str = QUERY
     forgotten: bool = False
+    aborted: int = -1  # the last epoch that was aborted
     stages: dict[bytes, Stage] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
 

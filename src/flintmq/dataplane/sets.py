@@ -41,6 +41,7 @@ class MessageSet:
         name_of: Callable[[int], str],
         since_ms: int,
         arrivals: Mapping[int, Arrivals] | None = None,
+        read: bool | None = False,
     ) -> None:
         self.seq = seq
         self.xid = xid
@@ -48,6 +49,8 @@ class MessageSet:
         self.names = {run.queue_id: name_of(run.queue_id) for run in self.runs}
         self.since_ms = since_ms  # wall clock
         self.arrivals = arrivals or {}  # by queue id
+        # whether somebody asked for rows of it; None: not known, the broker was started since it was prepared
+        self.read = read
         self.count: int = sum(run.count for run in self.runs)
         self.bytes: int = sum(run.bytes for run in self.runs)
         self._slices: dict[int, list[int]] = {}

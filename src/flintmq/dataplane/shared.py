@@ -30,8 +30,9 @@ NOTE_SUBSCRIPTION, NOTE_SCOPE, NOTE_STAGE, NOTE_LIFE = 1, 2, 3, 4
 # format ids of the transactions of sets and stages: "FLNS", "FLNG"
 FORMAT_SET, FORMAT_STAGE = 0x464C4E53, 0x464C4E47
 PIPELINE_FORMATS = frozenset({FORMAT_SET, FORMAT_STAGE})
-# seconds between two looks at whether a wait has lost its point
-_LOOK_S = 0.25
+# seconds between two looks at whether a wait has lost its point, and at whether there is room
+_LOOK_S, _ROOM_LOOK_S = 0.25, 0.002
+_NO_ROOM = "the log has no room for the outcome of another prepared transaction"
 
 _CODES = {
     ReplyCode.ACCESS_REFUSED: "FORBIDDEN",
@@ -123,13 +124,27 @@ class Plane:
 
         Raises: Refused (LOW_DISK) after some seconds of a full disk.
         """
-        until = time.monotonic() + self.limits.acquire_wait_ms_max / 1000
-        messages = self.store.messages
+        messages, store = self.store.messages, self.store
         most = self.broker.config.max_write_buffers << 20
-        while messages.tail - messages.durable_lsn > most or self.store.disk_low:
-            if self.store.disk_low and time.monotonic() >= until:
-                raise Refused("LOW_DISK", "low on disk: publishers are blocked until messages are consumed or space is freed")
-            self.pause(0.002)
+        text = "low on disk: publishers are blocked until messages are consumed or space is freed"
+        self._while(lambda: store.disk_low, "LOW_DISK", text, lambda: messages.tail - messages.durable_lsn > most)
+
+    def room_for_outcome(self) -> None:
+        """Waits while nothing can be prepared, because the disk has no room for the outcome. To be called before something is prepared:
+        what is refused here is as it was, and may be prepared when there is room.
+
+        Raises: Refused (NO_ROOM) after some seconds.
+        """
+        transactions = self.store.transactions
+        self._while(lambda: not transactions.has_room, "NO_ROOM", f"{_NO_ROOM}: free disk space", lambda: False)
+
+    def _while(self, lacks: Callable[[], bool], code: str, text: str, behind: Callable[[], bool]) -> None:
+        """Waits while something lacks, for some seconds, or the disk is behind. Raises: Refused."""
+        until = time.monotonic() + self.limits.acquire_wait_ms_max / 1000
+        while (missing := lacks()) or behind():
+            if missing and time.monotonic() >= until:
+                raise Refused(code, text)
+            self.pause(_ROOM_LOOK_S)
 
     # --- notes ----------------------------------------------------------------------------------------------------------
 
@@ -255,16 +270,16 @@ class Plane:
     # --- transactions ---------------------------------------------------------------------------------------------------
 
     def begin(self, session: Session, xid: Xid) -> None:
-        """A new branch without a timeout, in which the session works. Raises: Refused."""
+        """A new branch without a timeout, in which the session works: its maker has bounds for such branches. Raises: Refused."""
         self.coordinator.select(session)
         try:
-            self.coordinator.start(session, xid)
+            self.coordinator.start(session, xid, counted=False)
             self.coordinator.set_timeout(xid, 0)
         except TransactionRefused as error:
             raise refusal_of(error) from None
 
     def prepare(self, session: Session, xid: Xid) -> None:
-        """Phase one, durable when this returns. Raises: Refused (NO_ROOM: it was rolled back)."""
+        """Phase one, durable when this returns. Raises: Refused (NO_ROOM: there is none after all, and it was rolled back)."""
         try:
             self.coordinator.end(session, xid)
             outcome = self.coordinator.prepare(xid)
@@ -273,7 +288,7 @@ class Plane:
         finally:
             self.coordinator.session_closed(session)
         if self.wait(outcome) is not XaStatus.XA_OK:
-            raise Refused("NO_ROOM", "the log has no room for the outcome of another prepared transaction: free disk space")
+            raise Refused("NO_ROOM", f"{_NO_ROOM}, and it was rolled back: free disk space")
 
     def discard(self, session: Session, xid: Xid) -> Outcome | None:
         """Rolls back what was not prepared; the name is free again when the outcome is there. None: there is nothing."""
@@ -286,6 +301,14 @@ class Plane:
             return self.coordinator.rollback(xid)
         except TransactionRefused:
             return None
+
+    def rolled_back(self, xid: Xid, outcome: Outcome) -> None:
+        """Waits for a rollback. What an operator decided before is over with it. Raises: Refused (P2)."""
+        status = self.wait(outcome)
+        if status is XaStatus.XA_HEURRB:
+            self.wait(self.coordinator.forget(xid))
+        elif status is XaStatus.XA_HEURCOM:
+            log.warning("transaction %s: an operator committed it, and it is to be rolled back: left as it is", xid)
 
     def branches(self, format_id: int) -> dict[Xid, BranchView]:
         """All branches whose xid has this format."""

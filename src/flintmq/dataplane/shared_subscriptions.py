@@ -27,7 +27,7 @@ from flintmq.dataplane.choice import in_use, there
 from flintmq.dataplane.engine_calls import EngineCalls
 from flintmq.dataplane.shared import Caller, Plane, log
 from flintmq.dataplane.shared_rows import Manifest, read_piece, rows_of
-from flintmq.dataplane.taking import SEQ_MAX, active, ahead, lost, planned, unknown, used
+from flintmq.dataplane.taking import SEQ_MAX, active, ahead, lost, planned, unknown, unread, used
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import Verb
 from flintmq.shared import sets
@@ -281,7 +281,7 @@ class SharedSubscriptions:
                 raise used(record, active_ms is not None)
             if active_ms is not None:
                 raise active(record, active_ms)
-            if held is not None and held.state == READY and record.is_planned(held.seq) and on_lost == "fail":
+            if held is not None and held.state == READY and record.may_be_read(held.seq) and on_lost == "fail":
                 raise lost(record, held.seq)
         elif is_other and active_ms is not None:
             raise active(record, active_ms)
@@ -404,7 +404,7 @@ class SharedSubscriptions:
             return _AGAIN
         if held is None or held.state == TAKING:
             return self._take(transaction, record, asked)
-        is_lost = record.is_planned(held.seq, asked.epoch)
+        is_lost = record.may_be_read(held.seq, asked.epoch)
         # One that nobody has seen and of which nothing is left makes way: it would mean "nothing is there" for ever.
         if not is_lost and (held.count or record.is_planned(held.seq)):
             return _facts(held)
@@ -533,6 +533,7 @@ class SharedSubscriptions:
             self._check(record, epoch)
             _check_seq(record, seq)
             held = _ready(record, seq)
+            held.read = True
             return replace(held, lives=dict(held.lives))
 
         held = self._change(caller, identity, asked)
@@ -572,6 +573,7 @@ class SharedSubscriptions:
         """sub.commit: one transaction decides (H3)."""
         identity, epoch = arguments.identity("sub_id").bytes, arguments.integer("epoch", 1, SEQ_MAX)
         upto = arguments.integer("upto", 0, SEQ_MAX)
+        only_read = arguments.boolean("read", False)
         arguments.done()
 
         def body(transaction: Transaction, record: Record) -> dict[str, Any]:
@@ -580,6 +582,8 @@ class SharedSubscriptions:
                 held = record.held
                 if held is None or held.state != READY or held.seq != upto:
                     raise ahead(record, upto)
+                if only_read and held.read is False and held.count:
+                    raise unread(record, upto, held.count)
                 _commit(record, held)
             return {"committed": record.committed}
 
@@ -694,7 +698,7 @@ class SharedSubscriptions:
             held = None if record.held is None or record.held.is_ending else record.held
             if seq is not None and (held is None or held.seq != seq):
                 return self._status(transaction, record)  # done before
-            if held is not None and action != "commit" and not may_duplicate and record.is_planned(held.seq):
+            if held is not None and action != "commit" and not may_duplicate and record.may_be_read(held.seq):
                 raise planned(record, held.seq)
             log.warning("subscription %s: reset (%s) by user %s", name, action, caller.user)
             transaction.set(subscription_row(record.identity, b"b"), b"")

@@ -2,13 +2,17 @@
 
 in: the scope.* and stage.* calls, blocks of messages, time, a restart. out: prepared and committed transactions, notes of kinds 2 and 3.
 
-G1  A note of kind 2 is a scope: the highest committed batch, the epoch and the stages of that commit. Its key is vhost, NUL, name.
+G1  A note of kind 2 is a scope: the highest committed batch and the epoch. Its key is vhost, NUL, name. Its size does not depend on the
+    number of stages.
 G2  A stage is the branch FLNG / hash of vhost and scope / 16 random bytes. When it is prepared, a note of kind 3 (key: those bytes) says
     what it is; it stands before the Prepare record, so every prepared stage has one.
-G3  A batch is committed at most once: `committed = b` with its stages is one durable note (TransactionCoordinator.decide), and what it
-    decides is completed by `restore`. Every other stage of the scope up to b is rolled back with it.
+G3  A batch is committed at most once: `committed = b` is one durable note (TransactionCoordinator.decide), and what it decides is
+    completed by `restore`. Every other stage of the scope up to b was rolled back before, durably: what is prepared for batch b when the
+    note is there belongs to it.
 G4  A call with an epoch below the scope's highest is refused and changes nothing.
-G5  A stage that lost a message (unroutable, over a limit, a refused block) can't be prepared.
+G5  A stage that lost a message (unroutable, over a limit, a refused block) can't be prepared. What only has no room now stays as it is; a
+    stage whose work is lost is gone, and who asks is told that there is none.
+G6  The messages of a batch are published by the number of their part, those of one part as their stages were begun.
 Locks, outermost first: a scope's, held while its decision becomes durable; a stage's, held during one block; `_lock` for the tables.
 """
 
@@ -17,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 from flintmq.core.checksum import crc32c_of
@@ -25,7 +29,8 @@ from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
 from flintmq.dataplane.quotas import Quota
-from flintmq.dataplane.scope import ENDED, FAILED, KINDS, ONCE, OPEN, PREPARED, QUERY, Scope, Stage, kind_of
+from flintmq.dataplane.scope import ENDED, FAILED, KINDS, OPEN, PREPARED, Scope, Stage, kind_of
+from flintmq.dataplane.scopes import Scopes
 from flintmq.dataplane.shared import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
@@ -33,6 +38,8 @@ from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused
 
 _BATCH_MAX = 2**63 - 1
+# bytes of memory where nobody said a limit
+_NO_BOUND = 2**63 - 1
 _LIFE_KEY = b"scopes"
 _ID_BYTES = 16
 _EPOCH_SHIFT = 32
@@ -44,23 +51,20 @@ class Stages:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._lock = threading.Lock()
-        self._scopes: dict[tuple[str, str], Scope] = {}
+        self._scopes = Scopes(plane)
         self._stages: dict[bytes, Stage] = {}
+        self._begun = 0
         self._epoch = 0
         self._life_ticket = 0
-        self._made_room = 0  # scopes that were forgotten for others
-        limits = plane.limits
-        queries = Quota("scopes", "`scope.forget` some", node=limits.scopes_max, vhost=limits.scopes_vhost_max, user=limits.scopes_user_max)
-        writes = Quota(
-            "named writes under way",
-            "commit or abort some",
-            node=limits.writes_max,
-            vhost=limits.writes_vhost_max,
-            user=limits.writes_user_max,
-        )
-        self._scope_quota = {kind: queries if kind == QUERY else writes for kind in KINDS}
-        self._stage_quota = Quota(
-            "stages", "commit or abort some", node=limits.stages_max, vhost=limits.stages_vhost_max, user=limits.stages_user_max
+        # Identity -> stage, in the order in which something was last heard of them: what was left behind stands first.
+        self._waiting: dict[bool, dict[bytes, Stage]] = {True: {}, False: {}}  # by whether they are prepared
+        memory, limits = plane.broker.memory_limit or _NO_BOUND, plane.limits
+        self._quota = Quota(
+            "bytes of memory in stages",
+            "commit or abort some, or write batches of fewer messages; `memory_limit` bounds what a node holds",
+            node=int(memory * limits.staged_share),
+            vhost=int(memory * limits.staged_vhost_share),
+            user=int(memory * limits.staged_user_share),
         )
 
     # --- restart --------------------------------------------------------------------------------------------------------
@@ -74,26 +78,16 @@ class Stages:
         self._epoch = life << _EPOCH_SHIFT
         self._life_ticket = store.note(NOTE_LIFE, _LIFE_KEY, plane.encode({"life": life}))
         try:
-            for key, value in plane.notes(NOTE_SCOPE):
-                vhost, _, name = key.decode().partition("\0")
-                scope = Scope(
-                    name=name,
-                    vhost=vhost,
-                    committed=int(value["committed"]),
-                    epoch=int(value["epoch"]),
-                    user=str(value["user"]),
-                    decided=list(value["stages"]),
-                    noted=True,
-                    used_ms=int(value["ms"]),
-                    kind=str(value.get("kind", kind_of(name))),
-                )
-                self._enter_scope(scope)
+            self._scopes.restored([self._restored_scope(key, value) for key, value in plane.notes(NOTE_SCOPE)])
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"the notes of the pipeline's scopes can't be read: {error!r}") from None
-        # A decision's stages are completed in its order, which is that of their rows; the log has them in the order of their beginnings.
-        place = {stage_id: number for scope in self._scopes.values() for number, stage_id in enumerate(scope.decided)}
-        branches = sorted(plane.branches(FORMAT_STAGE).items(), key=lambda one: place.get(one[0].branch_id.hex(), -1))
+        # A decision's stages are completed in their order (G6); the log has them in the order of their beginnings.
+        branches = list(plane.branches(FORMAT_STAGE).items())
+        for xid, _ in branches:
+            if (stage := found.get(xid.branch_id)) is not None:
+                stage.number = self._next()
+        branches.sort(key=lambda one: self._rank(found.get(one[0].branch_id)))
         outcomes = []
         for xid, view in branches:
             stage = found.pop(xid.branch_id, None)
@@ -102,9 +96,50 @@ class Stages:
             elif view.state is BranchState.PREPARED:
                 log.warning("transaction %s belongs to no scope: it is rolled back", xid)
                 outcomes.append(plane.coordinator.rollback(xid))
+        for prepared, stages in self._waiting.items():
+            self._waiting[prepared] = dict(sorted(stages.items(), key=lambda one: one[1].since_ms))
         for identity in found:  # they ended, and the crash came before their notes were removed
             store.note(NOTE_STAGE, identity, b"")
         return [outcome for outcome in outcomes if outcome is not None]
+
+    @staticmethod
+    def _restored_scope(key: bytes, value: dict[str, Any]) -> Scope:
+        vhost, _, name = key.decode().partition("\0")
+        return Scope(
+            name=name,
+            vhost=vhost,
+            committed=int(value["committed"]),
+            epoch=int(value["epoch"]),
+            user=str(value["user"]),
+            decided=list(value["stages"]) if "stages" in value else None,
+            noted=True,
+            used_ms=int(value["ms"]),
+            kind=str(value.get("kind", kind_of(name))),
+        )
+
+    def _rank(self, stage: Stage | None) -> tuple[int, int, int]:
+        """Where a restored stage stands among those that are decided. A note of an earlier version names them in their order."""
+        if stage is None:
+            return (0, 0, 0)
+        scope = self._scopes.get(stage.vhost, stage.scope)
+        if scope is not None and scope.decided and stage.stage_id in scope.decided:
+            return (1, scope.decided.index(stage.stage_id), 0)
+        return (1, *stage.place)
+
+    def _weight(self, messages: int) -> int:
+        """Bytes of memory that a stage with so many places of messages counts for."""
+        return self._plane.limits.stage_bytes + messages * self._plane.limits.staged_message_bytes
+
+    def _heard(self, stage: Stage) -> None:
+        """Something was heard of it now, `since_ms`. Under `_lock`, or before anything is served."""
+        for stages in self._waiting.values():
+            stages.pop(stage.identity, None)
+        self._waiting[stage.state == PREPARED][stage.identity] = stage
+
+    def _next(self) -> int:
+        """Under `_lock`, or before anything is served."""
+        self._begun += 1
+        return self._begun
 
     def _restored(self, identity: bytes, value: dict[str, Any]) -> Stage:
         stage = Stage(
@@ -126,9 +161,10 @@ class Stages:
 
     def _restore_branch(self, stage: Stage, state: BranchState) -> Outcome | None:
         coordinator = self._plane.coordinator
-        scope = self._scopes.get((stage.vhost, stage.scope))
+        scope = self._scopes.get(stage.vhost, stage.scope)
         if scope is None:
-            scope = self._enter_scope(Scope(stage.scope, stage.vhost, user=stage.user, kind=kind_of(stage.scope)))
+            scope = Scope(stage.scope, stage.vhost, user=stage.user, kind=kind_of(stage.scope))
+            self._scopes.restored([scope])
         decided = stage.batch <= scope.committed
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
             # An operator decided it: `decide` knows what to do with it, until its batch is committed.
@@ -138,13 +174,14 @@ class Stages:
         elif state is not BranchState.PREPARED:
             return None
         elif decided:
-            commits = stage.stage_id in scope.decided
+            commits = stage.batch == scope.committed if scope.decided is None else stage.stage_id in scope.decided
             log.info("scope %s: the %s of a stage of batch %d is completed", scope.name, "commit" if commits else "rollback", stage.batch)
             self._plane.store.note(NOTE_STAGE, stage.identity, b"")
             return coordinator.commit(stage.xid) if commits else coordinator.rollback(stage.xid)
         scope.epoch = max(scope.epoch, stage.epoch)
         scope.stages[stage.identity] = self._stages[stage.identity] = stage
-        self._stage_quota.enter(stage.identity, stage.user, stage.vhost)
+        self._quota.enter(stage.identity, stage.user, stage.vhost, self._weight(stage.counts.count))
+        self._heard(stage)
         return None
 
     # --- calls: scopes --------------------------------------------------------------------------------------------------
@@ -160,7 +197,7 @@ class Stages:
             epoch = self._epoch
         if name is None:
             return {"epoch": epoch}
-        scope = self._scope(caller, name)
+        scope = self._scopes.taken(caller, name)
         with scope.lock:
             scope.epoch = max(scope.epoch, epoch)
             return {"epoch": epoch, "committed": _batch_of(scope)}
@@ -169,18 +206,16 @@ class Stages:
         """scope.status."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
         arguments.done()
-        with self._lock:
-            scope = self._scopes.get((caller.vhost, name))
+        scope = self._scopes.get(caller.vhost, name)
         if scope is not None:
-            self._check_owner(caller, scope)
+            self._scopes.check_owner(caller, scope)
         return self._status(scope if scope is not None else Scope(name, caller.vhost, kind=kind_of(name)))
 
     def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """scope.list: the caller's own; an administrator sees all."""
         arguments.done()
         everybody = self._plane.is_administrator(caller)
-        with self._lock:
-            here = [scope for scope in self._scopes.values() if scope.vhost == caller.vhost]
+        here = [scope for scope in self._scopes.all() if scope.vhost == caller.vhost]
         found = [scope for scope in here if everybody or scope.user == caller.user]
         return {"scopes": [self._status(scope) for scope in sorted(found, key=lambda scope: scope.name)]}
 
@@ -188,18 +223,16 @@ class Stages:
         """scope.forget: its stages are rolled back, its committed batch is not known any more."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
         arguments.done()
-        with self._lock:
-            scope = self._scopes.get((caller.vhost, name))
+        scope = self._scopes.get(caller.vhost, name)
         if scope is None:
             return {"scope": name, "forgotten": True, "rolled_back": 0}
         with scope.lock:
-            self._check_owner(caller, scope)
+            self._scopes.check_owner(caller, scope)
             rolled_back = self._end(list(scope.stages.values()))
             scope.forgotten = True
             if scope.noted:
                 self._plane.durable(self._plane.store.note(NOTE_SCOPE, scope.key, b""))
-            with self._lock:
-                self._leave_scope(scope)
+            self._scopes.leave(scope)
         log.warning("scope %s is forgotten, says user %s", name, caller.user)
         return {"scope": name, "forgotten": True, "rolled_back": rolled_back}
 
@@ -220,11 +253,11 @@ class Stages:
         plane.check_grants(caller, Verb.WRITE)
         plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (unroutable, over_limit) if one.exchange])
         while True:
-            scope = self._scope(caller, name, kind)
+            scope = self._scopes.taken(caller, name, kind)
             with scope.lock:
                 if scope.forgotten:
                     continue
-                self._check_epoch(scope, epoch)
+                self._check_writes(scope, epoch)
                 if batch <= scope.committed:
                     return {"already": True, "committed": scope.committed}
                 identity = os.urandom(_ID_BYTES)
@@ -242,9 +275,11 @@ class Stages:
                 stage.router = Router(plane, caller, unroutable, over_limit)
                 stage.refuses = over_limit.action == FAIL
                 with self._lock:
-                    self._stage_quota.check(caller.user, caller.vhost)
-                    self._stage_quota.enter(identity, caller.name, caller.vhost)
+                    self._quota.check(caller.name, caller.vhost, self._weight(0))
+                    self._quota.enter(identity, caller.name, caller.vhost, self._weight(0))
                     self._stages[identity] = stage
+                    self._heard(stage)
+                    stage.number = self._next()
                 try:
                     plane.begin(stage.session, stage.xid)
                 except BaseException:
@@ -266,14 +301,30 @@ class Stages:
             try:
                 block, all_routes, destinations = stage.router.place(caller, payload, routes, stage.counts)
                 if stage.counts.failed == 0:  # else it won't be published: its messages are only counted
-                    self._plane.coordinator.enqueue_block(stage.session, stage.xid, bytes(block), all_routes, destinations)
+                    self._enrol(stage, bytes(block), all_routes, destinations, stage.counts.count - before[0])
             except (Refused, PeerError, ValueError, StoreError) as error:
                 reason = error if isinstance(error, Refused) else _reason_of(error)
                 self._fail(stage, reason)
                 raise reason from None
             stage.crc = crc32c_of(memoryview(payload), stage.crc)
-            stage.since_ms = self._plane.now_ms()
+            self._touch(stage)
             return {"count": stage.counts.count - before[0], "bytes": stage.counts.bytes - before[1]}
+
+    def _enrol(self, stage: Stage, block: bytes, routes: list[tuple[bytes, bytes]], destinations: list[list[int]], messages: int) -> None:
+        """Raises: Refused LIMIT, and what enqueue_block raises."""
+        each = self._plane.limits.staged_message_bytes
+        with self._lock:
+            self._quota.check(stage.user, stage.vhost, messages * each)
+        facts = self._plane.coordinator.enqueue_block(stage.session, stage.xid, block, routes, destinations)
+        with self._lock:
+            self._quota.grow(stage.identity, facts.enqueues * each)
+
+    def _touch(self, stage: Stage) -> None:
+        """Under the stage's lock."""
+        stage.since_ms = self._plane.now_ms()
+        with self._lock:
+            if stage.identity in self._stages:
+                self._heard(stage)
 
     def prepare(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.prepare."""
@@ -290,6 +341,7 @@ class Stages:
                 self._fail(stage, Refused("STAGE_FAILED", text))
                 assert stage.reason is not None
                 raise stage.reason
+            plane.room_for_outcome()
             stage.since_ms = plane.now_ms()
             plane.store.note(NOTE_STAGE, stage.identity, plane.encode(self._note_of(stage)))
             try:
@@ -298,10 +350,11 @@ class Stages:
                 if error.code == "UNAVAILABLE":
                     raise  # what is written is written
                 plane.store.note(NOTE_STAGE, stage.identity, b"")
-                self._fail(stage, Refused("STAGE_FAILED", error.text))
-                raise
+                self._roll_back(stage, error)
+                raise _gone(stage.stage_id, error.text) from None
             stage.state = PREPARED
             stage.router = None
+            self._touch(stage)
             return stage.facts()
 
     @staticmethod
@@ -317,38 +370,35 @@ class Stages:
         epoch = arguments.integer("epoch", 0, _BATCH_MAX)
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         given = arguments.raw("stage_ids")
-        ids = [] if given == [] else _stage_ids(arguments, given, limits.stages_max)
+        ids = _stage_ids(arguments, given)
         arguments.done()
-        scope = self._scope(caller, name)
+        scope = self._scopes.taken(caller, name)
         with scope.lock:
             if scope.forgotten:
                 raise Refused("NOT_PREPARED", f"scope '{name}' was forgotten")
-            self._check_owner(caller, scope)
-            self._check_epoch(scope, epoch)
+            self._scopes.check_owner(caller, scope)
+            self._check_writes(scope, epoch)
             if batch <= scope.committed:
                 return {"committed": scope.committed, "already": True, "rolled_back": 0}
-            chosen = [self._chosen(scope, one, batch) for one in ids]
+            chosen = sorted((self._chosen(scope, one, batch) for one in ids), key=lambda stage: stage.place)
             if full := blocks.over_limit(self._plane, (stage.counts for stage in chosen if stage.refuses)):
                 raise Refused("OVER_LIMIT", f"batch {batch}: {full}. Nothing of it was published")
-            others = [stage for stage in scope.stages.values() if stage.batch <= batch and stage not in chosen]
-            self._decide(scope, epoch, batch, chosen, others, caller.name)
+            named = {stage.identity for stage in chosen}
+            others = [stage for stage in scope.stages.values() if stage.batch <= batch and stage.identity not in named]
+            self._end(others, f"batch {batch} of scope '{name}' is committed without it")
+            self._decide(scope, epoch, batch, chosen, caller.name)
             return {"committed": batch, "already": False, "rolled_back": len(others)}
 
-    def _decide(self, scope: Scope, epoch: int, batch: int, chosen: list[Stage], others: list[Stage], user: str) -> None:
+    def _decide(self, scope: Scope, epoch: int, batch: int, chosen: list[Stage], user: str) -> None:
+        """Publishes these stages, which are all that the scope has up to the batch (G3)."""
         plane = self._plane
-        ids = [stage.stage_id for stage in chosen]
-        scope.used_ms = plane.now_ms()
-        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": scope.used_ms, "kind": scope.kind}
+        used = plane.now_ms()
+        value = {"committed": batch, "epoch": epoch, "user": user, "ms": used, "kind": scope.kind}
         note = (NOTE_SCOPE, scope.key, plane.encode(value))
-        commits, rollbacks = [stage.xid for stage in chosen], [stage.xid for stage in others]
-        with ExitStack() as held:
-            for stage in others:
-                held.enter_context(stage.lock)  # a block under way ends first
-            outcome = plane.guarded(lambda: plane.coordinator.decide(note, commits, rollbacks))
-            # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
-            scope.committed, scope.epoch, scope.user, scope.decided, scope.noted = batch, epoch, user, ids, True
-            for stage in others:
-                self._ended(stage, Refused("STAGE_FAILED", f"batch {batch} of scope '{scope.name}' was committed without it"))
+        outcome = plane.guarded(lambda: plane.coordinator.decide(note, [stage.xid for stage in chosen]))
+        # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
+        scope.committed, scope.epoch, scope.user, scope.decided, scope.noted, scope.used_ms = batch, epoch, user, None, True, used
+        self._scopes.used(scope)
         for stage in chosen:
             self._ended(stage, Refused("STAGE_FAILED", f"batch {batch} of scope '{scope.name}' is committed"))
         plane.wait(outcome)
@@ -376,57 +426,64 @@ class Stages:
         return stage
 
     def abort(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before."""
+        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before, and nothing is begun
+        with it any more: its tasks may still run. With a stage_id that one alone, if it is there."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
+        stage_id = arguments.text("stage_id", 2 * _ID_BYTES, None)
         arguments.done()
-        with self._lock:
-            scope = self._scopes.get((caller.vhost, name))
+        scope = self._scopes.get(caller.vhost, name)
         if scope is None:
             return {"rolled_back": 0}
         with scope.lock:
-            self._check_owner(caller, scope)
+            self._scopes.check_owner(caller, scope)
             if epoch is not None:
                 self._check_epoch(scope, epoch)
             found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
-            return {"rolled_back": self._end(found)}
+            if epoch is not None and stage_id is None:
+                scope.aborted = epoch
+            return {"rolled_back": self._end([stage for stage in found if stage_id in (None, stage.stage_id)])}
 
-    def _end(self, stages: list[Stage]) -> int:
-        """Rolls stages back (under their scope's lock); durable when this returns."""
+    def _end(self, stages: list[Stage], why: str = "it was rolled back") -> int:
+        """Rolls stages back (under their scope's lock); durable when this returns. A block under way ends first."""
         outcomes = []
         for stage in stages:
             with stage.lock:
-                outcomes.append(self._roll_back(stage, Refused("STAGE_FAILED", "it was rolled back")))
-        for outcome in outcomes:
+                outcomes.append(self._roll_back(stage, Refused("STAGE_FAILED", why)))
+        for stage, outcome in zip(stages, outcomes, strict=True):
             if outcome is not None:
-                self._plane.wait(outcome)
+                self._plane.rolled_back(stage.xid, outcome)
         return len(stages)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Rolls back what was left behind. Never waits: what is in use now is looked at the next time."""
+        """Rolls back what was left behind, some at a time. Never waits: what is in use now is looked at the next time."""
         limits, now = self._plane.limits, self._plane.now_ms()
-        with self._lock:
-            found = list(self._stages.values())
-        for stage in found:
-            most = limits.stage_prepared_s if stage.state == PREPARED else limits.stage_unprepared_s
-            scope = self._scopes.get((stage.vhost, stage.scope))
-            if now - stage.since_ms <= most * 1000 or scope is None or not scope.lock.acquire(blocking=False):
-                continue
+        self._scopes.tick()
+        for prepared, most in ((True, limits.stage_prepared_s), (False, limits.stage_unprepared_s)):
+            with self._lock:
+                first = list(islice(self._waiting[prepared].values(), limits.stages_a_pass))
+            for stage in first:
+                if now - stage.since_ms <= most * 1000:
+                    break
+                self._left_behind(stage, most)
+
+    def _left_behind(self, stage: Stage, most: int) -> None:
+        scope = self._scopes.get(stage.vhost, stage.scope)
+        if scope is None or not scope.lock.acquire(blocking=False):
+            return
+        try:
+            if not stage.lock.acquire(blocking=False):
+                return
             try:
-                if not stage.lock.acquire(blocking=False):
-                    continue
-                try:
-                    log.warning(
-                        "scope %s: a stage of batch %d (%s) was left behind: it is rolled back", stage.scope, stage.batch, stage.state
-                    )
-                    self._roll_back(stage, Refused("STAGE_FAILED", f"nothing was heard of it for {most} s: it was rolled back"))
-                finally:
-                    stage.lock.release()
+                log.warning("scope %s: a stage of batch %d (%s) was left behind: it is rolled back", stage.scope, stage.batch, stage.state)
+                self._roll_back(stage, Refused("STAGE_FAILED", f"nothing was heard of it for {most} s: it was rolled back"))
             finally:
-                scope.lock.release()
+                stage.lock.release()
+        finally:
+            scope.lock.release()
 
     def close(self) -> None:
         """The broker stops: what was not prepared is undone."""
@@ -440,87 +497,21 @@ class Stages:
         """For `status`."""
         with self._lock:
             states = [stage.state for stage in self._stages.values()]
-            return {"scopes": len(self._scopes), "open_stages": states.count(OPEN), "prepared_stages": states.count(PREPARED)}
+        return {"scopes": len(self._scopes), "open_stages": states.count(OPEN), "prepared_stages": states.count(PREPARED)}
 
     def figures(self) -> dict[str, Any]:
         """For metrics: scopes by kind; (vhost, user, state) -> stages; age in ms of the oldest prepared stage; scopes that made room."""
         with self._lock:
             stages = [(stage.vhost, stage.user, stage.state, stage.since_ms) for stage in self._stages.values()]
-            kinds = Counter(scope.kind for scope in self._scopes.values())
         now = self._plane.now_ms()
         return {
-            "scopes": {kind: kinds[kind] for kind in KINDS},
+            "scopes": self._scopes.counts(),
             "stages": Counter((vhost, user, state) for vhost, user, state, _ in stages if state in (OPEN, PREPARED)),
             "oldest_prepared_ms": max((now - since for _, _, state, since in stages if state == PREPARED), default=0),
-            "forgotten": self._made_room,
+            "forgotten": self._scopes.made_room,
         }
 
     # --- inside ---------------------------------------------------------------------------------------------------------
-
-    def _scope(self, caller: Caller, name: str, kind: str = "") -> Scope:
-        with self._lock:
-            scope = self._scopes.get((caller.vhost, name))
-            if scope is None:
-                self._plane.check_grants(caller, Verb.WRITE)
-                kind = kind or kind_of(name)
-                quota = self._scope_quota[kind]
-                full = quota.full(caller.user, caller.vhost)
-                if full and not self._forget_oldest(full, caller, kind):
-                    raise quota.refused(full, caller.user, caller.vhost)
-                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.name, used_ms=self._plane.now_ms(), kind=kind))
-        self._check_owner(caller, scope)
-        return scope
-
-    def _enter_scope(self, scope: Scope) -> Scope:
-        """Under `_lock`, or before anything is served."""
-        self._scopes[scope.vhost, scope.name] = scope
-        self._scope_quota[scope.kind].enter(scope.key, scope.user, scope.vhost)
-        return scope
-
-    def _leave_scope(self, scope: Scope) -> None:
-        """Under `_lock`."""
-        if self._scopes.pop((scope.vhost, scope.name), None) is not None:
-            self._scope_quota[scope.kind].leave(scope.key)
-
-    def _forget_oldest(self, full: str, caller: Caller, kind: str) -> bool:
-        """Makes room for a scope (under `_lock`) among those whose places are taken (`full`: the user's, the vhost's, the node's).
-
-        A write that will not be repeated goes first, then the one of longest ago; of queries only one that was not used for long. False:
-        there is none. O(scopes).
-        """
-        quota = self._scope_quota[kind]
-        idle = (
-            scope
-            for scope in self._scopes.values()
-            if self._scope_quota[scope.kind] is quota
-            and not scope.stages
-            and not scope.forgotten
-            and (full != "user" or scope.user == caller.user)
-            and (full != "vhost" or scope.vhost == caller.vhost)
-        )
-        now, limits = self._plane.now_ms(), self._plane.limits
-        # The answer to a commit may have been lost: it is asked for again within the time of a task.
-        over = now - limits.stage_unprepared_s * 1000
-        oldest = min(idle, key=lambda scope: (scope.kind != ONCE or scope.used_ms > over, scope.used_ms), default=None)
-        if oldest is None or (oldest.kind == QUERY and now - oldest.used_ms <= limits.scope_remember_s * 1000):
-            return False
-        if not oldest.lock.acquire(blocking=False):
-            return False
-        try:
-            oldest.forgotten = True
-            self._made_room += 1
-            self._leave_scope(oldest)
-            if oldest.noted:
-                self._plane.store.note(NOTE_SCOPE, oldest.key, b"")
-        finally:
-            oldest.lock.release()
-        return True
-
-    def _check_owner(self, caller: Caller, scope: Scope) -> None:
-        """Another user could else declare batches committed that never were. An administrator may."""
-        if scope.user not in ("", caller.user) and not self._plane.is_administrator(caller):
-            text = f"scope '{scope.name}' belongs to user '{scope.user}': take another one, or an administrator may `scope.forget` it"
-            raise Refused("FORBIDDEN", text)
 
     def _check_epoch(self, scope: Scope, epoch: int) -> None:
         if epoch < scope.epoch:
@@ -528,6 +519,12 @@ class Stages:
         if epoch > self._epoch:
             raise Refused("BAD_ARGUMENT", f"epoch {epoch} was never given out (scope.open)")
         scope.epoch = epoch
+
+    def _check_writes(self, scope: Scope, epoch: int) -> None:
+        """Whether this run may go on. Raises: Refused FENCED, BAD_ARGUMENT."""
+        self._check_epoch(scope, epoch)
+        if epoch <= scope.aborted:
+            raise Refused("FENCED", f"the run of scope '{scope.name}' with epoch {epoch} was aborted")
 
     def _status(self, scope: Scope) -> dict[str, Any]:
         now = self._plane.now_ms()
@@ -550,7 +547,7 @@ class Stages:
         with self._lock:
             stage = self._stages.get(bytes.fromhex(stage_id)) if _is_hex(stage_id) else None
         if stage is None or stage.vhost != caller.vhost:
-            raise Refused("NOT_FOUND", f"there is no stage {stage_id}: its batch was committed without it, or it was rolled back")
+            raise _gone(stage_id, "its batch was committed without it, or it was rolled back")
         if stage.user != caller.user:
             raise Refused("FORBIDDEN", f"stage {stage_id} belongs to another user")
         return stage
@@ -595,10 +592,17 @@ class Stages:
     def _drop(self, stage: Stage) -> None:
         with self._lock:
             self._stages.pop(stage.identity, None)
-            self._stage_quota.leave(stage.identity)
-            scope = self._scopes.get((stage.vhost, stage.scope))
+            for stages in self._waiting.values():
+                stages.pop(stage.identity, None)
+            self._quota.leave(stage.identity)
+        scope = self._scopes.get(stage.vhost, stage.scope)
         if scope is not None:
             scope.stages.pop(stage.identity, None)
+
+
+def _gone(stage_id: str, why: str) -> Refused:
+    """For a stage that is not there any more: its rows may be staged again."""
+    return Refused("NOT_FOUND", f"there is no stage {stage_id}: {why}")
 
 
 def _batch_of(scope: Scope) -> int | None:
@@ -617,10 +621,10 @@ def _reason_of(error: Exception) -> Refused:
     return Refused("BAD_ARGUMENT", f"block: {error}")
 
 
-def _stage_ids(arguments: Arguments, value: object, most: int) -> list[str]:
-    """Ids of stages: like `Arguments.texts`, and there may be none."""
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(one, str) and _is_hex(one) for one in value):
-        raise arguments.refuse("stage_ids", f"a list of at most {most} ids of stages", value)
+def _stage_ids(arguments: Arguments, value: object) -> list[str]:
+    """Ids of stages: like `Arguments.texts`, and there may be none. Bounded by the bytes of a call."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and _is_hex(one) for one in value):
+        raise arguments.refuse("stage_ids", "a list of ids of stages", value)
     if len(set(value)) != len(value):
         raise arguments.refuse("stage_ids", "a list of different ids", value)
     return value

@@ -24,7 +24,7 @@ from flintmq.dataplane.choice import checked, chosen, matching, readable
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.sets import MessageSet
 from flintmq.dataplane.shared import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
-from flintmq.dataplane.taking import SEQ_MAX, Subscription, active, ahead, allowed, hold, lost, planned, take, unknown, used
+from flintmq.dataplane.taking import SEQ_MAX, Subscription, active, ahead, allowed, hold, lost, planned, take, unknown, unread, used
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
@@ -102,7 +102,7 @@ class Subscriptions:
                 return coordinator.commit(xid)
             if found is not None and seq == found.committed + 1:
                 since = found.planned[2] if found.planned is not None and found.planned[0] == seq else self._plane.now_ms()
-                found.prepared = MessageSet(seq, xid, coordinator.runs(xid), self._plane.queue_name, since)
+                found.prepared = MessageSet(seq, xid, coordinator.runs(xid), self._plane.queue_name, since, read=None)
                 return None
             log.warning("transaction %s belongs to no subscription: it is rolled back", xid)
             return coordinator.rollback(xid)
@@ -232,7 +232,7 @@ class Subscriptions:
         if active_ms is not None:
             raise active(found, active_ms)
         held = self._prepared(found)
-        if held is not None and found.is_planned(held.seq) and on_lost == "fail":
+        if held is not None and found.may_be_read(held.seq) and on_lost == "fail":
             raise lost(found, held.seq)
 
     def _heard_ms(self, found: Subscription) -> int | None:
@@ -301,7 +301,7 @@ class Subscriptions:
                     raise ahead(found, seq)
                 held = self._prepared(found)
                 if held is not None:
-                    is_lost = found.is_planned(seq, before=epoch)
+                    is_lost = found.may_be_read(seq, before=epoch)
                     # One that nobody has seen and of which nothing is left makes way: it would mean "nothing is there" for ever.
                     if not is_lost and (held.count or found.is_planned(seq)):
                         return held.facts()
@@ -356,6 +356,7 @@ class Subscriptions:
             if planned != held.count:
                 text = f"subscription '{found.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now"
                 raise Refused("SET_CHANGED", f"{text}: a queue was deleted, or the broker was killed and had transient messages")
+            held.read = True
             bounds = held.bounds(slices)
         # Without the lock: slices are read concurrently. Whoever commits meanwhile does not need these rows any more.
         begin = min(bounds[number] + first, bounds[number + 1])
@@ -369,6 +370,7 @@ class Subscriptions:
         found = self._known(caller, arguments)
         epoch = arguments.integer("epoch", 1, SEQ_MAX)
         upto = arguments.integer("upto", 0, SEQ_MAX)
+        only_read = arguments.boolean("read", False)
         arguments.done()
         with found.lock:
             self._hear(found, epoch)
@@ -377,6 +379,8 @@ class Subscriptions:
                 if upto > found.committed:
                     if held is None or held.seq != upto:
                         raise ahead(found, upto)
+                    if only_read and held.read is False and held.count:
+                        raise unread(found, upto, held.count)
                     self._commit(found, held)
             return {"committed": found.committed}
 
@@ -455,7 +459,7 @@ class Subscriptions:
             held = self._prepared(found)
             if seq is not None and (held is None or held.seq != seq):
                 return self._status(found)  # done before
-            if held is not None and action != "commit" and not may_duplicate and found.is_planned(held.seq):
+            if held is not None and action != "commit" and not may_duplicate and found.may_be_read(held.seq):
                 raise planned(found, held.seq)
             log.warning("subscription %s: reset (%s) by user %s", name, action, caller.user)
             found.heard_ns = None
@@ -697,7 +701,7 @@ class Subscriptions:
             runs = ()
         state = self._plane.branch(held.xid)
         if state is BranchState.PREPARED:
-            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms, held.arrivals)
+            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms, held.arrivals, held.read)
             return found.prepared
         found.prepared = None
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):

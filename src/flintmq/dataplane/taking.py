@@ -73,9 +73,14 @@ class Subscription:
         """Of the transaction of a set."""
         return Xid(FORMAT_SET, self.incarnation.bytes, seq.to_bytes(8, "big"), self.vhost)
 
-    def is_planned(self, seq: int, *, before: int = SEQ_MAX) -> bool:
+    def is_planned(self, seq: int) -> bool:
+        """Whether set `seq` was planned: Spark may know it."""
+        return self.planned is not None and self.planned[0] == seq
+
+    def may_be_read(self, seq: int, *, before: int = SEQ_MAX) -> bool:
         """Whether tasks may have read set `seq`. Args: before: only what was planned under an older epoch counts."""
-        return self.planned is not None and self.planned[0] == seq and self.planned[1] < before
+        known_unread = self.prepared is not None and self.prepared.read is False
+        return self.planned is not None and self.planned[0] == seq and self.planned[1] < before and not known_unread
 
 
 class Named(Protocol):
@@ -100,6 +105,11 @@ def lost(found: Named, seq: int) -> Refused:
     """For a set that tasks of another checkpoint may have read."""
     text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
     return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
+
+
+def unread(found: Named, seq: int, count: int) -> Refused:
+    """For a commit of what nobody has read."""
+    return Refused("NOT_READ", f"set {seq} of subscription '{found.name}' has {count} messages, and none of them was read")
 
 
 def planned(found: Named, seq: int) -> Refused:

@@ -9,8 +9,10 @@ T1  Nothing read here decides what becomes of a message: a wrong time would be a
 from __future__ import annotations
 
 import os
+import threading
+from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _SAMPLES_MAX = 1_024
 # levels whose oldest message is looked at
 _LEVELS_MAX = 32
+# containers whose blocks are remembered: 24 KiB each at most, with containers of 4 MiB
+_INDEXES_MAX = 64
 _INDEX_MASK = (1 << POSITION_INDEX_BITS) - 1
 
 
@@ -36,6 +40,9 @@ class LogTimes:
         self._managed = managed
         self._size: int = managed.container_size
         self._directory = Path(managed.directory)
+        # sequence -> where its blocks begin and end, and their times: the oldest messages of a thousand queues stand in a few containers
+        self._indexes: OrderedDict[int, _Index] = OrderedDict()
+        self._lock = threading.Lock()
 
     def sequences(self) -> list[int]:
         """Sequence numbers of all containers that exist, dead ones included, oldest first."""
@@ -65,15 +72,39 @@ class LogTimes:
 
     def time_of(self, lsn: int) -> int | None:
         """When the record at this LSN was written; None when it is not there any more, or not yet on disk."""
-        data, start = self._load(lsn // self._size)
-        for block in _blocks(data, start):
-            if block.lsn < lsn < block.lsn + block.length:
-                record = record_in(data[lsn - start : block.lsn - start + block.length], lsn)
-                return None if record is None else block.time_us + record[4]
-        return None
+        sequence = lsn // self._size
+        time_us = self._indexed(sequence, lsn)
+        if time_us is None:
+            return None
+        try:
+            descriptor = os.open(self._path(sequence), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            offset = lsn - sequence * self._size
+            length = int.from_bytes(os.pread(descriptor, 4, offset), "little")
+            record = record_in(os.pread(descriptor, min(length, self._size - offset), offset), lsn)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return None if record is None else time_us + record[4]
 
-    def _path(self, sequence: int) -> Path:
-        return self._directory / container_name(sequence)
+    def _indexed(self, sequence: int, lsn: int) -> int | None:
+        """Time of the block that the record is in; None: there is none there. A container is read whole once, and again when it grew."""
+        with self._lock:
+            index = self._indexes.get(sequence)
+        if index is None or lsn >= index.end:
+            index = _Index(*self._load(sequence))  # not under the lock: it waits for the disk
+        with self._lock:
+            self._indexes[sequence] = index
+            self._indexes.move_to_end(sequence)
+            if len(self._indexes) > _INDEXES_MAX:
+                self._indexes.popitem(last=False)
+        return index.time_at(lsn)
+
+    def _path(self, sequence: int) -> str:
+        return f"{self._directory}/{container_name(sequence)}"
 
     def _first_block(self, sequence: int) -> Block | None:
         # loaded when somebody asks for a time: a start does not wait for it
@@ -95,9 +126,29 @@ class LogTimes:
 
     def _load(self, sequence: int) -> tuple[bytes, int]:
         try:
-            return self._path(sequence).read_bytes(), sequence * self._size
+            return Path(self._path(sequence)).read_bytes(), sequence * self._size
         except OSError:
             return b"", sequence * self._size
+
+
+class _Index:
+    """The blocks of a container, as far as they were written when it was read. Cost: 24 bytes a block."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        found = blocks_in(data, start, MESSAGES)
+        self._begins = array("Q", (block[0] for block in found))
+        self._ends = array("Q", (block[0] + block[1] for block in found))
+        self._times = array("Q", (block[6] for block in found))
+
+    @property
+    def end(self) -> int:
+        """LSN behind the last block."""
+        return self._ends[-1] if self._ends else 0
+
+    def time_at(self, lsn: int) -> int | None:
+        """Time base of the block that has the record."""
+        at = bisect_left(self._begins, lsn) - 1
+        return self._times[at] if at >= 0 and lsn < self._ends[at] else None
 
 
 def _blocks(data: bytes, start: int) -> list[Block]:

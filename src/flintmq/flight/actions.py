@@ -15,7 +15,7 @@ ACTIONS: dict[str, str] = {
     "sub.open": "open a subscription: name or sub_id, queues or pattern, mode create|attach, start, fresh refuse|continue, onlost",
     "sub.acquire": "prepare the next set: sub_id, epoch, seq, max_messages, max_bytes, max_wait_ms, onlost",
     "sub.plan": "tickets of a prepared set: sub_id, epoch, seq, slices",
-    "sub.commit": "commit sets: sub_id, epoch, upto",
+    "sub.commit": "commit sets: sub_id, epoch, upto, read",
     "sub.alive": "the reader works, or ends: sub_id, epoch, leave",
     "sub.tail": "what waits: sub_id, drain, epoch",
     "sub.list": "all subscriptions of the vhost",

@@ -113,6 +113,7 @@ class Broker:
         self.quotas = Quotas(self.limits, definitions.load_limits(), lambda: len(users))
         # logins by token (session.token_logins.TokenLogins); None: they are off
         self.tokens: Any = None
+        self.memory_limit = memory_limit
         self.allowance: Allowance | None = None
         if memory_limit is not None:
             one, everybody = self.limits.definitions_vhost_share, self.limits.definitions_share

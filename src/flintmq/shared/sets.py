@@ -75,13 +75,15 @@ class Stalled(Exception):
 
 @dataclass(slots=True)
 class Held:
-    """The set of a subscription. parts: that were taken; lives: id of a queue's life -> [its name, messages, bytes of contents]."""
+    """The set of a subscription. parts: that were taken; lives: id of a queue's life -> [its name, messages, bytes of contents]; read:
+    whether somebody asked for rows of it, None: an older version did not note that."""
 
     seq: int
     since_ms: int
     state: str = TAKING
     parts: int = 0
     lives: dict[Octets, list[Any]] = field(default_factory=dict)
+    read: bool | None = False
 
     @property
     def count(self) -> int:
@@ -128,16 +130,21 @@ class Record:
         held = () if self.held is None else (one[0] for one in self.held.lives.values())
         return {*self.queues, *held}
 
-    def is_planned(self, seq: int, before: int = _NUMBER_MAX) -> bool:
+    def is_planned(self, seq: int) -> bool:
+        """Whether set `seq` was planned: Spark may know it."""
+        return self.planned is not None and self.planned[0] == seq
+
+    def may_be_read(self, seq: int, before: int = _NUMBER_MAX) -> bool:
         """Whether tasks may have read set `seq`. Args: before: only what was planned under an older epoch counts."""
-        return self.planned is not None and self.planned[0] == seq and self.planned[1] < before
+        known_unread = self.held is not None and self.held.read is False
+        return self.planned is not None and self.planned[0] == seq and self.planned[1] < before and not known_unread
 
     def encode(self) -> bytes:
         held = self.held
         told = None
         if held is not None:
             lives = {life.hex(): one for life, one in held.lives.items()}
-            told = {"seq": held.seq, "ms": held.since_ms, "state": held.state, "parts": held.parts, "lives": lives}
+            told = {"seq": held.seq, "ms": held.since_ms, "state": held.state, "parts": held.parts, "lives": lives, "read": held.read}
         value = {
             "format": _FORMAT,
             "vhost": self.vhost,
@@ -235,7 +242,10 @@ def _held(told: Any) -> Held:
         lives[bytes.fromhex(life)] = [_name(name), _number(count), _number(size)]
     if any(len(life) != ID_BYTES for life in lives):
         raise ValueError("an id of a queue of another length")
-    return Held(_number(told["seq"]), _number(told["ms"]), told["state"], _number(told["parts"]), lives)
+    read = told.get("read")
+    if read is not None and not isinstance(read, bool):
+        raise ValueError("whether a set was read")
+    return Held(_number(told["seq"]), _number(told["ms"]), told["state"], _number(told["parts"]), lives, read)
 
 
 def _name(value: Any) -> str:

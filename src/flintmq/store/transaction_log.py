@@ -5,9 +5,11 @@ in: the store's calls, recovered transactions. out: records of the transaction l
 I1  A transaction's id is the LSN of its start record; it stays valid while a logged message names it (the reference rule of seed 003):
     its Delete is written when it has ended and its last message is gone.
 I2  End is written after its effects are in the message log and the queues; recovery needs no End to be right, it only saves work.
-I3  Commit and Rollback of a prepared transaction find room: prepare refuses while a container is not ready behind the present one.
+I3  Commit and Rollback of a prepared transaction find room: prepare refuses while the disk has none for the container behind the present
+    one. A container that is only not made yet is no reason: its maker comes to it before anything else may take that room (log/space.py).
 I4  A transaction goes one way: open, perhaps prepared, then committed or rolled back. End comes after that.
-I5  A record that replaces another one (a copy, a note) stands behind it in the log.
+I5  A record that replaces another one (a copy, a note) stands behind it in the log. `table` and `notes` are in the order of their records:
+    what lives below an LSN is found at their beginnings.
 
 All methods are called under the store's transaction lock.
 """
@@ -18,9 +20,10 @@ import heapq
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-from flintmq.errors import StoreError
+from flintmq.errors import NoRoomError
 from flintmq.invariant import check
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, TxState
 from flintmq.store.log.containers import TRANSACTIONS
@@ -191,15 +194,20 @@ class TransactionLog:
         return int(min(SETS_ROWS_MAX, max(16, (self.log.container_size - 4096) // 64)))
 
     def prepare(self, transaction: Transaction) -> int:
-        """Returns the LSN behind the record. Raises: ValueError not distributed; StoreError without room for the outcome."""
+        """Returns the LSN behind the record. Raises: ValueError not distributed; NoRoomError without room for the outcome."""
         if transaction.xid is None:
             raise ValueError("only a distributed transaction is prepared")
-        if self.log.ready_ahead < 1:
-            raise StoreError("no room for the outcome of another prepared transaction: free disk space")
+        if not self.has_room:
+            raise NoRoomError("no room for the outcome of another prepared transaction: free disk space")
         check(transaction.state is TxState.OPEN, "transaction_log I4 what is prepared was open", transaction.tx, transaction.state.value)
         _, end = self.log.append(PREPARE, b"", transaction.tx)
         transaction.state = TxState.PREPARED
         return int(end)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether outcomes find room (I3). `low` is what the last try to make a container found. O(1), any thread."""
+        return self.log.ready_ahead >= 1 or not self.log.low
 
     def commit(self, transaction: Transaction, rows: Sequence[Row]) -> int:
         """Returns the LSN behind the record: the transaction has happened once that is durable."""
@@ -305,16 +313,15 @@ class TransactionLog:
         return (self.table[tx] for tx in sorted(self.table) if self.table[tx].state is TxState.PREPARED)
 
     def copy_below(self, lsn: int) -> int:
-        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many things were copied."""
-        copied = 0
-        for transaction in [one for one in self.table.values() if one.at < lsn]:
+        """Writes transactions and notes that live below `lsn` anew, so that the base can pass. Returns how many were copied: its cost
+        is O(that)."""
+        transactions = list(takewhile(lambda one: one.at < lsn, self.table.values()))
+        notes = list(takewhile(lambda one: one[1][0] < lsn, self.notes.items()))
+        for transaction in transactions:
             self.copy(transaction)
-            copied += 1
-        for (kind, key), (at, value) in list(self.notes.items()):
-            if at < lsn:
-                self.note(kind, key, value)
-                copied += 1
-        return copied
+        for (kind, key), (_, value) in notes:
+            self.note(kind, key, value)
+        return len(transactions) + len(notes)
 
     def copy(self, transaction: Transaction) -> None:
         """Tx-Copy: all that is known of it, at the tail."""
@@ -323,6 +330,7 @@ class TransactionLog:
         self.log.mark_live(at, end - at)
         self.log.mark_dead(transaction.at, end)
         transaction.at = at
+        self.table[transaction.tx] = self.table.pop(transaction.tx)
 
     @staticmethod
     def _copy_of(transaction: Transaction) -> bytes:

@@ -38,6 +38,8 @@ _S = BranchState
 _NS = 1_000_000_000
 # pause between two pieces of a long command, so that other threads that wait for the lock get it
 YIELD_S = 0.00005
+# branches that a decision commits in one piece: about a millisecond under the lock
+SLICE = 32
 
 
 @contextlib.contextmanager
@@ -70,9 +72,10 @@ class TransactionCoordinator:
         with self._serial:
             self._registry.select(session)
 
-    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False) -> XaStatus:
+    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False, counted: bool = True) -> XaStatus:
         """Associates the session with a branch: a new one, one that others work in (`join`), or one it suspended (`resume`).
 
+        Args: counted: False: a new branch takes no place of `dtx_branches_max`, because its maker has bounds of its own.
         Returns: XA_OK; XA_RBROLLBACK or XA_RBTIMEOUT (no association is made): the branch joined or resumed is rolled back.
         Refused: COMMAND_INVALID join and resume together, or no select; NOT_ALLOWED unknown with join or resume, known without;
         ILLEGAL_STATE the session is active in a branch, or did not suspend this one, or it takes no more work;
@@ -92,7 +95,7 @@ class TransactionCoordinator:
             if active is not None:
                 raise TransactionRefused(Condition.ILLEGAL_STATE, f"start: the session is active in transaction {active.xid}")
             if branch is None:
-                branch = self._new_branch(xid)
+                branch = self._new_branch(xid, counted)
                 self._registry.associate(session, branch)
                 return XaStatus.XA_OK
             if (branch.sessions.get(session) is Association.SUSPENDED) != resume:
@@ -154,7 +157,9 @@ class TransactionCoordinator:
         more = True
         while more:
             with self._serial:
-                enrolment = self._working(session, xid).enrolment
+                branch = self._working(session, xid)
+                enrolment = branch.enrolment
+                self._registry.touch(branch, (queue_id,))
                 if not cursor:
                     start = enrolment.run_count(queue_id)
                 left = bytes_max - size
@@ -190,7 +195,9 @@ class TransactionCoordinator:
             raise ValueError(f"{len(routes)} routes of at most 255 bytes each need as many destinations, not {len(destinations)}")
         messages, size, counts = bulk.check(block, len(routes))
         with self._serial:
-            enrolment = self._working(session, xid).enrolment
+            branch = self._working(session, xid)
+            enrolment = branch.enrolment
+            self._registry.touch(branch, {queue_id for ids in destinations for queue_id in ids})
             with _refusals():
                 stage, plan = enrolment.plan_block(routes, destinations, counts)
             before, now_ms = stage.enqueues, self._clock.wall_ms()
@@ -234,37 +241,49 @@ class TransactionCoordinator:
     def decide(self, note: tuple[int, bytes, bytes], commits: Sequence[Xid] = (), rollbacks: Sequence[Xid] = ()) -> Outcome:
         """Several branches with one decision: a durable note (kind, key, value; see Store.note), then the outcomes.
 
-        Whoever finds the note after a crash decides the branches that are still prepared as it says: so it is the atomic decision.
+        Whoever finds the note after a crash decides the branches that are still prepared as it says: so it is the atomic decision. Nobody
+        else decides one of `commits` meanwhile, and other commits may come between two of them.
         Args: commits: prepared branches, or ones that an operator has committed (which are forgotten); rollbacks: branches in any state;
         one that is unknown or ends already is left out.
         Status: XA_OK when note and outcomes are durable and done in the queues. Refused: NOT_FOUND, ILLEGAL_STATE: one of `commits` can't
         be committed, or a session is active in one of them; no note was written then and nothing has changed.
         """
+        committing = self._claim(list(dict.fromkeys(commits)))
+        outcome, waiting = Outcome(), [1]  # the note
+        lock = threading.Lock()
+
+        def done(_: XaStatus = XaStatus.XA_OK) -> None:
+            with lock:
+                waiting[0] -= 1
+                left = waiting[0]
+            if not left:
+                outcome.resolve(XaStatus.XA_OK)
+
         with self._serial:
-            committing = [self._committable(xid) for xid in dict.fromkeys(commits)]
-            losing = [branch for xid in dict.fromkeys(rollbacks) if (branch := self._find(xid)) is not None and branch not in committing]
-            outcome, waiting = Outcome(), [1]  # the note
-            lock = threading.Lock()
-
-            def done(_: XaStatus = XaStatus.XA_OK) -> None:
-                with lock:
-                    waiting[0] -= 1
-                    left = waiting[0]
-                if not left:
-                    outcome.resolve(XaStatus.XA_OK)
-
             lsn = self._store.note(*note)
+            losing = [branch for xid in dict.fromkeys(rollbacks) if (branch := self._find(xid)) is not None and not branch.claimed]
+        for begin in range(0, max(1, len(committing)), SLICE):
             ends: list[Outcome] = []
-            for branch in committing:
-                event = Event.FORGET if branch.state is _S.HEURISTIC_COMMIT else Event.COMMIT
-                ends.append(self._decided(branch, event))
+            with self._serial:
+                for branch in committing[begin : begin + SLICE]:
+                    event = Event.FORGET if branch.state is _S.HEURISTIC_COMMIT else Event.COMMIT
+                    ends.append(self._decided(branch, event))
+            with lock:
+                waiting[0] += len(ends)
+            for end in ends:
+                end.add_callback(done)
+            if begin + SLICE < len(committing):
+                time.sleep(YIELD_S)
+        ends = []
+        with self._serial:
             for branch in losing:
                 event = Event.FORGET if branch.state is _S.HEURISTIC_ROLLBACK else Event.ROLLBACK
                 if branch.state in (_S.HEURISTIC_COMMIT, _S.COMMITTING):
                     _log.warning("transaction %s: %s, and is to be rolled back: left as it is", branch.xid, branch.state.value)
                 elif branch.state not in ENDING:
                     ends.append(self._decided(branch, event))
-            waiting[0] += len(ends)
+            with lock:
+                waiting[0] += len(ends)
             self._serial.later(lsn, done)
         for end in ends:
             end.add_callback(done)
@@ -328,7 +347,7 @@ class TransactionCoordinator:
         """
         with self._serial:
             now_ns = self._clock.monotonic_ns() if now_ns is None else now_ns
-            late = [branch for branch in self._registry if branch.late(now_ns)]
+            late = self._registry.late(now_ns)
             for branch in late:
                 guarded("transactions whose time is over", branch.xid, self._happens, branch, Event.TIMEOUT)
             self._registry.drop_tombstones(now_ns - self._limits.dtx_remember_s * _NS)
@@ -342,7 +361,7 @@ class TransactionCoordinator:
         with self._serial:
             if drop is not None:
                 drop()
-            for branch in list(self._registry):
+            for branch in self._registry.touching(queue_id):
                 if not branch.enrolment.touches(queue_id):
                     continue
                 if branch.state not in ENDING:
@@ -371,6 +390,8 @@ class TransactionCoordinator:
     def _decide(self, xid: Xid, event: Event) -> Outcome:
         with self._serial:
             branch = self._known(xid, event.value)
+            if branch.state not in ENDING:
+                self._check_unclaimed(branch, event.value)
             by_operator = event in (Event.HEURISTIC_COMMIT, Event.HEURISTIC_ROLLBACK)
             if not by_operator and branch.has_active_session():
                 raise TransactionRefused(Condition.ILLEGAL_STATE, f"{event.value}: a session is active in transaction {xid}")
@@ -383,14 +404,37 @@ class TransactionCoordinator:
                 self._registry.dissociate_all(branch)
             return self._enter(branch, step)
 
+    def _claim(self, xids: Sequence[Xid]) -> Sequence[Branch]:
+        """The branches that `decide` commits, which no other command ends from now on. Raises: TransactionRefused, and none is claimed."""
+        claimed: list[Branch] = []
+        try:
+            for begin in range(0, len(xids), SLICE):
+                with self._serial:
+                    for xid in xids[begin : begin + SLICE]:
+                        branch = self._committable(xid)
+                        branch.claimed = True
+                        claimed.append(branch)
+        except BaseException:
+            with self._serial:
+                for branch in claimed:
+                    branch.claimed = False
+            raise
+        return claimed
+
     def _committable(self, xid: Xid) -> Branch:
         """A branch that `decide` may commit. Raises: TransactionRefused."""
         branch = self._known(xid, "decide")
+        self._check_unclaimed(branch, "decide")
         if branch.has_active_session():
             raise TransactionRefused(Condition.ILLEGAL_STATE, f"decide: a session is active in transaction {xid}")
         if branch.state not in (_S.PREPARED, _S.HEURISTIC_COMMIT):
             raise TransactionRefused(Condition.ILLEGAL_STATE, f"decide: transaction {xid} is {branch.state.value}")
         return branch
+
+    @staticmethod
+    def _check_unclaimed(branch: Branch, command: str) -> None:
+        if branch.claimed:
+            raise TransactionRefused(Condition.ILLEGAL_STATE, f"{command}: transaction {branch.xid} is being committed with others")
 
     def _decided(self, branch: Branch, event: Event) -> Outcome:
         self._registry.dissociate_all(branch)
@@ -406,6 +450,7 @@ class TransactionCoordinator:
                     # No room for the outcome: the branch is still open, and rolling back needs none. (A failed log raises again.)
                     return self._end(branch, Step(_S.ROLLING_BACK, XaStatus.XA_RBROLLBACK))
                 branch.state = _S.PREPARED
+                self._registry.time(branch, False)
             case _S.COMMITTING | _S.ROLLING_BACK | _S.FORGOTTEN:
                 return self._end(branch, step)
             case _S.HEURISTIC_COMMIT | _S.HEURISTIC_ROLLBACK:
@@ -472,6 +517,7 @@ class TransactionCoordinator:
         branch.lsn = max(branch.lsn, branch.enrolment.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
+        self._registry.time(branch, True)
         self._afterwards(branch, branch.enrolment.undo)
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
@@ -517,14 +563,14 @@ class TransactionCoordinator:
         self._step(branch, Event.WORK)
         return branch
 
-    def _new_branch(self, xid: Xid) -> Branch:
-        if len(self._registry) >= self._limits.dtx_branches_max:
+    def _new_branch(self, xid: Xid, counted: bool) -> Branch:
+        if counted and self._registry.counted >= self._limits.dtx_branches_max:
             # Perhaps no manager has asked for them; one that still asks gets NOT_FOUND, which says the same to a manager.
             self._registry.drop_tombstones(self._clock.monotonic_ns())
-        if len(self._registry) >= self._limits.dtx_branches_max:
+        if counted and self._registry.counted >= self._limits.dtx_branches_max:
             text = f"start: there are {self._limits.dtx_branches_max} transactions already"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        branch = self._add(xid, _S.ACTIVE)
+        branch = self._add(xid, _S.ACTIVE, counted=counted)
         self._set_timeout(branch, self._limits.dtx_timeout_s)
         return branch
 
@@ -535,13 +581,17 @@ class TransactionCoordinator:
             raise StoreError(f"the transaction log has a transaction whose name is {error}") from None
         return self._add(xid, state, recovered)
 
-    def _add(self, xid: Xid, state: BranchState, recovered: bool = False) -> Branch:
+    def _add(self, xid: Xid, state: BranchState, recovered: bool = False, counted: bool = False) -> Branch:
         enrol = self._store.recovered_branch if recovered else self._store.branch
         enrolment = enrol(xid.encode(), self._queues, self._limits.dtx_enrolments_max)
-        branch = Branch(xid, enrolment, state, self._clock.monotonic_ns())
+        branch = Branch(xid, enrolment, state, self._clock.monotonic_ns(), counted)
         self._registry.add(branch)
+        if recovered:
+            self._registry.touch(branch, enrolment.queue_counts())
         return branch
 
     def _set_timeout(self, branch: Branch, timeout_s: int) -> None:
         branch.timeout_s = timeout_s
         branch.deadline_ns = self._clock.monotonic_ns() + timeout_s * _NS if timeout_s else None
+        if branch.state is _S.ACTIVE:
+            self._registry.time(branch, timeout_s > 0)

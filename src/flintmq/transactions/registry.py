@@ -5,11 +5,12 @@ in: the coordinator's decisions. out: lookups by xid and by session. Guarded by 
 R1  A session is in branch.sessions exactly when the branch is in the session's set here.
 R2  A session is ACTIVE in at most one branch.
 R3  A branch that is removed was there.
+R4  What time ends, and what a queue's end touches, is found without a look at all branches: `timed` and `touching` have at least those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flintmq.invariant import check
@@ -39,19 +40,36 @@ class BranchView:
 class Branch:
     """A branch of a distributed transaction. Times are of Clock.monotonic_ns."""
 
-    __slots__ = ("deadline_ns", "ending", "enrolment", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "xid")
+    __slots__ = (
+        "claimed",
+        "counted",
+        "deadline_ns",
+        "ending",
+        "enrolment",
+        "lsn",
+        "sessions",
+        "since_ns",
+        "started_ns",
+        "state",
+        "timeout_s",
+        "touched",
+        "xid",
+    )
 
-    def __init__(self, xid: Xid, enrolment: Enrolment, state: BranchState, now_ns: int) -> None:
+    def __init__(self, xid: Xid, enrolment: Enrolment, state: BranchState, now_ns: int, counted: bool = True) -> None:
         self.xid = xid
+        self.counted = counted  # against dtx_branches_max
         self.enrolment = enrolment
         self.state = state
         self.started_ns = now_ns
         self.since_ns = now_ns  # when it became a tombstone
         self.sessions: dict[Session, Association] = {}
+        self.claimed = False  # a decision about several branches commits it
         self.lsn = 0  # of its last record: replies that tell of the state wait for it
         self.timeout_s = 0
         self.deadline_ns: int | None = None
         self.ending: Outcome | None = None  # of the command that ends it
+        self.touched: set[int] = set()  # ids of queues, see Registry.touch
 
     def has_active_session(self) -> bool:
         """True while a session works in it."""
@@ -84,6 +102,9 @@ class Registry:
     def __init__(self) -> None:
         self._branches: dict[Xid, Branch] = {}
         self._sessions: dict[Session, dict[Xid, Branch]] = {}
+        self.counted = 0
+        self._timed: dict[Xid, Branch] = {}
+        self._touching: dict[int, dict[Xid, Branch]] = {}
 
     def __len__(self) -> int:
         return len(self._branches)
@@ -100,16 +121,45 @@ class Registry:
         if branch.xid in self._branches:
             raise ValueError(f"transaction {branch.xid} is known")
         self._branches[branch.xid] = branch
+        self.counted += branch.counted
 
     def remove(self, branch: Branch) -> None:
         """The branch has ended."""
         check(self._branches.get(branch.xid) is branch, "registry R3 a branch that goes was known", branch.xid)
         self.dissociate_all(branch)
         del self._branches[branch.xid]
+        self.counted -= branch.counted
+        self._timed.pop(branch.xid, None)
+        for queue_id in branch.touched:
+            touching = self._touching[queue_id]
+            del touching[branch.xid]
+            if not touching:
+                del self._touching[queue_id]
+
+    def touch(self, branch: Branch, queue_ids: Iterable[int]) -> None:
+        """The branch has work on these queues, or is about to."""
+        for queue_id in queue_ids:
+            branch.touched.add(queue_id)
+            self._touching.setdefault(queue_id, {})[branch.xid] = branch
+
+    def touching(self, queue_id: int) -> list[Branch]:
+        """Branches with work on a queue, and perhaps some that have none."""
+        return list(self._touching.get(queue_id, {}).values())
+
+    def time(self, branch: Branch, ends: bool) -> None:
+        """Whether time ends the branch as it is now: an unprepared one with a timeout, a tombstone."""
+        if ends:
+            self._timed[branch.xid] = branch
+        else:
+            self._timed.pop(branch.xid, None)
+
+    def late(self, now_ns: int) -> list[Branch]:
+        """Unprepared branches whose time is over."""
+        return [branch for branch in self._timed.values() if branch.late(now_ns)]
 
     def drop_tombstones(self, until_ns: int) -> None:
         """Forgets rolled back branches that no session is associated with, entered at or before `until_ns`."""
-        for branch in list(self._branches.values()):
+        for branch in list(self._timed.values()):
             if branch.state in TOMBSTONES and not branch.sessions and branch.since_ns <= until_ns:
                 self.remove(branch)
 

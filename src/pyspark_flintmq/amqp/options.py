@@ -140,3 +140,7 @@ def _convert(name: str, kind: object, text: str) -> object:
     if kind == "bool":
         return true_or_false(name, text)
     return text
+
+
+# All names, as they are written in the documentation.
+OPTIONS = (*(one.name for one in fields(Options)), *_DATA_PLANE)
