@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
+import string
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _START_S, _FILL_S = 60.0, 600.0
+FOLDER, FETCH = Path(__file__).resolve().parents[1] / "build/kafka", Path(__file__).resolve().parents[1] / "tools/kafka_jars.sh"
+# bodies of 1 KiB that are 20 times what a dictionary of Parquet holds
+BODIES = 20_000
 _CONNECTOR = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -40,10 +45,34 @@ group.initial.rebalance.delay.ms=0
 """
 
 
+def fetched() -> str:
+    """Sees that the jars are there: those that the environment names, else those of build/kafka, by Maven. Returns: what is wrong."""
+    if "KAFKA_HOME" not in os.environ and "KAFKA_SPARK_JARS" not in os.environ:
+        os.environ |= {"KAFKA_HOME": str(FOLDER / "kafka"), "KAFKA_SPARK_JARS": str(FOLDER / "spark")}
+        if not (home() and connector()):
+            done = subprocess.run(["sh", str(FETCH), str(FOLDER)], capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"Kafka is not here, and tools/kafka_jars.sh can't fetch it: {(done.stderr or done.stdout).strip()[-300:]}"
+    return "" if home() and connector() else "KAFKA_HOME and KAFKA_SPARK_JARS lack jars: bench/kafka.py says which"
+
+
 def home() -> Path | None:
     """The directory of the jars; None: there is none here."""
     path = os.environ.get("KAFKA_HOME")
     return Path(path) if path and any((Path(path) / "libs").glob("kafka_2.13-*.jar")) else None
+
+
+def bodies(folder: Path, size: int) -> Path:
+    """A file of bodies like those of `flintmq perf`, a line each: a number, then a period of 251 bytes. So many that no dictionary holds
+    them. They are ASCII, because Kafka's tool reads text.
+    """
+    path = folder / "bodies"
+    if not path.exists():
+        letters = random.Random(1)
+        period = "".join(letters.choice(string.ascii_letters + string.digits) for _ in range(251))
+        text = period * (size // 251 + 1)
+        path.write_text("\n".join(f"{number:016}{text[16:size]}" for number in range(BODIES)))
+    return path
 
 
 def connector() -> str:
@@ -61,9 +90,10 @@ class Kafka:
         self.pid = pid
         self.address = f"127.0.0.1:{port}"
 
-    def fill(self, topic: str, count: int, size: int) -> None:
-        """Publishes with acks=all. Raises: RuntimeError."""
-        options = ["--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", "-1"]
+    def fill(self, topic: str, count: int, size: int, bodies: Path | None = None) -> None:
+        """Publishes with acks=all. Args: bodies: of `bodies`; None: random letters, which nothing compresses. Raises: RuntimeError."""
+        made = ["--record-size", str(size)] if bodies is None else ["--payload-file", str(bodies)]
+        options = ["--topic", topic, "--num-records", str(count), *made, "--throughput", "-1"]
         _java(
             self._where,
             "org.apache.kafka.tools.ProducerPerformance",
@@ -77,7 +107,7 @@ class Kafka:
         """The command line of a producer with acks=all that sends `rate` messages a second."""
         options = ["--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", str(rate)]
         options += ["--producer-props", f"bootstrap.servers={self.address}", "acks=all"]
-        return ["java", "-cp", f"{self._where}/libs/*", "org.apache.kafka.tools.ProducerPerformance", *options]
+        return [_program(), "-cp", f"{self._where}/libs/*", "org.apache.kafka.tools.ProducerPerformance", *options]
 
     def consume(self, topic: str, count: int) -> None:
         """Kafka's own consumer reads `count` messages from the beginning. Raises: RuntimeError: it read fewer."""
@@ -107,7 +137,7 @@ def kafka(where: Path, scratch: Path, more: str = "") -> Iterator[Kafka]:
     config.write_text(_PROPERTIES.format(port=port, controller=controller, data=scratch / "kafka") + more)
     _java(where, "kafka.tools.StorageTool", "format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qk", "--config", str(config))
     with (scratch / "kafka.log").open("w") as log:
-        command = ["java", "-Xmx1g", "-cp", f"{where}/libs/*", "kafka.Kafka", str(config)]
+        command = [_program(), "-Xmx1g", "-cp", f"{where}/libs/*", "kafka.Kafka", str(config)]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             until = time.monotonic() + _START_S
@@ -121,6 +151,11 @@ def kafka(where: Path, scratch: Path, more: str = "") -> Iterator[Kafka]:
             process.wait(60)
 
 
+def _program() -> str:
+    """Java, as Spark finds it."""
+    return str(Path(os.environ["JAVA_HOME"], "bin/java")) if os.environ.get("JAVA_HOME") else "java"
+
+
 def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
@@ -129,7 +164,7 @@ def _listens(port: int) -> bool:
 
 def _java(where: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["java", "-cp", f"{where}/libs/*", *arguments],
+        [_program(), "-cp", f"{where}/libs/*", *arguments],
         capture_output=True,
         text=True,
         timeout=_FILL_S,

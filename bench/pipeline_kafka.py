@@ -1,8 +1,9 @@
 """`make bench-pipeline ARGS=--kafka`: Spark, a consumer and a long run with FlintMQ and Kafka in turn, as a table in docs/PERFORMANCE.md.
 
-in: rows, pairs, messages; KAFKA_HOME and KAFKA_SPARK_JARS (tools/kafka_jars.sh). out: bench/results/kafka-DATE.jsonl (a line for each
-run), the table between its markers. Both read a body of 1 KiB, Kafka's connector 7 columns, FlintMQ's source 25.
-A pair is one run of each, the second first in every other pair; a pair before the first one counts for nothing. The table has medians,
+in: rows, pairs, messages; KAFKA_HOME and KAFKA_SPARK_JARS, else the jars of build/kafka, which tools/kafka_jars.sh fetches once. out:
+bench/results/kafka-DATE.jsonl (a line for each run), the table between its markers. Both read a body of 1 KiB.
+A pair is one run of each side, another one first in each pair. Of the row `own` each side has a JVM of its own in each pair, and its runs
+say what is cold (bench/kafka_jvm.py); the others share a JVM, and a pair before their first one counts for nothing. The table has medians,
 and how many pairs FlintMQ won. Each line has its own sitting: what is not measured now stays as it is.
 """
 
@@ -15,8 +16,9 @@ import os
 import re
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +26,18 @@ from typing import Any
 
 from bench import kafka, kafka_rows
 from bench.brokers import disk_directory
-from bench.pipeline_rows import Bench, Sizes, run_now
+from bench.pipeline_rows import Bench, Sizes
 from bench.run import conditions
-from bench.spark_cpu import measure, measure_kafka, starts
 from flintmq.pipeline.session import spark_session
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs/PERFORMANCE.md"
 BEGIN, END = "<!-- bench-kafka:begin -->", "<!-- bench-kafka:end -->"
-QUERIES, BATCH, MESSAGES, PAIRS = 6, 100_000, 1_000_000, 5
+BATCH, MESSAGES, PAIRS = 100_000, 1_000_000, 5
+# of the row `own`: (source, columns)
+SIDES = (("flintmq", 7), ("kafka", 7), ("flintmq", 25))
 # rows without `--only`; `soak` takes as long as it is told
-ROWS = "batches,large,starts,latency,sink,consume"
+ROWS = "own,latency,sink,consume"
 HEAD = ("| what | FlintMQ | Kafka | pairs won | goal | | sitting |", "|---|---:|---:|---:|---|---|---|")
 Run = dict[str, Any]
 
@@ -68,21 +71,34 @@ def _nine_of_ten(a: float, b: float, won: float) -> bool:
     return won >= 0.9
 
 
+def _figures_of_batches() -> tuple[Figure, ...]:
+    """Lines of what a JVM of its own does, with the same columns on both sides and with all of FlintMQ's."""
+    rows = (
+        ("cold", "one large batch, first query of a JVM", "<= 0.75 of Kafka's", 0.75),
+        ("large", "one large batch, warm", "<= 0.75 of Kafka's", 0.75),
+        ("batches", "batches of 100,000, warm", "<= Kafka's", 1.0),
+    )
+    return tuple(
+        Figure(
+            f"{row}{columns}",
+            f"{caption}, {columns} columns: s of processor per M",
+            _of("all"),
+            False,
+            goal,
+            lambda a, b, won, share=share: a <= share * b,  # type: ignore[misc]
+        )
+        for row, caption, goal, share in rows
+        for columns in (7, 25)
+    )
+
+
 BELOW = "below Kafka's in 9 of 10 pairs"
 FIGURES = (
-    Figure("batches", "batches of 100,000: s of processor per M", lambda run: run["all"], False, "<= Kafka's", lambda a, b, won: a <= b),
-    Figure("batches", "batches of 100,000: rows/s, steady", lambda run: run["steady"], True, ">= 130,000", lambda a, b, won: a >= 130_000),
-    Figure("large", "one large batch, all columns: s of processor per M", lambda run: run["all"], False, "<= 8", lambda a, b, won: a <= 8),
-    Figure(
-        "starts",
-        "s of a query beyond its triggers",
-        lambda run: statistics.median(run["beyond_triggers_s"]),
-        False,
-        "<= 0.4",
-        lambda a, b, won: a <= 0.4,
-    ),
-    Figure("batches", "of it the broker's: s of processor per M", _broker_s, False, "<= Kafka's", lambda a, b, won: a <= b),
-    Figure("batches", "MiB of Spark's Python processes (proportional)", _python_mib, False, "<= 150", lambda a, b, won: a <= 150),
+    *_figures_of_batches(),
+    Figure("batches25", "of it the broker's: s of processor per M", _broker_s, False, "<= Kafka's", lambda a, b, won: a <= b),
+    Figure("batches25", "batches of 100,000, warm, 25 columns: rows/s", _of("steady"), True, ">= 130,000", lambda a, b, won: a >= 130_000),
+    Figure("starts25", "s of a query beyond its triggers, warm", _of("beyond_s"), False, "<= 0.3", lambda a, b, won: a <= 0.3),
+    Figure("large25", "MiB of Spark's Python processes (proportional), 2 s idle", _python_mib, False, "<= 150", lambda a, b, won: a <= 150),
     Figure("latency", "micro-batches at 5,000/s: s from append to Spark's commit, p50", _of("p50_s"), False, BELOW, _nine_of_ten),
     Figure("latency", "the same, p99", _of("p99_s"), False, BELOW, _nine_of_ten),
     Figure("latency", "of it the broker's cores", _of("cores"), False, "<= 0.08", lambda a, b, won: a <= 0.08),
@@ -94,33 +110,15 @@ FIGURES = (
 )
 
 
-def kafka_starts(bench: Bench, options: argparse.Namespace, where: Path) -> Run:
-    """Small queries one after the other, as `bench.spark_cpu.starts` does with FlintMQ."""
-    scratch, beyond = bench.folder("kafka"), []
-    with kafka.kafka(where, scratch) as server:
-        server.fill("small", 50, options.size)
-        run_now(server.stream(bench.spark, "small", options.batch), bench.folder("warm"), bench.folder("cp"))
-        for _ in range(options.starts):
-            frame, target, checkpoint = server.stream(bench.spark, "small", options.batch), bench.folder("out"), bench.folder("cp")
-            began = time.perf_counter()
-            query, _ = run_now(frame, target, checkpoint)
-            triggers = sum(each.durationMs["triggerExecution"] for each in query.recentProgress) / 1e3
-            beyond.append(round(time.perf_counter() - began - triggers, 3))
-    shutil.rmtree(scratch)
-    return {"beyond_triggers_s": beyond}
-
-
-def one(bench: Bench, row: str, source: str, given: argparse.Namespace, where: Path) -> Run:
-    """One run."""
-    if row in kafka_rows.WORK:
-        return kafka_rows.WORK[row](bench, source, given, where) | {"row": row, "source": source}
-    batch = given.messages if row == "large" else given.batch
-    options = argparse.Namespace(messages=given.messages, batch=batch, size=1024, partitions=2, columns="", starts=QUERIES)
-    if row == "starts":
-        run = starts(bench, options) if source == "flintmq" else kafka_starts(bench, options, where)
-    else:
-        run = measure(bench, options) if source == "flintmq" else measure_kafka(bench, options, where)
-    return run | {"row": row, "source": source}
+def own_jvm(source: str, columns: int, given: argparse.Namespace) -> list[Run]:
+    """What one side does in a JVM of its own. Kafka's runs stand beside FlintMQ's of either number of columns. Raises: RuntimeError."""
+    command = [sys.executable, "-m", "bench.kafka_jvm", source, str(columns), str(given.messages), str(given.batch)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr[-2000:]}")
+    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    beside = (7, 25) if source == "kafka" else (columns,)
+    return [run | {"row": f"{run['row']}{number}"} for run in runs for number in beside]
 
 
 def lines_of(about: Run, runs: list[Run]) -> dict[str, str]:
@@ -167,39 +165,36 @@ def main(given: list[str], write: Callable[[Path, str, str, str], None]) -> int:
     parser.add_argument("--no-write", action="store_true", help="do not write the document; nor does a run of other sizes or of less pairs")
     options = parser.parse_args(given)
     rows = options.only.split(",")
-    if unknown := set(rows) - {figure.row for figure in FIGURES}:
+    if unknown := set(rows) - {*ROWS.split(","), "soak"}:
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    if reason := kafka.fetched():
+        parser.error(reason)
     where = kafka.home()
-    if where is None or not kafka.connector():
-        parser.error("Kafka is not here: sh tools/kafka_jars.sh DIRECTORY, then set KAFKA_HOME and KAFKA_SPARK_JARS as it says")
+    assert where is not None
     import pyspark
 
-    scratch = Path(tempfile.mkdtemp(prefix="kafka-", dir=disk_directory()))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     options.quick = False
     about = conditions(options, "") | {"spark": pyspark.__version__}
-    spark = spark_session("bench", scratch, settings={"spark.jars": kafka.connector()})
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1_000)
     runs: list[Run] = []
     results = ROOT / "bench/results"
     results.mkdir(parents=True, exist_ok=True)
-    try:
-        bench = Bench(spark, scratch, Sizes())
-        with (results / f"kafka-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}.jsonl").open("w") as file:
-            for number in range(options.pairs + 1):
-                for row in rows:
-                    if row == "soak" and number != 1:
-                        continue
-                    for source in ("flintmq", "kafka") if number % 2 == 0 else ("kafka", "flintmq"):
-                        run = one(bench, row, source, options, where)
-                        if number:  # the first pair warms the JVM, whose compilers take a third of it
-                            runs.append(run)
-                            print(json.dumps(run), file=file, flush=True)
-                        values = {figure.caption: figure.value(run) for figure in FIGURES if figure.row == row}
-                        print(f"pair {number} {row} {source}: {values}", flush=True)
-    finally:
-        spark.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with (results / f"kafka-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}.jsonl").open("w") as file:
+
+        def note(run: Run, number: int) -> None:
+            if number:
+                runs.append(run)
+                print(json.dumps(run), file=file, flush=True)
+            values = {figure.caption: round(figure.value(run), 3) for figure in FIGURES if figure.row == run["row"]}
+            print(f"pair {number} {run['row']} {run['source']}: {values}", flush=True)
+
+        if "own" in rows:
+            for number in range(options.pairs):
+                for source, columns in SIDES[number % 3 :] + SIDES[: number % 3]:
+                    for run in own_jvm(source, columns, options):
+                        note(run, number + 1)
+        if shared := [row for row in rows if row != "own"]:
+            _one_jvm(shared, options, where, note)
     lines = known_lines(DOCUMENT.read_text()) | lines_of(about, runs)
     table = render(about, lines)
     print(table)
@@ -207,3 +202,21 @@ def main(given: list[str], write: Callable[[Path, str, str, str], None]) -> int:
     if usual and not options.no_write:
         write(DOCUMENT, table, BEGIN, END)
     return 0
+
+
+def _one_jvm(rows: list[str], options: argparse.Namespace, where: Path, note: Callable[[Run, int], None]) -> None:
+    """The rows of both sides that share a JVM: pair 0 warms it, whose compilers take a third of that pair."""
+    scratch = Path(tempfile.mkdtemp(prefix="kafka-", dir=disk_directory()))
+    spark = spark_session("bench", scratch, settings={"spark.jars": kafka.connector()})
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1_000)
+    try:
+        bench = Bench(spark, scratch, Sizes())
+        for number in range(options.pairs + 1):
+            for row in rows:
+                if row == "soak" and number != 1:
+                    continue
+                for source in ("flintmq", "kafka") if number % 2 == 0 else ("kafka", "flintmq"):
+                    note(kafka_rows.WORK[row](bench, source, options, where) | {"row": row, "source": source}, number)
+    finally:
+        spark.stop()
+        shutil.rmtree(scratch, ignore_errors=True)

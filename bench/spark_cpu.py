@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench import kafka  # noqa: E402
 from bench.brokers import disk_directory  # noqa: E402
 from bench.pipeline_rows import Bench, Sizes, check_parquet, run_now, steady_rate  # noqa: E402
 from bench.spark_parts import TICKS  # noqa: E402
@@ -127,7 +126,9 @@ def _python_role(pid: int) -> str:
 
 
 def memory(root: int) -> dict[str, dict[str, float]]:
-    """MiB of the Python processes below the JVM, by role: resident, and proportional (shared pages divided among those that share them)."""
+    """MiB of the Python processes below the JVM, by role: resident, proportional (shared pages divided among those that share them), and
+    unshared.
+    """
     found: dict[str, dict[str, float]] = {}
     for pid in below(root):
         try:
@@ -135,10 +136,11 @@ def memory(root: int) -> dict[str, dict[str, float]]:
         except OSError:
             continue
         figures = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in text.splitlines()[1:]}
-        entry = found.setdefault(_python_role(pid), {"processes": 0, "rss": 0.0, "pss": 0.0})
+        figures["Uss"] = figures["Private_Clean"] + figures["Private_Dirty"]
+        entry = found.setdefault(_python_role(pid), {"processes": 0, "rss": 0.0, "pss": 0.0, "uss": 0.0})
         entry["processes"] += 1
-        entry["rss"] = round(entry["rss"] + figures["Rss"], 1)
-        entry["pss"] = round(entry["pss"] + figures["Pss"], 1)
+        for name in ("Rss", "Pss", "Uss"):
+            entry[name.lower()] = round(entry[name.lower()] + figures[name], 1)
     return found
 
 
@@ -173,22 +175,6 @@ def told(name: str, options: argparse.Namespace, parts: Parts, batches: list[dic
         "ms": {phase: statistics.median(each["durationMs"].get(phase, 0) for each in batches[1:] or batches) for phase in sorted(phases)},
         "memory_mib": memory(jvm),
     }
-
-
-def measure_kafka(bench: Bench, options: argparse.Namespace, where: Path) -> dict[str, Any]:
-    """The same round with Kafka: its topic of two partitions into Parquet, through Spark's own connector."""
-    scratch = bench.folder("kafka")
-    with kafka.kafka(where, scratch) as server:
-        server.fill("warm", min(4 * options.batch, options.messages), options.size)
-        server.fill("full", options.messages, options.size)
-        run_now(server.stream(bench.spark, "warm", options.batch), bench.folder("warm"), bench.folder("cp"))
-        target = bench.folder("out")
-        with Parts({"kafka": server.pid}, bench.jvm) as parts:
-            _, batches = run_now(server.stream(bench.spark, "full", options.batch), target, bench.folder("cp"))
-        count_rows(target, options.messages)
-        shutil.rmtree(target)
-    shutil.rmtree(scratch)
-    return told("kafka", options, parts, batches, bench.jvm)
 
 
 def count_rows(target: Path, count: int) -> None:
@@ -230,7 +216,6 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--columns", default="", help="of the source; all when left out")
     parser.add_argument("--starts", type=int, default=0, help="measure so many small queries instead: the fixed cost of one")
-    parser.add_argument("--kafka", action="store_true", help="Kafka in turn with it (bench/kafka.py says where from)")
     parser.add_argument("--plain-python", action="store_true", help="Spark's Python processes as Spark starts them (pyspark_flintmq.quick)")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
@@ -238,17 +223,12 @@ def main() -> int:
         quick.quick_python = lambda directory: sys.executable
     scratch = Path(tempfile.mkdtemp(prefix="spark-cpu-", dir=disk_directory()))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    other = kafka.home() if options.kafka else None
-    if options.kafka and (other is None or not kafka.connector()):
-        parser.error("Kafka is not here: set KAFKA_HOME and KAFKA_SPARK_JARS (bench/kafka.py)")
-    spark = spark_session("bench", scratch, settings={"spark.jars": kafka.connector()} if other else None)
+    spark = spark_session("bench", scratch)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1_000)
     try:
         bench = Bench(spark, scratch, Sizes())
         for _ in range(options.rounds):
             print(json.dumps((starts if options.starts else measure)(bench, options)), flush=True)
-            if other is not None:
-                print(json.dumps(measure_kafka(bench, options, other)), flush=True)
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.heap import HEAP
 from pyspark_flintmq.log_options import LSN_MAX, LogOptions, matching
 from pyspark_flintmq.log_view import LogFacts, LogView, offline, take_view
 from pyspark_flintmq.spark_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
@@ -230,7 +231,7 @@ def read_partition(options: LogOptions, part: LogPartition) -> Iterator[pa.Recor
     from flintmq.arrow.scan import ContainerGone, LogDamaged
 
     keeper = _Keeper(options, part.snapshot)
-    with offline("" if keeper.online or options.view else options.store_dir):
+    with HEAP.used(), offline("" if keeper.online or options.view else options.store_dir):
         try:
             if options.stream == "tx":
                 yield from _transactions(options, part)

@@ -20,6 +20,7 @@ from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog
 from pyspark_flintmq.cursor import Cursor, are_streams, lost, note_missing
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.heap import HEAP
 from pyspark_flintmq.presence import Presence
 from pyspark_flintmq.queue_options import MAX_MESSAGES_LIMIT, QueueOptions
 from pyspark_flintmq.spark_api import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
@@ -62,7 +63,7 @@ def read_ticket(options: QueueOptions, partition: TicketPartition) -> Iterator[p
     connection, table, ticket = replace(options.connection, store=partition.store), options.table, partition.ticket
     settle()
     try:
-        with connection.errors():
+        with HEAP.used(), connection.errors():
             plane = connection.open()
             try:
                 rows = 0

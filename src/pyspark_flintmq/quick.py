@@ -20,11 +20,12 @@ from pathlib import Path
 
 NAME = "flintmq-spark-python"
 # Of glibc and of pyarrow, where the environment says nothing else. Bytes: blocks above the first go back when they are freed, the one heap
-# keeps as much as the second at its end (two record batches: with 1 MiB, which gives each batch back, a worker fills a third more pages).
+# keeps as much as the second at its end (a batch that is given back comes again as pages to fill: 16 MiB cost a tenth more processor time).
+# What is kept goes back when a worker has nothing to do (heap.py).
 MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
-    "MALLOC_TRIM_THRESHOLD_": "16777216",
+    "MALLOC_TRIM_THRESHOLD_": "67108864",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 _SCRIPT = """\

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.heap import HEAP
 from pyspark_flintmq.sink_columns import ColumnPlan, plan_columns
 from pyspark_flintmq.sink_options import SinkOptions
 from pyspark_flintmq.spark_api import DataSourceStreamArrowWriter
@@ -304,7 +305,7 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 @contextlib.contextmanager
 def _opened(connection: Connection) -> Iterator[DataPlane]:
     """A client, and its errors in words for people."""
-    with connection.errors(), contextlib.closing(connection.open()) as plane:
+    with HEAP.used(), connection.errors(), contextlib.closing(connection.open()) as plane:
         yield plane
 
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from bench import kafka
 from bench.kafka_rows import _ages
 from bench.pipeline_kafka import BEGIN, DOCUMENT, END, FIGURES, known_lines, lines_of, render
 
@@ -62,3 +63,38 @@ def test_an_age_ends_with_the_trigger_that_closed_the_messages_file(tmp_path: Pa
     assert _ages(tmp_path, "enqueued_time", progress, 999.2, 1100.0, 4) == pytest.approx([1.5, 1.5, 2.3])
     with pytest.raises(RuntimeError, match="4 rows instead of 5"):
         _ages(tmp_path, "enqueued_time", progress, 999.2, 1100.0, 5)
+
+
+def test_jars_are_fetched_once_unless_the_environment_names_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KAFKA_HOME", "KAFKA_SPARK_JARS"):
+        monkeypatch.delenv(name, raising=False)
+    fetch, folder = tmp_path / "fetch.sh", tmp_path / "jars"
+    monkeypatch.setattr(kafka, "FETCH", fetch)
+    monkeypatch.setattr(kafka, "FOLDER", folder)
+    fetch.write_text("echo no network >&2; exit 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka.os, "environ", dict(kafka.os.environ))
+        assert "no network" in kafka.fetched()
+    names = " ".join(
+        f"$1/spark/{name}1.jar"
+        for name in ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
+    )
+    fetch.write_text(f"echo once >>{tmp_path}/runs; mkdir -p $1/kafka/libs $1/spark; touch $1/kafka/libs/kafka_2.13-1.jar {names}\n")
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(kafka.os, "environ", dict(kafka.os.environ))
+            assert kafka.fetched() == "" and kafka.home() == folder / "kafka" and kafka.connector().count(".jar") == 4
+    assert (tmp_path / "runs").read_text() == "once\n"
+    monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
+    assert "lack jars" in kafka.fetched()
+
+
+def test_both_sides_read_bodies_that_compress_alike(tmp_path: Path) -> None:
+    """A period of 251 bytes, and so many different bodies that Parquet's dictionary of 1 MiB can't hold them."""
+    import pyarrow as pa
+
+    bodies = kafka.bodies(tmp_path, 1024).read_bytes().split(b"\n")
+    assert {len(body) for body in bodies} == {1024} and len(set(bodies)) * 1024 > 10 * 2**20
+    ours = bytes(index % 251 for index in range(1024))
+    sizes = [pa.compress(body, "snappy").size for body in (bodies[1], ours)]
+    assert min(sizes) >= 250 and max(sizes) <= 1.1 * min(sizes)
