@@ -88,7 +88,8 @@ def test_a_lost_checkpoint_is_one_line(plane_broker: Broker, tmp_path: Path) -> 
     with DataPlane(plane_broker.host, flight_port(plane_broker)) as plane:
         sub = plane.sub_open(name, [queue])
         plane.sub_acquire(sub.sub_id, sub.epoch, 1, max_messages=1, max_bytes=1_000)
-        plane.sub_plan(sub.sub_id, sub.epoch, 1, 1)
+        for ticket in plane.sub_plan(sub.sub_id, sub.epoch, 1, 1):
+            assert list(plane.read(ticket)), "a batch that no task has read is no doubt"
         process = started(plane_broker, "archive", "--queue", queue, "--subscription", name, "--out", str(tmp_path / "out"))
         out, err = process.communicate(timeout=240)
         (line,) = err.strip().splitlines()

@@ -29,6 +29,7 @@ pyspark_flintmq.errors.SourceError: FLINTMQ_CHECKPOINT_LOST: the subscription ho
         ("SOMETHING_NEW", 69),
         ("INTERNAL", 70),
         ("CHECKPOINT_LOST", 75),
+        ("BATCH_UNREAD", 75),
         ("FLINTMQ_FENCED", 75),
         ("FORBIDDEN", 78),
         ("LOGIN_REFUSED", 78),
