@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flintmq.arrow.schema import LOG_MESSAGES, RECORDS, TRANSACTIONS, Column, arrow_types, body_limit
-from pyspark_flintmq.connection import CONNECTION_OPTIONS, Connection, in_range, unknown_option, whole_number
+from pyspark_flintmq.connection import CONNECTION_OPTIONS, Connection, in_range, true_or_false, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import _time_us
 
@@ -48,6 +48,7 @@ LOG_OPTIONS = (
     "minPartitions",
     "snapshot",
     "snapshotTtl",
+    "copies",
 )
 # LSNs, positions and ids as Spark has them: 63 bits.
 LSN_MAX = 2**63 - 1
@@ -89,6 +90,8 @@ class LogOptions:
     view: str = ""
     # seconds a snapshot is kept after the last task asked for it, 10..3,600
     ttl_s: int = 120
+    # stream=messages: a row for each copy that the log has of a message; else one for each message
+    copies: bool = False
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> LogOptions:
@@ -129,11 +132,14 @@ class LogOptions:
             partitions=whole_number("minPartitions", values.get("minPartitions", "2")),
             view=values.get("snapshot", ""),
             ttl_s=whole_number("snapshotTtl", values.get("snapshotTtl", "120")),
+            copies=true_or_false("copies", values.get("copies", "false")),
         )
         in_range("minPartitions", options.partitions, 1, 10_000)
         in_range("snapshotTtl", options.ttl_s, 10, 3_600)
         if len(options.logs) > 1 and ("startingLsn" in values or "endingLsn" in values):
             raise SourceError("OPTION_MISSING", "option 'log' is needed with 'startingLsn' or 'endingLsn': each log has LSNs of its own")
+        if "copies" in values and stream != "messages":
+            raise SourceError("OPTION_VALUE", f"option 'copies' goes with stream=messages: stream={stream} has every record")
         if options.filters_queues and stream in ("messages", "consumers"):
             raise SourceError(
                 "OPTION_VALUE",

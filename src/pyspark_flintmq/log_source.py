@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.heap import HEAP
 from pyspark_flintmq.log_options import LSN_MAX, LogOptions, matching
-from pyspark_flintmq.log_view import LogFacts, offline, take_view
+from pyspark_flintmq.log_view import LogFacts, LogView, offline, take_view
 from pyspark_flintmq.spark_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class LogPartition(InputPartition):  # type: ignore[misc]  # pyspark has no type
     directory: str = ""
     snapshot: str = ""
     links: tuple[tuple[int, str], ...] = ()
+    # ids of rows that show a message again, by container; None: each copy's original is in the log
+    repeated: Mapping[int, Any] | None = field(default_factory=dict)
 
 
 class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types here
@@ -88,6 +90,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             chosen = self._chosen(facts)
             if not chosen:
                 continue
+            again = self._repeated(view, facts, chosen)
             groups = [chosen] if options.stream == "tx" else _grouped(chosen, facts.size, options.partitions)
             for group in groups:
                 found.append(
@@ -102,6 +105,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
                         directory=view.directory,
                         snapshot="" if view.kept else view.snapshot,
                         links=_links(group, facts),
+                        repeated=None if again is None else {number: again[number] for number, _ in group if number in again},
                     )
                 )
         return found
@@ -111,6 +115,29 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
         if not isinstance(partition, LogPartition):
             return iter(())
         return read_partition(self._options, partition)
+
+    def _repeated(self, view: LogView, facts: LogFacts, chosen: list[tuple[int, str]]) -> Mapping[int, Any] | None:
+        """Of messages: which rows show one again. None: all that are copies. Raises: SourceError LOG_GONE."""
+        options = self._options
+        if options.stream != "messages" or options.copies:
+            return {}
+        if facts.horizon == 0 and options.strict:
+            return None
+        from flintmq.arrow.copies import repeated
+        from flintmq.arrow.scan import ContainerGone
+
+        snapshot = "" if view.kept else view.snapshot
+        everything = LogPartition(
+            "messages", tuple(chosen), facts.base, facts.end, view.uuid, frozenset(), facts.size, links=_links(chosen, facts)
+        )
+        keeper = _Keeper(options, snapshot)
+        try:
+            with offline("" if keeper.online or options.view else options.store_dir), _linked(everything) as paths:
+                numbers = [number for number, _ in chosen]
+                found = repeated(list(zip(numbers, paths, strict=True)), facts.size, facts.end, bytes.fromhex(view.uuid), keeper.extend)
+        except (ContainerGone, FileNotFoundError) as e:
+            raise SourceError("LOG_GONE", f"{e}: the broker gave the container back while the query was planned; load() again") from e
+        return found
 
     def _chosen(self, facts: LogFacts) -> list[tuple[int, str]]:
         """Containers that may hold wanted rows."""
@@ -270,6 +297,9 @@ def _linked(part: LogPartition) -> Iterator[list[str]]:
 
 
 def _container(options: LogOptions, part: LogPartition, path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
+    from flintmq.arrow.copies import without
     from flintmq.arrow.scan import LogDamaged, scan_container
 
     stream = "messages" if options.stream == "messages" else "records"
@@ -297,6 +327,10 @@ def _container(options: LogOptions, part: LogPartition, path: str) -> Iterator[p
             yield _consumers(options, batch, path, number * part.size)
             continue
         batch = _kept(options, part, batch)
+        if part.repeated is None:
+            batch = batch.filter(pc.invert(batch.column("copy")))
+        elif number in part.repeated:
+            batch = without(batch, part.repeated[number])
         if batch.num_rows:
             yield batch if batch.schema.equals(schema) else batch.select(list(options.names)).cast(schema)
     _judge(options, strict, scan.damage, LogDamaged)
@@ -325,6 +359,8 @@ def _hidden(options: LogOptions) -> list[str]:
         needed.append("lsn")
     if options.filters_queues and options.stream == "records":
         needed.append("queue_id")
+    if options.stream == "messages" and not options.copies:
+        needed += ["lsn", "copy"]
     return needed
 
 

@@ -9,6 +9,7 @@ import pytest
 from flintmq.transactions.bulk import ROW
 
 from .rig import Rig
+from .test_subscriptions import inline_times
 
 # --- browse -----------------------------------------------------------------------------------------------------------------
 
@@ -196,3 +197,15 @@ def test_snapshots_are_bounded_in_time_and_number(tmp_path: Path) -> None:
         assert rig.code("log.snapshot", logs=["pages"]) == "BAD_ARGUMENT"
         assert rig.code("log.snapshot") == ""
         assert rig.code("log.snapshot") == "LIMIT"
+
+
+def test_a_browse_has_the_times_of_messages_that_no_log_has(rig: Rig) -> None:
+    """To a housekeeping pass: `spark.read` had null for them."""
+    born_ms = rig.service.plane.now_ms()
+    for body in ("a", "b"):
+        rig.put("q", body, persistent=False)
+        rig.tick()
+        rig.clock.advance(ms=60_000)
+    rig.put("q", "c", persistent=False)
+    found = inline_times(rig, rig.call("browse.open", queues=["q"])["tickets"][0])
+    assert {body: came_us // 1000 - born_ms for body, came_us in found.items()} == {"a": 0, "b": 60_000, "c": 120_000}

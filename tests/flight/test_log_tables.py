@@ -69,3 +69,16 @@ def test_what_is_no_table_is_told() -> None:
             log_reader("/nowhere", table, log=log)
     with pytest.raises(ValueError, match="no such column"):
         log_reader("/nowhere", columns=["colour"])
+
+
+def test_a_message_that_was_moved_is_one_row() -> None:
+    from tests.jobs.stores import shared_busy_store
+
+    def read(**options: Any) -> list[dict[str, Any]]:
+        return log_reader(shared_busy_store(), columns=["lsn", "copy"], **options).read_all().to_pylist()  # type: ignore[no-any-return]
+
+    rows, found = read(copies=True), read()
+    assert len(found) == len({row["lsn"] for row in rows}) < len(rows)
+    assert {row["lsn"] for row in found} == {row["lsn"] for row in rows}
+    bodies = log_reader(shared_busy_store(), columns=["body"]).read_all()
+    assert (bodies.column_names, bodies.num_rows) == (["body"], len(found))

@@ -271,3 +271,22 @@ def test_ready_messages_that_never_come_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost) as error:
         spark.run()
     assert code_of(error) == "STALLED"
+
+
+def test_the_first_batch_of_a_checkpoint_that_no_task_has_read_is_not_acknowledged(tmp_path: Path) -> None:
+    """Spark's file sink leaves out, and commits, batches whose numbers its path has from an earlier checkpoint."""
+    spark = FakeSpark(FakeQueue(MESSAGES), tmp_path)
+    spark.run()
+    spark.queue.publish([b"a", b"b"])
+    subscription = spark.subscription()
+    subscription.drain()
+    end = subscription.latest(subscription.initial(), 4, 1_000)
+    for call in (lambda: subscription.latest(end, 4, 1_000), lambda: subscription.commit(end)):
+        with pytest.raises(SourceError, match=r"no task has read it.* Nothing is lost") as error:
+            call()
+        assert code_of(error) == "BATCH_UNREAD"
+    subscription.close()
+    again = FakeSpark(spark.queue, tmp_path)
+    again.run()
+    assert again.bodies() == [b"a", b"b"], "another new checkpoint has what waits"
+    assert sorted(path.name for path in tmp_path.glob("batch-*")) == []

@@ -502,3 +502,58 @@ def test_spark_pushes_filters_and_keeps_their_meaning(log_frame: Any, busy: Path
     assert log_frame(stream="records", log="messages").where(f"time < timestamp'{moment}'").count() == sum(
         row["time"] < middle["time"] for row in everything
     )
+
+
+# --- messages that the log has more than once
+
+
+def _first_of_each(rows: list[Row]) -> list[Row]:
+    """What the source must show of all rows, in the log's order."""
+    found: dict[int, Row] = {}
+    for row in rows:
+        found.setdefault(row["lsn"], row)
+    return list(found.values())
+
+
+def test_a_message_is_one_row_whatever_the_log_still_has_of_it(busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that stay are copied forward: 814 rows for 726 messages. Of some the log has the original, of some only copies."""
+    monkeypatch.setattr(log_source, "PARTITION_BYTES", 1)
+    wanted = {"stream": "messages", "columns": "lsn,copy,message_id,body"}
+    everything = read(storeDir=busy, copies="true", **wanted)
+    assert sum(row["copy"] for row in everything) > 50
+    assert read(storeDir=busy, **wanted) == _first_of_each(everything)
+    assert read(storeDir=busy, stream="messages", columns="body") == [{"body": row["body"]} for row in _first_of_each(everything)]
+    containers = sorted((busy / "messages").glob("*.flog"))
+    only_copies = 0
+    for cut in range(1, len(containers), 3):
+        part = tmp_path / str(cut) / "messages"
+        part.mkdir(parents=True)
+        for path in containers[cut:]:
+            shutil.copy(path, part)
+        for mode in ("FAILFAST", "PERMISSIVE"):
+            given = {"archiveDir": part.parent, "mode": mode, "minPartitions": 3, **wanted}
+            rows = read(copies="true", **given)
+            found = read(**given)
+            assert found == _first_of_each(rows)
+            only_copies += sum(row["copy"] for row in found)
+    assert only_copies > 10
+
+
+def test_an_original_that_cannot_be_read_hides_no_copy(busy: Path, tmp_path: Path) -> None:
+    rows = read(storeDir=busy, stream="messages", columns="lsn,copy", copies="true")
+    lost = next(row["lsn"] for row in rows if row["copy"])
+    store = tmp_path / "store"
+    shutil.copytree(busy, store)
+    size = (next(iter((store / "messages").glob("*.flog")))).stat().st_size
+    path = store / "messages" / f"{lost // size:020d}.flog"
+    data = bytearray(path.read_bytes())
+    data[lost % size + 30] ^= 255
+    path.write_bytes(data)
+    found = read(storeDir=store, stream="messages", columns="lsn,copy", mode="PERMISSIVE")
+    assert [row["copy"] for row in found if row["lsn"] == lost] == [True]
+    assert len(found) == len({row["lsn"] for row in found})
+
+
+def test_copies_are_of_messages(busy: Path) -> None:
+    with pytest.raises(SourceError, match="option 'copies' goes with stream=messages"):
+        LogOptions.parse({"storeDir": str(busy), "stream": "records", "copies": "true"})

@@ -84,6 +84,11 @@ class DataplaneLimits(Frozen):
     snapshots_user_max: int = 32
     # messages of one browse; it ends there and says so
     browse_max: int = 1_000_000
+    # levels of queues of which a housekeeping pass notes how far they have come, for the times of messages that no log has: a millisecond
+    # of an I/O loop. A broker of more queues takes several passes for all of them, and a time is right to as long
+    arrival_looks_max: int = 250
+    # of these notes, 16 bytes each, for a level with messages; when there are more, every other one goes
+    arrival_samples_max: int = 32
     # seconds a browse lives after it was last read from
     browse_ttl_s: int = 600
     # pins on containers of streams that pipelines read, of the node, of one virtual host, of one user; one more, and the oldest (of the

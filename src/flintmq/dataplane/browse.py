@@ -12,13 +12,14 @@ import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.sets import rows_at_once
+from flintmq.dataplane.sets import rows_at_once, timed
 from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.snapshots import Pins
-from flintmq.dataplane.times import LogTimes
+from flintmq.dataplane.times import Comings, LogTimes
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
 from flintmq.ports import Verb
@@ -64,8 +65,13 @@ class Browses:
 
     def __init__(self, plane: Plane, pins: Pins, times: LogTimes) -> None:
         self._plane = plane
+        self._comings = Comings(plane.limits.arrival_looks_max, plane.limits.arrival_samples_max)
         self._pins = pins
         self._times = times
+
+    def watch(self) -> None:
+        """Once per housekeeping pass: remembers how far queues have come (I/O loop)."""
+        self._comings.look(self._plane.broker.queues, self._plane.now_ms() * 1000)
 
     def open(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """browse.open."""
@@ -156,6 +162,7 @@ class Browses:
         rows: list[bytes] = []
         contents: list[bytes] = []
         inline = total = 0
+        now_us = self._plane.now_ms() * 1000
         for number, (queue_id, name, positions) in enumerate(mine.parts):
             queue = self._plane.broker.queues.get(queue_id)
             at = min(first, len(positions))
@@ -167,7 +174,7 @@ class Browses:
                 for found, some, more in () if queue is None else self._looks(queue.core, piece, mine.appended):
                     alive.extend(found)
                     rows.append(some)
-                    contents += more
+                    contents += timed(some, more, partial(self._comings.time_of, queue_id, now_us=now_us))
                     total += len(found)
                     inline += sum(map(len, more))
             if at - begin != len(alive):

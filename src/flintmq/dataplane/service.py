@@ -121,7 +121,7 @@ class Service:
 
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass. Never waits for the disk."""
-        for part in (self.subscriptions.watch, self.stages.tick, self.pins.tick, self.streams.tick, self.logins.tick):
+        for part in (self.subscriptions.watch, self.browses.watch, self.stages.tick, self.pins.tick, self.streams.tick, self.logins.tick):
             guarded("housekeeping of the data plane", part, part)
 
     def stop(self) -> None:

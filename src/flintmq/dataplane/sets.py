@@ -137,17 +137,21 @@ class MessageSet:
 
     def _timed(self, queue_id: int, rows: bytes, contents: list[bytes]) -> list[bytes]:
         """S2. The contents of rows whose `where` is 0, each with a time."""
-        if not contents:
-            return contents
-        arrivals, words = self.arrivals.get(queue_id), memoryview(rows).cast("Q")
-        step = ROW_SIZE // 8
-        positions = (words[at] for at in range(0, len(words), step) if not words[at + 2])
-        timed = []
-        for position, content in zip(positions, contents, strict=True):
-            length, header_size, known_us = INLINE.unpack_from(content)
-            came_us = known_us or (self.since_ms * 1000 if arrivals is None else arrivals.time_of(position))
-            timed.append(INLINE.pack(length, header_size, came_us) + content[INLINE.size :])
-        return timed
+        arrivals = self.arrivals.get(queue_id)
+        return timed(rows, contents, (lambda position: self.since_ms * 1000) if arrivals is None else arrivals.time_of)
+
+
+def timed(rows: bytes, contents: list[bytes], time_of: Callable[[int], int]) -> list[bytes]:
+    """The contents of rows whose `where` is 0, each with a time. Args: time_of: of a position, for those that have none."""
+    if not contents:
+        return contents
+    words, step = memoryview(rows).cast("Q"), ROW_SIZE // 8
+    positions = (words[at] for at in range(0, len(words), step) if not words[at + 2])
+    found = []
+    for position, content in zip(positions, contents, strict=True):
+        length, header_size, known_us = INLINE.unpack_from(content)
+        found.append(INLINE.pack(length, header_size, known_us or time_of(position)) + content[INLINE.size :])
+    return found
 
 
 def cut(sizes: Iterable[int], count: int, slices: int) -> list[int]:

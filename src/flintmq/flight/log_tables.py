@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from flintmq.arrow.copies import repeated, without
 from flintmq.arrow.log import ContainerFacts, list_log, log_ends, offline_lock
 from flintmq.arrow.scan import scan_container
 from flintmq.arrow.schema import arrow_schema
@@ -38,11 +39,13 @@ def log_reader(
     log: str = "messages",
     columns: Iterable[str] | None = None,
     body: str | None = None,
+    copies: bool = False,
 ) -> pa.RecordBatchReader:
     """What a log holds, in the order of its LSNs (docs/pipeline/log_tables.md has the columns).
 
     Args: source: a store directory, or the data plane of a broker on this machine; table: `messages` or `records`; log: `messages` or,
-    of `records`, `transactions`; columns: names, all when left out; body: `none` or `prefix:N`.
+    of `records`, `transactions`; columns: names, all when left out; body: `none` or `prefix:N`; copies: of `messages`: a row for each copy
+    that the log has of a message, and not one for each message.
     Raises: ValueError for a table, log or column that is none; from the reader StoreBusy, OSError, LogDamaged, and PlaneError FORBIDDEN.
     """
     import pyarrow as pa
@@ -53,20 +56,25 @@ def log_reader(
 
     def batches() -> Iterator[Any]:
         with _opened(source, log) as (containers, base, end, keep):
+            once = table == "messages" and not copies and containers
+            again: dict[int, Any] = {}
+            if once:
+                first = containers[0]
+                again = repeated([(one.sequence, one.path) for one in containers], first.size, end, first.store_uuid, keep)
             for facts in containers:
                 keep()
                 scan = scan_container(
                     facts.path,
                     log=log,
                     stream=table,
-                    columns=schema.names,
+                    columns=[*schema.names, *(("lsn", "copy") if facts.sequence in again else ())],
                     body=body,
                     end=end,
                     mode="FAILFAST" if facts.first_lsn >= base else "PERMISSIVE",
                     store_uuid=facts.store_uuid,
                 )
                 for batch in scan:
-                    yield batch
+                    yield batch if facts.sequence not in again else without(batch, again[facts.sequence]).select(schema.names)
                     keep()
 
     return pa.RecordBatchReader.from_batches(schema, batches())

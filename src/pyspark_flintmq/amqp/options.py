@@ -64,6 +64,8 @@ class Options:
     exclusive: bool = True
     # fail | redeliver: what to do when a new checkpoint finds a batch that an older checkpoint may have processed
     onLostCheckpoint: str = "fail"
+    # fail | commit: what to do when no task has read the first batch of a checkpoint and Spark has committed it
+    onUnreadBatch: str = "fail"
     # seconds, 1..3,600: for connecting, for another reader to go away, and for the broker to answer
     timeout: int = 30
     # seconds, 0 (off)..3,600: AMQP heartbeat
@@ -116,6 +118,8 @@ class Options:
             )
         if self.onLostCheckpoint not in ("fail", "redeliver"):
             raise SourceError("OPTION_VALUE", f"option 'onLostCheckpoint' must be 'fail' or 'redeliver', not '{self.onLostCheckpoint}'")
+        if self.onUnreadBatch not in ("fail", "commit"):
+            raise SourceError("OPTION_VALUE", f"option 'onUnreadBatch' must be 'fail' or 'commit', not '{self.onUnreadBatch}'")
         if len(self.queue.encode()) > 255:
             raise SourceError("OPTION_VALUE", "option 'queue' is longer than 255 bytes, which no queue name can be")
 

@@ -7,6 +7,7 @@ whole; only the holder of `lock` writes. No AMQP here, and nothing of Spark.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -161,9 +162,15 @@ class Spool:
     def remove(self, seq: int) -> None:
         """Forgets a committed batch. Its return after a crash is harmless, so the directory is not synced."""
         self.file(seq).unlink(missing_ok=True)
+        self.file(seq).with_suffix(".read").unlink(missing_ok=True)
+
+    def was_read(self, seq: int) -> bool:
+        """Whether a task has read some of the batch."""
+        return self.file(seq).with_suffix(".read").exists()
 
     def load(self, seq: int) -> Iterator[pa.RecordBatch]:
-        return read_batches(self.path, seq, 0, None)
+        """What this process itself looks at."""
+        return _batches(self.path, seq, 0, None)
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self.path / f".tmp-{name}"
@@ -187,10 +194,16 @@ def batch_file(path: Path, seq: int) -> Path:
 
 
 def read_batches(path: Path, seq: int, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
-    """Record batches `first` <= i < `last` of batch `seq` (None: to the end). Needs no lock: a named file never changes.
+    """Record batches `first` <= i < `last` of batch `seq` (None: to the end), for a task. Needs no lock: a named file never changes.
 
     Raises: SourceError SPOOL_MISSING when the file is not there.
     """
+    with contextlib.suppress(OSError):  # a task that may not write there: the driver explains
+        batch_file(path, seq).with_suffix(".read").touch()
+    yield from _batches(path, seq, first, last)
+
+
+def _batches(path: Path, seq: int, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     try:

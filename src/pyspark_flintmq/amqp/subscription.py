@@ -205,6 +205,15 @@ class Subscription:
                 f"the checkpoint stands at batch {seq}, the spool {self.spool.path} at {state.committed}: "
                 "an old copy of the spool cannot go on",
             )
+        if seq == state.base + 1 and self._options.onUnreadBatch == "fail" and not self.spool.was_read(seq):
+            raise SourceError(
+                "BATCH_UNREAD",
+                f"batch {seq} is in Spark's commit log, and no task has read it: the sink left it out, because it has a batch with its "
+                "number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is lost: its messages "
+                f"are in the queue and in the spool {self.spool.path}. Go on with the checkpoint that belongs to the path, or begin with "
+                "another new checkpoint and a new path. A foreachBatch that leaves out its first batch on purpose, and tasks that may not "
+                "write to spoolDir, need option onUnreadBatch=commit",
+            )
         state.committed = seq
         if self._held_tag:
             # One write for both: the acknowledgement follows at once.
