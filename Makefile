@@ -102,7 +102,7 @@ SPARK_CAMPAIGN := $(BIN)/python -m tools.crash.spark.campaign
 
 test-spark: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && \
-	    FLINTMQ_LONG=1 $(BIN)/python -m pytest -q tests/pipeline/test_sink_speculation.py tests/pipeline/test_sink_volume.py \
+	    FLINTMQ_LONG=1 $(BIN)/python -m pytest -q tests/pipeline/test_sink_speculation.py tests/pipeline/test_sink_crowd.py tests/pipeline/test_sink_volume.py \
 	        tests/pipeline/test_amqp_kill_driver.py tests/pipeline/test_examples_killed.py tests/jobs/test_records_killed_spark.py && \
 	    exec $(SPARK_CAMPAIGN) --kills 50 --scenes $(ARGS)
 

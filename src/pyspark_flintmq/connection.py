@@ -28,6 +28,10 @@ ADDRESSES_MAX = 16
 _TLS_CA_MAX_BYTES = 4 * 1024 * 1024
 # As long as the broker takes (login_password_max), and a long token.
 _PASSWORD_MAX_BYTES = 16 * 1024
+# Seconds for which a call that the broker answers with "busy" comes again, from the last progress on: a Spark task may wait long for its
+# turn, and a broker that says so is not one that is away (option `timeout`).
+BUSY_S = 3_600
+_CROWD = "Run fewer tasks at once (coalesce, fewer executor cores), or find out what else its users do (flintmq pipeline status)"
 # What gRPC says of a connection that does not come about, in lower case -> what to look at.
 _UP = "Is the broker up, with this --flight-port and pyarrow installed?"
 _HINTS = (
@@ -169,6 +173,7 @@ class Connection:
                 vhost=self.vhost,
                 tls_ca=self.ca_pem or None,
                 timeout_s=float(self.timeout),
+                busy_s=float(max(BUSY_S, self.timeout)),
                 store=self.store,
                 cluster=self.cluster,
             )
@@ -205,7 +210,9 @@ class Connection:
         if not isinstance(code, str):
             return error
         text = str(getattr(error, "text", "") or error).removeprefix(f"{code}: ")
-        if code in ("UNAVAILABLE", "TIMED_OUT", "BUSY", "STOPPING"):
+        if code == "BUSY":
+            return SourceError("BUSY", f"the data plane at {self.where} is up and has too much to do: {text}. {_CROWD}")
+        if code in ("UNAVAILABLE", "TIMED_OUT", "STOPPING"):
             hint = next((hint for sign, hint in _HINTS if sign in text.lower()), _UP)
             return ConnectionLost(f"the data plane at {self.where} does not answer: {text}. {hint}", "UNREACHABLE")
         if code == "UNAUTHENTICATED":

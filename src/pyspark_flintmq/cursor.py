@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark_flintmq.claim import IDLE_FIRST_S, IDLE_MAX_S, LAG_AGE_S, Offset, Plane
-from pyspark_flintmq.errors import NEW_CHECKPOINT, SourceError
+from pyspark_flintmq.errors import NEW_CHECKPOINT, UNREAD_STREAM, SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,8 @@ class Cursor:
         # where the last batch that was named ends, and what Spark has been told of
         self._at: dict[str, dict[str, Any]] = {}
         self._pins: dict[str, str] = {}
+        # The end of a checkpoint's first batch, until Spark plans that batch.
+        self._unplanned: Offset | None = None
         self._lost = 0
         self._idle_s = IDLE_FIRST_S
         self._last_batch = float("-inf")
@@ -159,6 +161,13 @@ class Cursor:
         Raises: SourceError CHECKPOINT_FOREIGN, CHECKPOINT_AHEAD, DATA_LOSS, UNREACHABLE ...
         """
         places = self._places(start)
+        if start == self._unplanned and not self._options.unread_is_done:
+            raise SourceError(
+                "BATCH_UNREAD",
+                f"the first batch of {self._options.what} is in Spark's commit log, and was not planned: the sink left it out, because it "
+                f"has a batch with its number from an earlier checkpoint (a file sink: in _spark_metadata of its path). {UNREAD_STREAM}. A "
+                "foreachBatch that leaves out its first batch on purpose needs option onUnreadBatch=commit",
+            )
         self._at = places
         if self._too_early():
             return start
@@ -185,6 +194,8 @@ class Cursor:
         self._idle_s = IDLE_FIRST_S
         self._lag = None
         self._at = {name: {"stream": place["stream"], "from": place["offset"], "offset": ends[name]} for name, place in places.items()}
+        if start.get("initial"):
+            self._unplanned = {"streams": self._at}
         return {"streams": self._at}
 
     def commit(self, end: Offset) -> None:
@@ -195,6 +206,7 @@ class Cursor:
 
         Raises: SourceError DATA_LOSS, CHECKPOINT_FOREIGN, CHECKPOINT_AHEAD ...
         """
+        self._unplanned = None
         begins, ends = self._places(start), self._places(end)
         if start.get("initial"):
             # `latest` has moved since the first batch was named; where it began stands in its end.

@@ -14,6 +14,8 @@ UNREAD = (
     "Go on with the checkpoint that belongs to the path, or begin with another new checkpoint and a new path (with option "
     "onNewCheckpoint=continue where the subscription has served a checkpoint)"
 )
+# The same of a stream, whose messages stay.
+UNREAD_STREAM = "Go on with the checkpoint that belongs to the path, or begin with another new checkpoint and a new path"
 
 
 class _Line(Exception):

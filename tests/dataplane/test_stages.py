@@ -346,7 +346,7 @@ def test_forget_rolls_back_and_forgets_what_was_committed(rig: Rig) -> None:
     assert rig.call("scope.forget", scope="x")["rolled_back"] == 1
     assert rig.call("scope.forget", scope="x")["rolled_back"] == 0
     again = rig.kill()
-    assert again.call("scope.list") == {"scopes": []} and again.bodies("q") == [] and branches(again) == 0
+    assert again.call("scope.list")["scopes"] == [] and again.bodies("q") == [] and branches(again) == 0
     assert "stage_id" in again.call("stage.begin", scope="x", epoch=epoch(again), batch=0)
     again.stop()
 
@@ -364,6 +364,24 @@ def test_status_shows_stages_and_their_age(rig: Rig) -> None:
     assert [one["scope"] for one in rig.call("scope.list")["scopes"]] == ["x"]
     counts = rig.call("status")
     assert (counts["scopes"], counts["open_stages"], counts["prepared_stages"]) == (1, 1, 1)
+
+
+def test_scopes_are_listed_in_pages(tmp_path: Path) -> None:
+    """An answer has a bound, however many scopes and stages there are; all are counted, and found with `after`."""
+    with Rig(tmp_path / "store", limits={"scopes_page": 4, "scope_stages_shown": 2}) as rig:
+        for number in range(7):
+            rig.call("scope.open", scope=f"s{number}")
+        for _ in range(5):
+            rig.stage("s1", epoch(rig), 0, prepare=False)
+        pages: list[list[str]] = []
+        more, after = True, {}
+        while more:
+            answer = rig.call("scope.list", **after)
+            pages.append([one["scope"] for one in answer["scopes"]])
+            more, after = answer["more"], {"after": pages[-1][-1]}
+        assert pages == [["s0", "s1"], ["s2", "s3", "s4", "s5"], ["s6"]]
+        status = rig.call("scope.status", scope="s1")
+        assert status["open"] == 5 and len(status["stages"]) == 2
 
 
 # --- time -------------------------------------------------------------------------------------------------------------------

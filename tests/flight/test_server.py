@@ -348,7 +348,7 @@ def test_a_read_uses_nothing_that_ends_with_its_call(plane: Plane) -> None:
             return "ipv4:127.0.0.1:1"
 
         def get_middleware(self, key: str) -> Any:
-            return SimpleNamespace(caller=lambda peer: Caller("ann", "/"))
+            return SimpleNamespace(caller=lambda peer, place: Caller("ann", "/"), query="")
 
     # anything else that is asked of it is an AttributeError
     assert plane.service.do_get(Context(), flight.Ticket(TICKET)) is not None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Over a minute each, and what they hold has a shorter witness beside it: `make test-spark` runs them.
-LONG = ["test_sink_speculation.py", "test_sink_volume.py", "test_amqp_kill_driver.py", "test_examples_killed.py"]
+LONG = ["test_sink_crowd.py", "test_sink_speculation.py", "test_sink_volume.py", "test_amqp_kill_driver.py", "test_examples_killed.py"]
 collect_ignore = [] if os.environ.get("FLINTMQ_LONG") == "1" else list(LONG)
 # Not in the test set-up: its dependencies are many.
 if find_spec("pyiceberg") is None:

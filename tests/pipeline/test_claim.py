@@ -564,6 +564,7 @@ def test_a_message_that_cannot_be_read_is_data_loss(monkeypatch: pytest.MonkeyPa
         (PlaneError("FORBIDDEN", "not yours"), "FORBIDDEN"),
         (PlaneError("STOPPING", "going down"), "UNREACHABLE"),
         (PlaneError("STORE_FAILED", "the disk of the broker has failed"), "STORE_FAILED"),
+        (PlaneError("BUSY", "grpc://h was busy for 3600 s: 8 writes run and 48 stand in line", 900), "BUSY"),
     ],
 )
 def test_errors_have_one_line_and_a_code(told: PlaneError, expected: str) -> None:
@@ -578,6 +579,15 @@ def test_errors_have_one_line_and_a_code(told: PlaneError, expected: str) -> Non
     assert code(error) == expected
     assert "s3cret" not in str(error.value)
     assert isinstance(error.value, ConnectionLost) == (expected == "UNREACHABLE")
+    if expected == "BUSY":
+        assert "stand in line" in str(error.value) and "Run fewer tasks" in str(error.value)
+        assert "Is the broker up" not in str(error.value) and "does not answer" not in str(error.value)
+
+
+def test_a_busy_broker_is_waited_for_much_longer_than_a_silent_one() -> None:
+    """Tasks of a large cluster may stand in line for long; option 'timeout' is for a broker that says nothing."""
+    with QueueOptions.stream({"queue": "q", "timeout": "7"}).connection.open() as plane:
+        assert (plane.timeout_s, plane.busy_s) == (7.0, 3_600.0)
 
 
 def test_the_first_batch_of_a_checkpoint_that_no_task_has_read_is_not_committed() -> None:

@@ -177,6 +177,7 @@ def test_available_now_ends_at_what_was_there_when_it_began() -> None:
     plane.append("s", 7)
     start = cursor.initial()
     end = cursor.latest(start, 100, 10**9)
+    cursor.tickets(start, end)
     assert end["streams"]["s"]["offset"] == 5
     assert cursor.latest(end, 100, 10**9) is end
     assert cursor.lag()["messages_behind"] == 7
@@ -186,6 +187,7 @@ def test_it_waits_for_enough_messages_but_not_for_ever() -> None:
     plane, clock = FakeStreams(s=3), [0.0]
     cursor = Cursor(options(minMessagesPerTrigger=5, maxTriggerDelay="10s"), lambda: plane, lambda: clock[0])
     start = cursor.latest(cursor.initial(), 100, 10**9)
+    cursor.tickets(cursor.initial(), start)
     assert start["streams"]["s"]["offset"] == 3, "the first batch does not wait"
     plane.append("s", 4)
     clock[0] = 5.0
@@ -231,6 +233,7 @@ def test_a_checkpoint_of_something_else_is_refused() -> None:
     plane = FakeStreams(s=10)
     cursor = Cursor(options(), lambda: plane)
     end = cursor.latest(cursor.initial(), 5, 10**9)
+    cursor.tickets(cursor.initial(), end)
     cases: list[tuple[str, Any]] = [
         ("CHECKPOINT_FOREIGN", {"sub_id": "x", "seq": 3}),
         ("CHECKPOINT_FOREIGN", {"streams": {"s": {"stream": "other-9", "offset": 3}}}),
@@ -246,6 +249,17 @@ def test_a_checkpoint_of_something_else_is_refused() -> None:
     with pytest.raises(SourceError) as error:
         cursor.latest(end, 5, 10**9)
     assert code(error) == "QUEUE_MISSING"
+
+
+def test_a_first_batch_that_is_committed_and_was_not_planned_is_an_error() -> None:
+    """A sink that has a batch of that number from an earlier checkpoint leaves it out: the query would pass over its messages."""
+    cursor = Cursor(options(), lambda: FakeStreams(s=10))
+    first = cursor.latest(cursor.initial(), 5, 10**9)
+    with pytest.raises(SourceError, match="a new path") as error:
+        cursor.latest(first, 5, 10**9)
+    assert code(error) == "BATCH_UNREAD"
+    calm = Cursor(options(onUnreadBatch="commit"), lambda: FakeStreams(s=10))
+    assert calm.latest(calm.latest(calm.initial(), 5, 10**9), 5, 10**9)["streams"]["s"]["offset"] == 10
 
 
 def test_what_is_no_stream_is_not_read_as_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flintmq.flight.client import DataPlane
 from tests.pipeline.patience import patient
-from tests.pipeline.plane import bodies_left, flight_port, publish, ready, source_options
+from tests.pipeline.plane import bodies_left, channel_of, flight_port, publish, ready, source_options
 from tests.support.broker import Broker, unique, wait_until
 
 if TYPE_CHECKING:
@@ -116,3 +116,19 @@ def test_a_batch_is_committed_without_the_next_trigger_and_without_an_option(
     finally:
         for query in running:
             query.stop()
+
+
+def test_a_new_checkpoint_of_a_stream_does_not_pass_over_messages(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    """They stay in the stream, and the file sink would leave them out all the same."""
+    query = Query(spark, plane_broker)
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(query.queue, durable=True, arguments={"x-queue-type": "stream"})
+        for number in range(40):
+            channel.basic_publish("", query.queue, b"m%02d" % number)
+    old, new = tmp_path / "old", tmp_path / "new"
+    query.run(old, tmp_path / "checkpoint1", startingOffsets='{"offset": 20}')
+    with pytest.raises(Exception, match="FLINTMQ_BATCH_UNREAD"):
+        query.run(old, tmp_path / "checkpoint2")
+    query.run(new, tmp_path / "checkpoint3")
+    assert query.written(old) == list(range(20, 40))
+    assert query.written(new) == list(range(40))

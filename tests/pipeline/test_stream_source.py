@@ -213,7 +213,7 @@ def test_wrong_use_is_one_clear_line(spark: SparkSession, plane_broker: Broker, 
         channel.queue_declare(plain, durable=True)
     tries = [
         ({"subscription": "mine"}, "FLINTMQ_OPTION_VALUE: option 'subscription': queue"),
-        ({"onLostCheckpoint": "redeliver"}, "FLINTMQ_OPTION_VALUE: option 'onlostcheckpoint': queue"),
+        ({"onLostCheckpoint": "redeliver"}, "FLINTMQ_OPTION_VALUE: option 'onLostCheckpoint': queue"),
         ({"startingOffsets": '{"lsn": 5}'}, "FLINTMQ_OPTION_VALUE: option 'startingOffsets': queue"),
     ]
     for number, (options, line) in enumerate(tries):

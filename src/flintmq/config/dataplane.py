@@ -57,6 +57,9 @@ class DataplaneLimits(Frozen):
     # seconds after its last commit that the scope of a query or of a named write is surely remembered: what is repeated later may be
     # written twice
     scope_remember_s: int = 2_592_000
+    # scopes and stages of an answer to scope.list (250 bytes each), more are asked for; stages that a scope's status names, all are counted
+    scopes_page: int = 10_000
+    scope_stages_shown: int = 1_000
     # share of the memory limit that stages which are not committed or rolled back take, of the node, of one virtual host, of one user; one
     # more, or one more block, is refused with LIMIT. There is no number of stages but this: a DataFrame has as many partitions as it has
     staged_share: float = 1.0
@@ -115,12 +118,27 @@ class DataplaneLimits(Frozen):
     # milliseconds for the service to exit by itself, then after SIGTERM; then it is killed
     flight_end_ms: int = 3_000
     flight_term_ms: int = 2_000
-    # calls that the Flight service runs or keeps in line at once (a thread each); one more is refused with BUSY, which clients retry
-    flight_calls_max: int = 256
-    # calls that wait for one of the channels to the broker; one more is refused with BUSY
+    # calls that the Flight service has at once, those included that nobody let in yet (a thread each); one more is refused with BUSY
+    flight_calls_max: int = 512
+    # calls that are in at once (flight/line.py), of each kind: actions, readers, calls of tasks that write, readers that wait for messages.
+    # One query has at most half of them, one user three quarters; more stand in line or come again
+    flight_actions_max: int = 16
+    flight_reads_max: int = 16
+    flight_writes_max: int = 24
+    flight_waits_max: int = 64
+    # calls of one kind that stand in line for that (a thread each), and milliseconds that they do; then, and at once for one more, BUSY
+    flight_line_max: int = 96
+    flight_line_ms: int = 1_000
+    # milliseconds after which a call that was refused with BUSY is told to come again, at least and at most: between them as long as those
+    # before it will take
+    flight_busy_ms: int = 20
+    flight_busy_ms_max: int = 3_000
+    # logins that wait for their turn in all (of one address a quarter); one more is refused with BUSY
     flight_waiting_max: int = 64
-    # milliseconds that a call waits for a channel, or a login for its turn; then BUSY
+    # milliseconds that a call waits for a channel to the broker, or a login for its turn; then BUSY
     flight_wait_ms: int = 5_000
+    # milliseconds that a block of rows waits for such a channel: what of a write has arrived can't be sent again
+    flight_block_wait_ms: int = 60_000
     # milliseconds the Flight service remembers a verified credential (as a keyed MAC); then it asks the broker again
     flight_auth_cache_ms: int = 5_000
     # remembered credentials; at the limit all are forgotten

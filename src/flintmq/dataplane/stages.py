@@ -212,12 +212,20 @@ class Stages:
         return self._status(scope if scope is not None else Scope(name, caller.vhost, kind=kind_of(name)))
 
     def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """scope.list: the caller's own; an administrator sees all."""
+        """scope.list: the caller's own, by their names, those behind `after`; an administrator sees all. `more`: a page has so many."""
+        after = arguments.text("after", self._plane.limits.dataplane_name_max, "")
         arguments.done()
-        everybody = self._plane.is_administrator(caller)
-        here = [scope for scope in self._scopes.all() if scope.vhost == caller.vhost]
-        found = [scope for scope in here if everybody or scope.user == caller.user]
-        return {"scopes": [self._status(scope) for scope in sorted(found, key=lambda scope: scope.name)]}
+        everybody, most = self._plane.is_administrator(caller), self._plane.limits.scopes_page
+        here = [scope for scope in self._scopes.all() if scope.vhost == caller.vhost and scope.name > after]
+        found = sorted((scope for scope in here if everybody or scope.user == caller.user), key=lambda scope: scope.name)
+        page: list[dict[str, Any]] = []
+        shown = 0
+        for scope in found:
+            if shown >= most:
+                break
+            page.append(self._status(scope))
+            shown += 1 + len(page[-1]["stages"])
+        return {"scopes": page, "more": len(page) < len(found)}
 
     def forget(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """scope.forget: its stages are rolled back, its committed batch is not known any more."""
@@ -539,7 +547,7 @@ class Stages:
             "used_ms": scope.used_ms,
             "open": sum(view["state"] == OPEN for view in views),
             "prepared": sum(view["state"] == PREPARED for view in views),
-            "stages": views,
+            "stages": views[: self._plane.limits.scope_stages_shown],
         }
 
     def _stage(self, caller: Caller, arguments: Arguments) -> Stage:

@@ -23,7 +23,7 @@ ACTIONS: dict[str, str] = {
     "sub.reset": "for operators: name, action redeliver|commit|delete, seq, may_duplicate",
     "scope.open": "a number above all given out before: fences older writers",
     "scope.status": "one scope: scope",
-    "scope.list": "all scopes of the vhost",
+    "scope.list": "all scopes of the vhost: after",
     "scope.forget": "forget a scope: scope",
     "stage.begin": "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit, kind",
     "stage.prepare": "prepare a stage: stage_id",

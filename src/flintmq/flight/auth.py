@@ -7,13 +7,15 @@ A1  A password is held until its check is over and never after: what is remember
     for `flight_auth_cache_ms`, and only of answers that were yes.
 A2  All refusals say the same: not which part was wrong, nor whether the user exists.
 A3  Checks are slow (argon2): at most two run at once and few wait, of one address a part of them, so strangers can't keep channels or
-    places from those who are known. The broker counts what was wrong by address: gRPC tells that to a handler, so a password that is not
-    known is checked when the handler asks who calls. A handshake has no handler, and what the one of get_schema raises reaches the caller
-    as a Python trace (pyarrow): both are checked before, and are one source.
+    places from those who are known. Those who bring the same credentials at once wait for one check, and take its answer. The broker counts
+    what was wrong by address: gRPC tells that to a handler, so a password that is not known is checked when the handler asks who calls. A
+    handshake has no handler, and what the one of get_schema raises reaches the caller as a Python trace (pyarrow): both are checked before,
+    and are one source.
 A4  Tokens are made and read by the broker: nothing in this process, which reads what clients send, could make one. A token grants
     nothing: permissions are the broker's, asked at each call.
 A5  Who was let in by a token of OAuth 2 or a directory is known here by the handle that the broker gave (`outside`): what such a user may
     stays in the broker, and a login that the broker does not take any more is forgotten at once.
+A6  A handler learns who calls when the call has a place among those of its kind (line.py), and by no other way: no verb passes the line.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from pyarrow import flight
 
 from flintmq.access.token_user import is_token
 from flintmq.config import Limits
-from flintmq.flight.errors import BAD_ARGUMENT, BUSY, FORBIDDEN, UNAUTHENTICATED, PlaneError, to_flight
-from flintmq.flight.headers import VHOST_HEADER
+from flintmq.flight.errors import BAD_ARGUMENT, FORBIDDEN, UNAUTHENTICATED, UNAVAILABLE, PlaneError, to_flight
+from flintmq.flight.headers import QUERY_HEADER, VHOST_HEADER
+from flintmq.flight.line import Line, Lines, Pass
 from flintmq.flight.link import Caller, Link
 
 log = logging.getLogger("flintmq.flight")
@@ -53,6 +56,10 @@ HANDSHAKES = "flight handshakes"
 WITHOUT_ADDRESS = (flight.FlightMethod.HANDSHAKE, flight.FlightMethod.GET_SCHEMA)
 # part of the logins in line that one source may be
 SOURCE_PART = 4
+# times so many, who bring credentials that are being checked, wait for that: each costs a thread, and no check
+JOINED_PART = 2
+# characters of the name of a query
+QUERY_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +121,57 @@ class Vault:
 
 
 class Session(flight.ServerMiddleware):  # type: ignore[misc]
-    """One call. Args: identity: who calls, or how to find out for a peer's address; token: for the answer."""
+    """One call. Args: identity: who calls, or how to find out for a peer's address; token: for the answer; place: see `caller`;
+    query: as the client names it, "" for a client that knows no turns. Attributes: entered: its place there."""
 
-    def __init__(self, identity: Identity | Callable[[str], Identity], vhost: str, token: str | None, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        identity: Identity | Callable[[str], Identity],
+        vhost: str,
+        token: str | None,
+        done: Callable[[], None],
+        place: tuple[Line, bool],
+        query: str = "",
+    ) -> None:
         self._identity = identity
         self.vhost = vhost
         self._token = token
         self._done = done
+        self._place = place
+        self.query = query
+        self.entered: Pass | None = None
 
     def sending_headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self._token}"} if self._token is not None else {}
 
     def call_completed(self, exception: Any) -> None:
+        if self.entered is not None:
+            self.entered.release()
         self._done()
 
-    def caller(self, peer: str) -> Caller:
-        """Who the broker is told. Args: peer: of gRPC's context, `ipv4:127.0.0.1:50000`. Raises: PlaneError UNAUTHENTICATED, BUSY,
-        FORBIDDEN."""
+    def caller(self, peer: str, place: tuple[Line, bool] | None = None) -> Caller:
+        """Who the broker is told, when it is this call's turn (A6).
+
+        Args: peer: of gRPC's context, `ipv4:127.0.0.1:50000`; place: where it stands in line, and whether it goes on with something; by
+        default that of its method.
+
+        Raises: PlaneError UNAUTHENTICATED, BUSY, FORBIDDEN.
+        """
         if not isinstance(self._identity, Identity):
             self._identity = self._identity(address_of(peer))
         identity = self._identity
         if identity.loopback_only and not from_this_machine(peer):
             raise PlaneError(FORBIDDEN, f"user '{identity.user}' can only connect via localhost")
+        if self.entered is None:
+            line, goes_on = place or self._place
+            self.entered = line.enter(identity.user, self.query, goes_on)
         return Caller(identity.user, self.vhost, identity.outside)
+
+    def move(self, line: Line, caller: Caller) -> None:
+        """To a place among calls of another kind. Raises: PlaneError BUSY."""
+        entered, self.entered = self.entered, line.enter(caller.user, self.query)
+        if entered is not None:
+            entered.release()
 
 
 class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -151,6 +186,11 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._running = 0
         self._in_line: Counter[str] = Counter()  # source -> logins that wait
+        # credentials that are being checked: those who bring the same ones wait for it, and its answer
+        self._asking: dict[bytes, _Check] = {}
+        self._joined = 0
+        self.lines = Lines(limits)
+        self._places = {flight.FlightMethod.DO_GET: (self.lines.reads, False), flight.FlightMethod.DO_PUT: (self.lines.writes, True)}
 
     @property
     def running(self) -> int:
@@ -167,19 +207,20 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                     identity = found if isinstance(found, Identity) else found(HANDSHAKES)
                     found, token = identity, identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
                 vhost = _one(headers, VHOST_HEADER, self._limits.flight_header_max) or "/"
-                return Session(found, unquote(vhost), token, self._leave)
+                place = self._places.get(info.method, (self.lines.actions, False))
+                return Session(found, unquote(vhost), token, self._leave, place, _one(headers, QUERY_HEADER, QUERY_MAX))
             except BaseException:
                 self._leave()
                 raise
         except Exception as error:
             if not isinstance(error, PlaneError):
                 log.exception("a call could not be verified")
-            raise to_flight(error) from None
+            raise to_flight(error, self._limits.flight_busy_ms) from None
 
     def _enter(self) -> None:
         with self._lock:
             if self._running >= self._limits.flight_calls_max:
-                raise PlaneError(BUSY, f"{self._running} calls run already")
+                raise self.lines.actions.busy(f"{self._running} calls run or stand in line")
             self._running += 1
 
     def _leave(self) -> None:
@@ -222,22 +263,61 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return identity
 
     def _ask(self, mac: bytes, user: str, password: str, source: str) -> Identity:
-        most = self._limits.flight_waiting_max
         with self._lock:
-            if self._in_line.total() >= most or self._in_line[source] >= max(1, most // SOURCE_PART):
-                raise PlaneError(BUSY, "too many logins at once")
-            self._in_line[source] += 1
+            check = self._asking.get(mac)
+            first = check is None
+            if check is None:
+                self._stand_in_line(source)
+                check = self._asking[mac] = _Check()
+            elif self._joined >= JOINED_PART * self._limits.flight_waiting_max:
+                raise self._too_many()
+            else:
+                self._joined += 1
+        if not first:
+            try:
+                if not check.done.wait(self._limits.flight_wait_ms / 1000):
+                    raise self._too_many()
+                return check.answer()
+            finally:
+                with self._lock:
+                    self._joined -= 1
+        try:
+            check.identity = self._check(mac, user, password, source)
+        except BaseException as error:
+            check.error = error
+            raise
+        finally:
+            with self._lock:
+                del self._asking[mac]
+            check.done.set()
+        return check.identity
+
+    def _stand_in_line(self, source: str) -> None:
+        """Under the lock. Raises: PlaneError BUSY."""
+        most = self._limits.flight_waiting_max
+        if self._in_line.total() >= most or self._in_line[source] >= max(1, most // SOURCE_PART):
+            raise self._too_many()
+        self._in_line[source] += 1
+
+    def _too_many(self) -> PlaneError:
+        return self.lines.actions.busy("too many logins at once")
+
+    def _leave_line(self, source: str) -> None:
+        with self._lock:
+            self._in_line[source] -= 1
+            if not self._in_line[source]:
+                del self._in_line[source]
+
+    def _check(self, mac: bytes, user: str, password: str, source: str) -> Identity:
+        """The broker's word for these credentials, for who stands in line. Raises: PlaneError UNAUTHENTICATED, BUSY, UNAVAILABLE."""
         try:
             admitted = self._checks.acquire(timeout=self._limits.flight_wait_ms / 1000)
         finally:
-            with self._lock:
-                self._in_line[source] -= 1
-                if not self._in_line[source]:
-                    del self._in_line[source]
+            self._leave_line(source)
         if not admitted:
-            raise PlaneError(BUSY, "too many logins at once")
+            raise self._too_many()
         try:
-            known = self._vault.find(mac)  # those who waited with the same credentials need no check of their own
+            known = self._vault.find(mac)  # a check of the same credentials ended a moment ago
             if known is not None:
                 return known
             try:
@@ -252,6 +332,26 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             self._checks.release()
         self._vault.remember(mac, identity)
         return identity
+
+
+class _Check:
+    """One check of credentials, for all who bring the same ones meanwhile."""
+
+    __slots__ = ("done", "error", "identity")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.identity: Identity | None = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> Identity:
+        """Of a check that is done. Raises: PlaneError, as the one who asked got it."""
+        if self.identity is not None:
+            return self.identity
+        code, text = (
+            (self.error.code, self.error.text) if isinstance(self.error, PlaneError) else (UNAVAILABLE, "the login was not checked")
+        )
+        raise PlaneError(code, text)
 
 
 class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]

@@ -27,6 +27,7 @@ from flintmq.config import Limits
 from flintmq.flight.actions import read_object, whole
 from flintmq.flight.ahead import ahead, behind
 from flintmq.flight.errors import BAD_ARGUMENT, BAD_ROW, BUSY, DAMAGED, INTERNAL, UNAVAILABLE, PlaneError
+from flintmq.flight.line import Turn
 from flintmq.flight.link import Caller, Link
 from flintmq.flight.streams import Streams
 from flintmq.scheduler.outcomes import Outcome, Space
@@ -189,25 +190,27 @@ class Plane:
             raise PlaneError(BAD_ARGUMENT, "the ticket's 'tolerant' must be true or false")
         return Ticket(source, first, columns, text, table, tolerant)
 
-    def read(self, caller: Caller, ticket: Ticket) -> Iterator[Any]:
+    def read(self, caller: Caller, ticket: Ticket, turn: Turn | None = None) -> Iterator[Any]:
         """Record batches of the ticket, from its first row on. The first piece is asked for before this returns, so that a refusal is
         the call's own answer.
 
-        Raises: PlaneError, here and from the iterator.
+        Args: turn: ends the reading at the end of a piece. Raises: PlaneError, here and from the iterator.
         """
         if ticket.source["kind"] == "stream":
-            return self.streams.read(caller, ticket)
+            return self.streams.read(caller, ticket, turn or Turn())
         # What is left out is not counted by the reader: it goes on by passing over the rows that it has.
         begin, skip = (0, ticket.first) if ticket.tolerant else (ticket.first, 0)
+        if ticket.tolerant:
+            turn = None  # coming again costs all that was read before
         first = self._rows(caller, ticket, begin, self._limits.flight_piece_rows)
         ended = threading.Event()
-        batches = self._batches(caller, ticket, first, ended)
+        batches = self._batches(caller, ticket, first, turn or Turn(), ended)
         if skip:
             batches = behind(batches, skip)
         # Records are decoded while gRPC sends the batches before: two cores' work. One piece is not worth a thread.
         return ahead(batches, AHEAD, ended) if first.more else batches
 
-    def _batches(self, caller: Caller, ticket: Ticket, piece: Piece, ended: threading.Event) -> Generator[Any, None, None]:
+    def _batches(self, caller: Caller, ticket: Ticket, piece: Piece, turn: Turn, ended: threading.Event) -> Generator[Any, None, None]:
         """`ended`: the reader is gone (see ahead.H3)."""
         limits = self._limits
         reader = self._readers.take()
@@ -238,7 +241,7 @@ class Plane:
                             return
                         piece = self._rows(caller, ticket, piece.first, piece.rows)
                 yield from batches
-                if not piece.more or ended.is_set():
+                if not piece.more or ended.is_set() or turn.is_over():
                     break
                 # as many rows as fit, judged by what came last
                 ask = max(1, min(limits.flight_piece_rows, piece.estimate(limits.flight_piece_bytes)))
@@ -280,7 +283,8 @@ class Plane:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def put(self, caller: Caller, command: bytes, chunks: Iterator[Any]) -> bytes:
-        """Stages the batches of a caller. Args: command: {"stage_id", and optionally "exchange", "routing_key", "constants"}.
+        """Stages the batches of a caller. Args: command: {"stage_id", and optionally "exchange", "routing_key", "constants", "first_row":
+        number of the first row, for errors}.
 
         Returns: JSON {"count", "bytes"}: messages, and bytes of blocks. Raises: PlaneError; what was sent before stays in the stage,
         which its caller gives up.
@@ -289,6 +293,8 @@ class Plane:
         stage_id = arguments.pop("stage_id", None)
         if not isinstance(stage_id, str):
             raise PlaneError(BAD_ARGUMENT, "the descriptor needs 'stage_id'")
+        first_row = whole(arguments, "first_row", 0)
+        arguments.pop("first_row", None)
         try:
             options = self._codec.options(arguments)
         except (TypeError, ValueError) as error:
@@ -298,12 +304,13 @@ class Plane:
             self._check_batch(batch)
             made = 0
             try:
-                for routes, payload in self._codec.encode(batch, options, count):
+                for routes, payload in self._codec.encode(batch, options, first_row + count):
                     made += len(payload)
                     if made > self._limits.flight_put_made_max:
                         text = f"a batch that becomes more than {self._limits.flight_put_made_max} bytes of messages: send smaller ones"
                         raise PlaneError(BAD_ARGUMENT, text)
-                    self._link.call("block", caller, {"stage_id": stage_id, "routes": routes}, payload)
+                    asked = {"stage_id": stage_id, "routes": routes}
+                    self._link.call("block", caller, asked, payload, self._limits.flight_block_wait_ms)
             except self._codec.encode_error as error:
                 raise PlaneError(BAD_ROW, str(error)) from None
             size += made

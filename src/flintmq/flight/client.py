@@ -2,9 +2,11 @@
 
 in: where the service is and who asks. out: typed answers, record batches; PlaneError with a code for everything that goes wrong.
 
-C1  Calls are idempotent, so a call whose answer was lost is made again, until `timeout_s` have passed without an answer.
+C1  Calls are idempotent, so a call whose answer was lost is made again, until `timeout_s` have passed without an answer. BUSY is an answer:
+    the service is there and says when to come again, for up to `busy_s`.
 C2  `read` goes on behind the last row it gave: the service gives a set's rows in the same order each time.
-C3  `put` is never repeated: what arrived of it is not known. The caller gives the stage up and begins another one.
+C3  `put` sends rows when it has them, and only when the service has let it in. Until then it is tried again as other calls are; rows that
+    were sent are not sent again: what arrived of them is not known. The caller gives the stage up and begins another one.
 C4  pyarrow and gRPC are imported by the first call: a process may fork before, and must not afterwards.
 C5  A password appears in no text that this module makes.
 C6  Several addresses are those of one broker, tried in turn: the store of the first one that answers is the only one that is talked to,
@@ -25,8 +27,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from flintmq.endpoint import endpoint
-from flintmq.flight.errors import PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
-from flintmq.flight.headers import VHOST_HEADER, basic_header, vhost_header
+from flintmq.flight.errors import BUSY, PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
+from flintmq.flight.headers import ADMITTED, QUERY_HEADER, TURN_ENDS, VHOST_HEADER, basic_header, query_header, vhost_header
 from flintmq.flight.results import (
     Acquired,
     Browse,
@@ -48,6 +50,14 @@ ADDRESSES_MAX = 16
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
 # rows of one record batch on the wire, and bytes: the service makes blocks of it, and takes what fits into memory many times over
 PUT_ROWS, PUT_BYTES = 64_000, 8 * 1024 * 1024
+# bytes of rows that are sent with one call: they are gathered before, as a call that waits for rows takes a place from those that have some
+GATHERED_BYTES = 16 * 1024 * 1024
+# times `timeout_s` that such a call may take
+SEND_TIMES = 4
+# seconds: the longest wait that a service may ask for
+BUSY_PAUSE_S_MAX = 10.0
+# arguments that name the query which calls, the first one that is there
+QUERY_ARGUMENTS = ("scope", "sub_id", "name", "stream", "id")
 
 T = TypeVar("T")
 
@@ -100,7 +110,8 @@ class DataPlane:
 
     Args: where: `grpc://HOST:PORT` and so on (see locations_of), or a host with `port`; user, password, vhost: as in AMQP;
     tls_ca: authorities to trust, PEM, as bytes or as the path of a file; given, it turns TLS on; timeout_s: seconds a call may take,
-    tries and pauses included (waiting for messages comes on top); store: with several addresses, the UUID of the store that is meant,
+    tries and pauses included (waiting for messages comes on top); busy_s: seconds for which a call that hears BUSY comes again, by default
+    timeout_s; store: with several addresses, the UUID of the store that is meant,
     by default that of the first broker that answers; cluster: the addresses are nodes with shared queues on one engine, and `store` says
     which engine is meant. Attributes: store: the same, once it is known; empty with one address.
     Raises: ValueError, OSError for wrong arguments.
@@ -116,6 +127,7 @@ class DataPlane:
         vhost: str | None = None,
         tls_ca: bytes | str | Path | None = None,
         timeout_s: float = 30.0,
+        busy_s: float | None = None,
         store: str = "",
         cluster: bool = False,
     ) -> None:
@@ -128,6 +140,9 @@ class DataPlane:
         self.user = user or url_user or "guest"
         self.vhost = vhost or url_vhost or "/"
         self.timeout_s = timeout_s
+        self.busy_s = timeout_s if busy_s is None else busy_s
+        # what the calls of now are for, as the service is told: it divides its places among queries
+        self._query = ""
         self._password = password if callable(password) else None
         told = password() if callable(password) else password
         self._headers = self._login(told if told is not None else url_password if url_password is not None else "guest")
@@ -252,7 +267,13 @@ class DataPlane:
 
     def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
-        return list(_field(self.action("scope.list"), "scopes"))
+        found: list[dict[str, Any]] = []
+        more = True
+        while more:
+            answer = self.action("scope.list", **({"after": found[-1]["scope"]} if found else {}))
+            found += _field(answer, "scopes")
+            more = bool(answer.get("more")) and bool(answer["scopes"])
+        return found
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
@@ -302,17 +323,30 @@ class DataPlane:
         Returns: the answer, JSON values. Raises: PlaneError.
         """
         body = json.dumps(arguments).encode()
+        self._is_for(arguments)
 
         def once(client: Any, left_s: float) -> Any:
             from pyarrow import flight
 
-            options = flight.FlightCallOptions(timeout=left_s + _wait_s, headers=self._headers)
+            options = flight.FlightCallOptions(timeout=left_s + _wait_s, headers=self._told_headers())
             results = list(client.do_action(flight.Action(name, body), options))
             if len(results) != 1:
                 raise PlaneError(PROTOCOL, f"{name}: {len(results)} results instead of one")
             return json.loads(results[0].body.to_pybytes())
 
-        return self._retried(once, Patience(self.timeout_s, _wait_s))
+        return self._retried(once, self._patience(_wait_s))
+
+    def _is_for(self, arguments: Mapping[str, Any]) -> None:
+        """Remembers the query that a call names: those without a name are for the same one."""
+        name = next((arguments[key] for key in QUERY_ARGUMENTS if isinstance(arguments.get(key), str)), "")
+        if name:
+            self._query = name
+
+    def _told_headers(self) -> list[tuple[bytes, bytes]]:
+        return [*self._headers, (QUERY_HEADER.encode(), query_header(self._query).encode())]
+
+    def _patience(self, wait_s: float = 0.0) -> Patience:
+        return Patience(self.timeout_s, wait_s, self.busy_s)
 
     # --- data -----------------------------------------------------------------------------------------------------------
 
@@ -326,8 +360,9 @@ class DataPlane:
             asked["columns"] = list(columns)
         if body is not None:
             asked["body"] = body
+        self._is_for(asked)
         done = int(asked.get("first", 0))
-        patience = Patience(self.timeout_s)
+        patience = self._patience()
         while True:
             asked["first"] = done
             reader, watch = self._retried(lambda client, left_s: self._get(client, asked), patience)
@@ -341,7 +376,9 @@ class DataPlane:
                     except Exception as error:
                         self._pause(_told(error), patience)
                         break
-                    patience = Patience(self.timeout_s)
+                    patience = self._patience()
+                    if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == TURN_ENDS:
+                        break
                     if chunk.data is not None and chunk.data.num_rows:
                         done += chunk.data.num_rows
                         yield chunk.data
@@ -352,7 +389,7 @@ class DataPlane:
     def _get(self, client: Any, asked: Mapping[str, Any]) -> tuple[Any, Watch]:
         from pyarrow import flight
 
-        reader = client.do_get(flight.Ticket(json.dumps(asked).encode()), flight.FlightCallOptions(headers=self._headers))
+        reader = client.do_get(flight.Ticket(json.dumps(asked).encode()), flight.FlightCallOptions(headers=self._told_headers()))
         watch = Watch(reader.cancel, self.timeout_s / 2)
         try:
             with watch:
@@ -363,46 +400,41 @@ class DataPlane:
         return reader, watch
 
     def put(self, stage_id: str, batches: Iterable[Any], **options: Any) -> Put:
-        """Stages record batches; all have the schema of the first. Not repeated when it fails (C3).
+        """Stages record batches; all have the schema of the first. Rows that were sent are not sent again (C3).
 
         Args: options: `exchange`, `routing_key`, `constants` of the codec's EncodeOptions, for what is no column.
         Returns: what was staged; nothing is for no batches. Raises: PlaneError: BAD_ROW names row and column.
         """
-        batches = iter(batches)
-        first = next(batches, None)
-        if first is None:
-            return Put(0, 0)
-        from pyarrow import flight
+        command = {**options, "stage_id": stage_id}
+        count = size = 0
+        schema: Any = None
+        for gathered in _gathered(batches):
+            if schema is None:
+                schema = gathered[0].schema
+            if count:
+                command["first_row"] = count
+            told = self._send(json.dumps(command).encode(), schema, gathered)
+            count, size = count + told.count, size + told.bytes
+        return Put(count, size)
 
-        descriptor = flight.FlightDescriptor.for_command(json.dumps({**options, "stage_id": stage_id}).encode())
-        # A connection that is there is tried; one that is not yet is waited for, because nothing was sent.
-        client = self._retried(lambda client, left_s: self._reached(client, left_s), Patience(self.timeout_s))
-        try:
-            writer, reader = client.do_put(descriptor, first.schema, flight.FlightCallOptions(headers=self._headers))
-        except Exception as error:
-            raise _told(error) from error
+    def _send(self, command: bytes, schema: Any, batches: Sequence[Any]) -> Put:
+        """One do_put. Raises: PlaneError."""
+        writer, reader = self._retried(lambda client, left_s: self._admitted(client, command, schema), self._patience())
         sent = 0
         try:
-            for batch in itertools.chain((first,), batches):
-                for part in _parts(batch):
-                    try:
-                        writer.write_batch(part)
-                    except Exception as error:
-                        raise _ended(writer) or _told(error) from error
-                    sent += part.num_rows
-        except PlaneError:
-            raise
-        except BaseException:  # the caller's own iterator: the stage is its to give up
-            _ended(writer)
-            raise
-        try:
+            for part in itertools.chain.from_iterable(_parts(batch) for batch in batches):
+                writer.write_batch(part)
+                sent += part.num_rows
             writer.done_writing()
             told = reader.read()
         except Exception as error:
-            raise _ended(writer) or _told(error) from error
+            raise self._broken(_ended(writer) or _told(error)) from error
+        except BaseException:
+            _ended(writer)
+            raise
         wrong = _ended(writer)
         if wrong is not None:
-            raise wrong
+            raise self._broken(wrong)
         if told is None:
             raise PlaneError(PROTOCOL, "do_put ended without an answer")
         answer = _object(json.loads(told.to_pybytes()))
@@ -410,11 +442,25 @@ class DataPlane:
             raise PlaneError(PROTOCOL, f"do_put: {sent} rows were sent, the service counted {answer.get('count')}")
         return Put(sent, int(answer.get("bytes", 0)))
 
-    def _reached(self, client: Any, left_s: float) -> Any:
+    def _admitted(self, client: Any, command: bytes, schema: Any) -> tuple[Any, Any]:
+        """A do_put that may send its rows: the service has a place for it. Until then nothing was sent."""
         from pyarrow import flight
 
-        list(client.list_actions(flight.FlightCallOptions(timeout=left_s, headers=self._headers)))
-        return client
+        options = flight.FlightCallOptions(timeout=self.timeout_s * SEND_TIMES, headers=self._told_headers())
+        writer, reader = client.do_put(flight.FlightDescriptor.for_command(command), schema, options)
+        try:
+            told = reader.read()
+        except Exception as error:
+            raise _ended(writer) or error from error
+        if told is None or told.to_pybytes() != ADMITTED:
+            raise _ended(writer) or PlaneError(PROTOCOL, "do_put was not let in, and not refused")
+        return writer, reader
+
+    def _broken(self, error: PlaneError) -> PlaneError:
+        """An error of a put whose rows were sent: what would be tried again before is a connection that broke now."""
+        if error.code == TIMED_OUT:
+            return PlaneError(UNAVAILABLE, f"{self.location} did not take the rows within {self.timeout_s * SEND_TIMES:g} s")
+        return PlaneError(UNAVAILABLE, f"{self.location} took a part of the rows: {error.text}") if error.code == BUSY else error
 
     # --- tries ----------------------------------------------------------------------------------------------------------
 
@@ -426,8 +472,6 @@ class DataPlane:
                 if len(self._locations) > 1 and client is not self._checked:
                     self._check_store(client, max(0.05, patience.left_s))
                 return call(client, max(0.05, patience.left_s))
-            except PlaneError:
-                raise
             except Exception as error:
                 self._pause(_told(error), patience)
 
@@ -435,7 +479,8 @@ class DataPlane:
         """C6. Raises: ConnectionError for a broker with another store: it is passed over as one that is away."""
         from pyarrow import flight
 
-        (answer,) = client.do_action(flight.Action("status", b"{}"), flight.FlightCallOptions(timeout=left_s, headers=self._headers))
+        options = flight.FlightCallOptions(timeout=left_s, headers=self._told_headers())
+        (answer,) = client.do_action(flight.Action("status", b"{}"), options)
         told = json.loads(answer.body.to_pybytes())
         store = str(_field(told, "cluster") if self._cluster else _field(_field(told, "store"), "uuid"))
         if not store:
@@ -458,6 +503,12 @@ class DataPlane:
             # The last try may have had too little time to hear what those before it heard.
             code, why = (TIMED_OUT, "") if patience.heard is None else (patience.heard.code, f": {patience.heard.text}")
             raise PlaneError(code, f"no answer from {self.location} within {self.timeout_s:g} s{why}") from None
+        if error.code == BUSY and not self._closed:
+            wait = patience.busy(error)
+            if wait is None:
+                raise PlaneError(BUSY, f"{self.location} was busy for {self.busy_s:g} s: {error.text}") from None
+            time.sleep(wait)
+            return
         if error.code == UNAUTHENTICATED and not self._closed and patience.left_s > 0 and self._login_changed():
             return
         if not error.may_retry or self._closed or _hopeless(error.text):
@@ -502,13 +553,17 @@ class DataPlane:
 
 
 class Patience:
-    """How long a call is tried, and why it was not answered so far. Args: timeout_s; wait_s: seconds on top, that the call itself waits."""
+    """How long a call is tried, and why it was not answered so far. Args: timeout_s: of silence; wait_s: seconds on top, that the call
+    itself waits; busy_s: of BUSY, by default timeout_s."""
 
-    def __init__(self, timeout_s: float, wait_s: float = 0.0) -> None:
+    def __init__(self, timeout_s: float, wait_s: float = 0.0, busy_s: float | None = None) -> None:
         self.heard: PlaneError | None = None
         # tries that failed
         self.missed = 0
-        self._end = time.monotonic() + timeout_s + wait_s
+        self._silence_s = timeout_s + wait_s
+        now = time.monotonic()
+        self._end = now + self._silence_s
+        self._busy_end = now + (timeout_s if busy_s is None else busy_s)
         self._next = PAUSE_S
 
     @property
@@ -521,6 +576,21 @@ class Patience:
         self._next = min(self._next * 2, PAUSE_S_MAX)
         left = self.left_s
         return None if left <= 0.01 else min(pause, left)
+
+    def busy(self, error: PlaneError) -> float | None:
+        """The same after a BUSY: a sign of life, so the time of silence begins anew."""
+        now = time.monotonic()
+        if now >= self._busy_end:
+            return None
+        if error.wait_ms > 0:
+            pause = min(error.wait_ms / 1000, BUSY_PAUSE_S_MAX) * random.uniform(0.9, 1.2)
+        else:  # of a service that does not say when to come again
+            pause = self._next * random.uniform(0.7, 1.3)
+            self._next = min(self._next * 2, PAUSE_S_MAX)
+        self.heard, self.missed = error, 0
+        pause = min(pause, self._busy_end - now)
+        self._end = now + pause + self._silence_s
+        return pause
 
 
 class Watch:
@@ -568,6 +638,20 @@ def _ended(writer: Any) -> PlaneError | None:
     except Exception as said:
         return _told(said)
     return None
+
+
+def _gathered(batches: Iterable[Any]) -> Iterator[list[Any]]:
+    """The batches, as many at a time as have GATHERED_BYTES."""
+    gathered, size = [], 0
+    for batch in batches:
+        if batch.num_rows:
+            gathered.append(batch)
+            size += batch.nbytes
+        if size >= GATHERED_BYTES:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def _parts(batch: Any) -> Iterator[Any]:

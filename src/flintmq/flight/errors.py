@@ -4,6 +4,7 @@ in: errors of the broker, of the codec, of pyarrow. out: PlaneError here, a Flig
 same as JSON in `extra_info`, which gRPC hands over unchanged while it decorates messages).
 
 E1  Whatever goes wrong in the service reaches the caller with a code, never as a bare Python trace.
+E2  Each BUSY of the service says when to come again, whoever refused: `to_flight` adds what its author left out.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ CODE_MAX = 40
 class PlaneError(FlintError):
     """A call that was refused or failed.
 
-    Args: code: as in docs/DATAPLANE.md (FENCED, NOT_FOUND ...); text: what happened, and what to do where that is known.
+    Args: code: as in docs/DATAPLANE.md (FENCED, NOT_FOUND ...); text: what happened, and what to do where that is known; wait_ms: of BUSY,
+    milliseconds after which the caller is to come again, 0: as it likes.
     """
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, wait_ms: int = 0) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
         self.text = text
+        self.wait_ms = wait_ms
 
-    def __reduce__(self) -> tuple[type[PlaneError], tuple[str, str]]:
-        return type(self), (self.code, self.text)  # Spark carries exceptions between processes
+    def __reduce__(self) -> tuple[type[PlaneError], tuple[str, str, int]]:
+        return type(self), (self.code, self.text, self.wait_ms)  # Spark carries exceptions between processes
 
     @property
     def may_retry(self) -> bool:
@@ -56,8 +59,11 @@ class PlaneError(FlintError):
         return self.code in RETRIED
 
 
-def to_flight(error: BaseException) -> Any:
-    """The Flight error that carries `error`. Anything but PlaneError becomes INTERNAL: its type and first line, no trace."""
+def to_flight(error: BaseException, busy_ms: int) -> Any:
+    """The Flight error that carries `error`. Anything but PlaneError becomes INTERNAL: its type and first line, no trace.
+
+    Args: busy_ms: the wait of a BUSY that has none (E2).
+    """
     from pyarrow import flight
 
     if isinstance(error, flight.FlightError):
@@ -74,7 +80,10 @@ def to_flight(error: BaseException) -> Any:
     code = error.code[:CODE_MAX]
     text = "".join(character if character.isprintable() else "?" for character in error.text[:TEXT_MAX])
     text = text.encode("utf-8", "replace")[:TEXT_MAX].decode("utf-8", "ignore")
-    return kind(f"{code}: {text}", json.dumps({"code": code, "text": text}, ensure_ascii=False).encode())
+    told: dict[str, Any] = {"code": code, "text": text}
+    if code == BUSY:
+        told["wait_ms"] = error.wait_ms or busy_ms
+    return kind(f"{code}: {text}", json.dumps(told, ensure_ascii=False).encode())
 
 
 def from_flight(error: BaseException) -> PlaneError:
@@ -83,8 +92,9 @@ def from_flight(error: BaseException) -> PlaneError:
     if told:
         try:
             answer = json.loads(told)
-            return PlaneError(str(answer["code"]), str(answer["text"]))
-        except (ValueError, KeyError, TypeError):
+            wait_ms = answer.get("wait_ms", 0)
+            return PlaneError(str(answer["code"]), str(answer["text"]), wait_ms if isinstance(wait_ms, int) else 0)
+        except (ValueError, KeyError, TypeError, AttributeError):
             pass
     from pyarrow import flight
 

@@ -3,7 +3,7 @@
 in: calls of the service's threads. out: the broker's answers, or PlaneError: its refusal, BUSY, or UNAVAILABLE.
 
 L1  A channel whose call did not end properly is never used again: the next answer on it could be somebody else's.
-L2  Waiting is bounded twice: by the number of callers in line and by time. Both end with BUSY, which clients retry.
+L2  Waiting is bounded by time, and ends with BUSY, which clients retry. The number of those who wait is bounded before (line.N1).
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ class Link:
         # is told the handle of a login that the broker does not take any more
         self.on_over: Callable[[str], None] = lambda outside: None
         self._changed = threading.Condition()
-        self._waiting = 0
 
-    def call(self, name: str, caller: Caller | None, arguments: Mapping[str, Any], payload: Any = b"") -> tuple[Any, Any]:
+    def call(
+        self, name: str, caller: Caller | None, arguments: Mapping[str, Any], payload: Any = b"", wait_ms: int | None = None
+    ) -> tuple[Any, Any]:
         """One call to the broker.
 
-        Args: name: of the call; caller: None for the service's own; arguments: JSON values; payload: bytes-like.
+        Args: name: of the call; caller: None for the service's own; arguments: JSON values; payload: bytes-like; wait_ms: for a channel,
+        by default flight_wait_ms.
         Returns: what stands under "ok", and the payload of the answer.
         Raises: PlaneError with the broker's code; BUSY; UNAVAILABLE when the broker is going.
         """
@@ -61,7 +63,7 @@ class Link:
             head["user"], head["vhost"] = caller.user, caller.vhost
             if caller.outside:
                 head["outside"] = caller.outside
-        channel = self._take()
+        channel = self._take(self._limits.flight_wait_ms if wait_ms is None else wait_ms)
         try:
             answer: tuple[Any, Any] = channel.call(head, payload)
         except Refused as refused:
@@ -90,7 +92,7 @@ class Link:
         for channel in free:
             channel.close()
 
-    def _take(self) -> Channel:
+    def _take(self, wait_ms: int) -> Channel:
         deadline = 0.0
         with self._changed:
             while not self._free:
@@ -98,16 +100,10 @@ class Link:
                     raise PlaneError(UNAVAILABLE, "the broker is stopping or starting")
                 now = time.monotonic()
                 if not deadline:
-                    if self._waiting >= self._limits.flight_waiting_max:
-                        raise PlaneError(BUSY, f"{self._waiting} calls wait for the broker already")
-                    deadline = now + self._limits.flight_wait_ms / 1000
+                    deadline = now + wait_ms / 1000
                 elif now >= deadline:
-                    raise PlaneError(BUSY, f"the broker was busy with other calls for {self._limits.flight_wait_ms} ms")
-                self._waiting += 1
-                try:
-                    self._changed.wait(deadline - now)
-                finally:
-                    self._waiting -= 1
+                    raise PlaneError(BUSY, f"the broker was busy with other calls for {wait_ms} ms")
+                self._changed.wait(deadline - now)
             return self._free.pop()
 
     def _give_back(self, channel: Channel) -> None:

@@ -4,6 +4,9 @@ in: Flight calls of verified callers. out: JSON answers, record batches, errors 
 
 S1  No call leaves as a bare trace: whatever is raised goes through `errors.to_flight`, and what is our own fault is logged with its trace.
 S2  A call that waits (`sub.acquire`) holds a channel to the broker for `flight_slice_ms` at most, and waiting calls never hold all of them.
+    It has a place among those that wait, not among those that work.
+S4  A client that knows turns sends no rows before its call is in: what waits has none of its rows here. Its reading ends at the end of a
+    piece when others wait, and it comes again for the rest: a reader that does not read keeps its place for one piece.
 S3  Memory that is kept for the next transfer, warm readers and freed pages, goes back after a rest of `flight_rest_ms`.
 """
 
@@ -26,6 +29,8 @@ from flintmq.flight import auth
 from flintmq.flight.actions import ACTIONS, read_object, whole
 from flintmq.flight.batches import Plane
 from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
+from flintmq.flight.headers import ADMITTED, TURN_ENDS
+from flintmq.flight.line import Line, Turn
 from flintmq.flight.link import Caller, Link
 from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 from flintmq.flight.uses import Uses
@@ -82,29 +87,34 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
             give_back()
             self._rests += 1
 
+    def _guard(self, what: str) -> Guard:
+        return Guard(what, self._limits.flight_busy_ms)
+
     # --- control calls --------------------------------------------------------------------------------------------------
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        with Guard("list_actions"):
+        with self._guard("list_actions"):
             _caller(context)
             return list(ACTIONS.items())
         raise AssertionError  # Guard never swallows
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        with Guard("do_action"):
-            caller = _caller(context)
+        with self._guard("do_action"):
             name = str(action.type)
+            caller = _caller(context, self.gate.lines.of_action(name))
             if name not in ACTIONS:
                 raise PlaneError(NOT_FOUND, f"there is no action '{name[:64]}'")
             arguments = read_object(action.body.to_pybytes(), f"the argument of {name}", self._limits.flight_action_bytes_max)
             if name == "sub.acquire":
+                if whole(arguments, "max_wait_ms", 0):
+                    _session(context).move(self.gate.lines.waits, caller)
                 answer = self._acquire(caller, arguments, context.is_cancelled)
             elif name in STREAM_ACTIONS:
                 answer = self._plane.streams.action(name, caller, arguments)
             else:
                 answer, _ = self._link.call(name, caller, arguments)
             if name == "status" and isinstance(answer, dict):
-                answer.setdefault("flight", {}).update(calls=self.gate.running, rests=self._rests)
+                answer.setdefault("flight", {}).update(calls=self.gate.running, rests=self._rests, line=self.gate.lines.counts())
             return iter([json.dumps(answer).encode()])
         raise AssertionError  # Guard never swallows
 
@@ -129,15 +139,25 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
     # --- data -----------------------------------------------------------------------------------------------------------
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        with Guard("do_get"):
+        with self._guard("do_get"):
             caller = _caller(context)
             asked = self._plane.ticket(ticket.ticket)
-            batches = self._plane.read(caller, asked)
-            return flight.GeneratorStream(asked.schema, _guarded(batches, self._uses))
+            session = _session(context)
+            turn = Turn(self.gate.lines.reads if session.query else None)
+            return flight.GeneratorStream(asked.schema, self._given(asked.schema, self._plane.read(caller, asked, turn), turn))
+
+    def _given(self, schema: Any, batches: Iterator[Any], turn: Turn) -> Iterator[Any]:
+        """The batches, and behind them the word that they are not all (S4)."""
+        with self._guard("do_get"), self._uses:
+            yield from batches
+            if turn.ended:
+                yield pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema), pa.py_buffer(TURN_ENDS)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with Guard("do_put"), self._uses:
+        with self._guard("do_put"), self._uses:
             caller = _caller(context)
+            if _session(context).query:
+                writer.write(pa.py_buffer(ADMITTED))
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
             told = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
@@ -147,7 +167,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """A command is a ticket; a path is names of queues, opened for browsing: one endpoint per ticket."""
-        with Guard("get_flight_info"):
+        with self._guard("get_flight_info"):
             tickets = self._tickets(_caller(context), descriptor)
             endpoints = [flight.FlightEndpoint(ticket, []) for ticket in tickets]
             return flight.FlightInfo(
@@ -155,7 +175,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
             )
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        with Guard("get_schema"):
+        with self._guard("get_schema"):
             _caller(context)
             if descriptor.descriptor_type == flight.DescriptorType.CMD:
                 return flight.SchemaResult(self._plane.ticket(descriptor.command).schema)
@@ -170,21 +190,22 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, criteria: Any) -> Iterator[Any]:
         """None are listed: queues are found by name, over AMQP or the management interface."""
-        with Guard("list_flights"):
+        with self._guard("list_flights"):
             _caller(context)
         return iter(())
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with Guard("do_exchange"):
+        with self._guard("do_exchange"):
             _caller(context)
             raise PlaneError(NOT_FOUND, "there is no do_exchange here")
 
 
 class Guard:
-    """A context that lets nothing out but Flight errors with a code (S1). Args: what: the call, for the log."""
+    """A context that lets nothing out but Flight errors with a code (S1). Args: what: the call, for the log; busy_ms: see to_flight."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, busy_ms: int) -> None:
         self._what = what
+        self._busy_ms = busy_ms
 
     def __enter__(self) -> None:
         return None
@@ -193,7 +214,7 @@ class Guard:
         if error is None or isinstance(error, GeneratorExit):
             return
         report(self._what, error)
-        raise to_flight(error) from None
+        raise to_flight(error, self._busy_ms) from None
 
 
 def report(what: str, error: BaseException) -> None:
@@ -209,14 +230,14 @@ def report(what: str, error: BaseException) -> None:
         log.error("%s failed", what, exc_info=error)
 
 
-def _guarded(batches: Iterator[Any], uses: Uses) -> Iterator[Any]:
-    with Guard("do_get"), uses:
-        yield from batches
-
-
-def _caller(context: Any) -> Caller:
+def _session(context: Any) -> auth.Session:
     session = context.get_middleware(auth.KEY)
     if session is None:
         raise PlaneError(INTERNAL, "a call that nobody verified")
-    caller: Caller = session.caller(context.peer())
-    return caller
+    found: auth.Session = session
+    return found
+
+
+def _caller(context: Any, place: tuple[Line, bool] | None = None) -> Caller:
+    """Who calls, once it is the call's turn. Args: place: see Session.caller."""
+    return _session(context).caller(context.peer(), place)

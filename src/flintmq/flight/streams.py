@@ -23,6 +23,7 @@ from flintmq.config import Limits
 from flintmq.flight.actions import whole
 from flintmq.flight.ahead import ahead, behind
 from flintmq.flight.errors import BAD_ARGUMENT, BUSY, DAMAGED, UNAVAILABLE, PlaneError
+from flintmq.flight.line import Turn
 from flintmq.flight.link import Caller, Link
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
@@ -33,6 +34,8 @@ TRUNCATED = "TRUNCATED"
 ACTIONS = ("stream.open", "stream.next", "stream.tail", "stream.plan", "stream.release")
 # record batches that wait for gRPC to take them
 AHEAD = 2
+# part of a piece after which a reader gives way to those who wait
+TURN_PART = 4
 # weight of one reader's batch (the default of an actor)
 WEIGHT = 100
 SLICES = 65_536
@@ -178,8 +181,8 @@ class Streams:
 
     # --- data -----------------------------------------------------------------------------------------------------------
 
-    def read(self, caller: Caller, ticket: Any) -> Iterator[Any]:
-        """Record batches of a ticket. Raises: PlaneError, here and from the iterator."""
+    def read(self, caller: Caller, ticket: Any, turn: Turn) -> Iterator[Any]:
+        """Record batches of a ticket. Args: turn: ends the reading behind a batch. Raises: PlaneError, here and from the iterator."""
         source = ticket.source
         offset, end = whole(source, "first_offset"), whole(source, "end_offset")
         tolerant = bool(source.get("tolerant", False))
@@ -196,14 +199,17 @@ class Streams:
             offset = min(end, facts["first"])
         self._keep(caller, source)
         ended = threading.Event()
-        batches = self._batches(caller, ticket, facts, range(offset, end), part, ended)
+        if tolerant or part is not None:
+            turn = Turn()  # coming again costs all that was read before
+        batches = self._batches(caller, ticket, facts, range(offset, end), part, turn, ended)
         if skip:
             batches = behind(batches, skip)
         return ahead(batches, AHEAD, ended) if end - offset > self._limits.flight_piece_rows // 4 else batches
 
     def _batches(
-        self, caller: Caller, ticket: Any, facts: dict[str, Any], offsets: range, part: Any, ended: threading.Event
+        self, caller: Caller, ticket: Any, facts: dict[str, Any], offsets: range, part: Any, turn: Turn, ended: threading.Event
     ) -> Generator[Any, None, None]:
+        rows = size = 0
         kept, tolerant = time.monotonic(), bool(ticket.source.get("tolerant", False))
         asked = {"queue": facts["queue"], "columns": ticket.columns, "body": ticket.body, "tolerant": tolerant, "part": part}
         with self._reader(facts) as files:
@@ -215,7 +221,10 @@ class Streams:
                     if time.monotonic() - kept > self._limits.stream_pin_s / 4:
                         self._keep(caller, ticket.source)
                         kept = time.monotonic()
+                    rows, size = rows + batch.num_rows, size + batch.nbytes
                     yield batch
+                    if rows < len(offsets) and self._is_turn(rows, size) and turn.is_over():
+                        return
                 if part is not None and part.part == 0 and files.lost:
                     # The readers of parts can't tell a message that is left out from one of another part.
                     text = "stream '%s': %d of the messages from offset %d to %d are gone or damaged, and were left out"
@@ -227,6 +236,10 @@ class Streams:
                 raise PlaneError(DAMAGED, f"stream '{facts['queue']}': {error}") from None
 
     # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _is_turn(self, rows: int, size: int) -> bool:
+        """Whether a reader that had so much had a turn: less is not worth a call."""
+        return rows >= self._limits.flight_piece_rows // TURN_PART or size >= self._limits.flight_piece_bytes // TURN_PART
 
     def _turn(self, source: dict[str, Any], work: Callable[[], Any]) -> Any:
         """Decodes one record batch when it is the turn of this range: a batch's ranges share one weight, however many there are."""

@@ -209,10 +209,10 @@ class Subscription:
             raise SourceError(
                 "BATCH_UNREAD",
                 f"batch {seq} is in Spark's commit log, and no task has read it: the sink left it out, because it has a batch with its "
-                "number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is lost: its messages "
-                f"are in the queue and in the spool {self.spool.path}. Go on with the checkpoint that belongs to the path, or begin with "
-                "another new checkpoint and a new path. A foreachBatch that leaves out its first batch on purpose, and tasks that may not "
-                "write to spoolDir, need option onUnreadBatch=commit",
+                "number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is lost: its "
+                f"messages are in the queue and in the spool {self.spool.path}. Go on with the checkpoint that belongs to the path, or "
+                "begin with another new checkpoint and a new path. A foreachBatch that leaves out its first batch on purpose, and tasks "
+                "that may not write to spoolDir, need option onUnreadBatch=commit",
             )
         state.committed = seq
         if self._held_tag:
