@@ -183,6 +183,7 @@ class Comings:
         self._looks_max = looks_max
         self._samples_max = samples_max
         self._round: list[int] = []
+        self._known: list[tuple[int, int]] = []  # what this round looks at for queues that are gone
         # queue id and level -> tails and times in turn, ascending; replaced, never changed
         self._samples: dict[tuple[int, int], array[int]] = {}
 
@@ -190,10 +191,11 @@ class Comings:
         """A part of the round. Args: queues: by id; those without a core of their own are left out."""
         looks = self._looks_max
         if not self._round:
-            for key in list(self._samples):
-                if key[0] not in queues:
-                    self._samples.pop(key, None)
-            self._round = list(queues)
+            self._round, self._known = list(queues), list(self._samples)
+        for _ in range(min(self._looks_max, len(self._known))):
+            key = self._known.pop()
+            if key[0] not in queues:
+                self._samples.pop(key, None)
         while looks > 0 and self._round:
             queue = queues.get(self._round.pop())
             if queue is None or queue.policy.is_stream or queue.policy.is_shared:
