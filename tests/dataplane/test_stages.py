@@ -329,6 +329,16 @@ def test_what_nobody_repeats_goes_after_the_time_of_a_task(rig: Rig) -> None:
     again.stop()
 
 
+def test_a_scope_that_got_a_stage_since_it_was_chosen_is_not_forgotten(rig: Rig) -> None:
+    """Housekeeping chooses without the scope's lock: a task may begin before it has that."""
+    stage_id = rig.stage("once:x", epoch(rig), 0, "a", kind="once")
+    scopes = rig.service.stages._scopes
+    scope = scopes.get("/", "once:x")
+    assert scope is not None and not scopes._forget(scope) and not scope.forgotten
+    rig.call("stage.commit", scope="once:x", epoch=epoch(rig), batch=0, stage_ids=[stage_id])
+    assert rig.bodies("q") == ["a"]
+
+
 def test_a_user_whose_places_for_names_run_out_is_told_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Rig(tmp_path / "store", limits={"writes_user_max": 5}) as rig:
         rig.declare("q")

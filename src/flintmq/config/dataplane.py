@@ -49,7 +49,7 @@ class DataplaneLimits(Frozen):
     scopes_max: int = 10_000
     scopes_vhost_max: int = 5_000
     scopes_user_max: int = 1_000
-    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user (about 1.2 KB of memory each); for
+    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user (about 1.8 KB of memory each); for
     # one more, one that nobody can repeat is forgotten, or the longest unused one if that is long ago, else it is refused with LIMIT
     writes_max: int = 100_000
     writes_vhost_max: int = 75_000

@@ -31,7 +31,7 @@ _Line = tuple[bool, bool, str, str]
 
 
 class Scopes:
-    """See module. Threading: any thread; a scope's own lock is taken before ours."""
+    """See module. Threading: any thread. A scope's own lock is taken before ours, but by who forgets, who does not wait for it."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -100,7 +100,7 @@ class Scopes:
                 self._enter(scope)
 
     def used(self, scope: Scope) -> None:
-        """It has committed something: what made room before it does so now."""
+        """It has committed something: it stands last in its line, a named write from now on among those that must be remembered."""
         with self._lock:
             if scope.key in self._line_of:
                 self._leave_line(scope)
@@ -172,10 +172,12 @@ class Scopes:
         return self._plane.now_ms() - (limits.stage_unprepared_s if loose else limits.scope_remember_s) * 1000
 
     def _forget(self, scope: Scope) -> bool:
-        """False: it is in use."""
+        """False: it is in use, or a stage was begun since it was chosen."""
         if not scope.lock.acquire(blocking=False):
             return False
         try:
+            if scope.stages:
+                return False
             scope.forgotten = True
             self._leave(scope)
             if scope.noted:

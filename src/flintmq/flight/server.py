@@ -5,9 +5,9 @@ in: Flight calls of verified callers. out: JSON answers, record batches, errors 
 S1  No call leaves as a bare trace: whatever is raised goes through `errors.to_flight`, and what is our own fault is logged with its trace.
 S2  A call that waits (`sub.acquire`) holds a channel to the broker for `flight_slice_ms` at most, and waiting calls never hold all of them.
     It has a place among those that wait, not among those that work.
+S3  Memory that is kept for the next transfer, warm readers and freed pages, goes back after a rest of `flight_rest_ms`.
 S4  A client that knows turns sends no rows before its call is in: what waits has none of its rows here. Its reading ends at the end of a
     piece when others wait, and it comes again for the rest: a reader that does not read keeps its place for one piece.
-S3  Memory that is kept for the next transfer, warm readers and freed pages, goes back after a rest of `flight_rest_ms`.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class TransactionCoordinator:
         with self._serial:
             lsn = self._store.note(*note)
             losing = [branch for xid in dict.fromkeys(rollbacks) if (branch := self._find(xid)) is not None and not branch.claimed]
-        for begin in range(0, max(1, len(committing)), SLICE):
+        for begin in range(0, len(committing), SLICE):
             ends: list[Outcome] = []
             with self._serial:
                 for branch in committing[begin : begin + SLICE]:
