@@ -180,7 +180,7 @@ def test_a_virtual_host_comes_and_goes(operator: Operator, connect: Callable[...
     operator.do("put_policy", "tenant", "p", {"pattern": "", "definition": {"max-length": 3}})
     operator.do("delete_vhost", "tenant")
     assert "tenant" not in broker.vhosts and not any(one in broker.queues for one in ids)
-    assert holding.bytes == 0 and not any(vhost == "tenant" for vhost, _ in broker.route_caches)
+    assert holding.bytes == 0 and not any(vhost == "tenant" for vhost, _ in broker.routes.caches)
     with pytest.raises(ConnectionClosedByBroker) as closed:
         while True:
             channel.basic_publish("amq.topic", "k", b"x")

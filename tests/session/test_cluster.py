@@ -74,7 +74,7 @@ def begin(start: Callable[..., Broker], tmp_path: Path, engine: Engine) -> Calla
 
 
 def cluster(broker: Broker) -> Any:
-    return broker.node.broker.shared.cluster
+    return broker.node.broker.cluster
 
 
 def states(broker: Broker) -> dict[str, str]:

@@ -59,7 +59,7 @@ def test_the_third_return_is_one_too_many(ch: RawChannel, broker: Any, kind: dic
     dead = ch.call("basic.get", queue="dead", no_ack=True)
     assert dead.body == b"poison" and dead.properties["headers"]["x-death"][0]["reason"] == "delivery_limit"
     assert ch.ready("q") == 0
-    assert broker.node.broker.drops["delivery_limit"] == 1
+    assert broker.node.broker.counters.drops["delivery_limit"] == 1
     ch.nothing(0.05)
 
 
@@ -68,7 +68,7 @@ def test_without_a_dead_letter_exchange_it_is_dropped_and_counted(ch: RawChannel
     ch.publish(b"x", routing_key="q")
     ch.send("basic.nack", delivery_tag=ch.call("basic.get", queue="q").delivery_tag, requeue=True)
     assert ch.call("basic.get", queue="q").name == "basic.get-empty"
-    assert broker.node.broker.drops["delivery_limit"] == 1
+    assert broker.node.broker.counters.drops["delivery_limit"] == 1
 
 
 @pytest.mark.parametrize("how", ["channel", "connection"])

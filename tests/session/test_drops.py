@@ -27,7 +27,7 @@ def test_every_drop_is_counted_with_its_reason(
     channel.queue("q", arguments=arguments)
     for number in range(published):
         channel.publish(b"%d" % number, routing_key="q")
-    wait_until(lambda: broker.node.broker.drops[reason] == dropped, what=f"{dropped} counted as {reason}")
+    wait_until(lambda: broker.node.broker.counters.drops[reason] == dropped, what=f"{dropped} counted as {reason}")
 
 
 def test_unroutable_and_rejected_messages_are_counted(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
@@ -43,8 +43,8 @@ def test_unroutable_and_rejected_messages_are_counted(start: Callable[..., Any],
     channel.send("basic.reject", delivery_tag=1, requeue=False)
     channel.ready("q")  # answered after the reject was seen
     connection.drop()
-    wait_until(lambda: broker.node.broker.drops["unroutable"] == 1, what="one unroutable message counted")
-    wait_until(lambda: broker.node.broker.drops["rejected"] == 1, what="one rejected message counted")
+    wait_until(lambda: broker.node.broker.counters.drops["unroutable"] == 1, what="one unroutable message counted")
+    wait_until(lambda: broker.node.broker.counters.drops["rejected"] == 1, what="one rejected message counted")
 
 
 def test_a_returned_message_is_not_counted_as_dropped(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
@@ -56,4 +56,4 @@ def test_a_returned_message_is_not_counted_as_dropped(start: Callable[..., Any],
     channel.expect("basic.return")
     connection.drop()
     wait_until(lambda: not broker.node.broker.connections, what="the connection is gone")
-    assert broker.node.broker.drops["unroutable"] == 0
+    assert broker.node.broker.counters.drops["unroutable"] == 0

@@ -32,7 +32,7 @@ def test_expired_messages_leave_the_queue(start: Callable[..., Any], connect: Ca
         channel.publish(b"x", routing_key="p", expiration="60000")
         gone(channel, "p")
     gone(channel, "q")
-    wait_until(lambda: broker.node.broker.drops["expired"] == (2 if how == "both" else 1))
+    wait_until(lambda: broker.node.broker.counters.drops["expired"] == (2 if how == "both" else 1))
 
 
 @pytest.mark.parametrize("reader", ["consume", "get"])
@@ -169,13 +169,13 @@ def test_a_queue_raises_and_caps_the_time_to_live(
     if way == "commit":
         channel.call("tx.commit")
     if gone_at_once:
-        wait_until(lambda: broker.node.broker.drops["expired"] == 1, what="it expired")
+        wait_until(lambda: broker.node.broker.counters.drops["expired"] == 1, what="it expired")
         gone(channel, "q")
     else:
         channel.wait_ready("q", 1)
         until = time.monotonic() + 0.15
         wait_until(lambda: time.monotonic() > until)
-        assert channel.ready("q") == 1 and broker.node.broker.drops["expired"] == 0
+        assert channel.ready("q") == 1 and broker.node.broker.counters.drops["expired"] == 0
 
 
 def test_an_expired_message_behind_a_live_head_leaves_at_its_time(start: Callable[..., Any], connect: Callable[..., Any]) -> None:

@@ -167,7 +167,7 @@ def test_the_ring_drops_the_lowest_priority_first(broker: Any, connect: Connect)
         ch.publish(body, routing_key="q", priority=priority)
     # low1 goes for mid, low2 for high2, and low3 itself: nothing that is there is worth less
     assert drain(ch, "q", 3) == [b"high1", b"high2", b"mid"]
-    assert broker.node.broker.drops["maxlen"] == 3 or ch.ready("q") == 0
+    assert broker.node.broker.counters.drops["maxlen"] == 3 or ch.ready("q") == 0
 
 
 def test_the_ring_of_one_level_is_drop_head(broker: Any, connect: Connect) -> None:

@@ -90,7 +90,7 @@ def test_upkeep_of_full_queues_that_dead_letter_to_each_other(ch: RawChannel, br
     inner = broker.node.broker
     inner.expiry.upkeep()
     while jobs:
-        grown = run(jobs.pop(), lambda: inner.dead_lettered["maxlen"])
+        grown = run(jobs.pop(), lambda: inner.counters.dead_lettered["maxlen"])
         assert max(grown) <= MOST
     assert all(queue.core.ready_count() <= 1 for queue in inner.queues.values())
 
@@ -125,11 +125,11 @@ def test_a_cascade_leaves_its_loop_after_each_slice(ch: RawChannel, broker: Any,
     for _ in range(50):
         ch.publish(b"", routing_key="ring-0")
     ch.ready("ring-0")  # all have come
-    publishing.enforce_limits(inner, inner.vhosts["/"].queues["ring-0"])
+    inner.queue_limits.enforce(inner.vhosts["/"].queues["ring-0"])
     while jobs:
-        grown = run(jobs.pop(), lambda: inner.dead_lettered["maxlen"])
+        grown = run(jobs.pop(), lambda: inner.counters.dead_lettered["maxlen"])
         assert max(grown) <= MOST
-    assert inner.drops["dead_letter_cycle"] + sum(queue.core.ready_count() for queue in inner.queues.values()) == 50
+    assert inner.counters.drops["dead_letter_cycle"] + sum(queue.core.ready_count() for queue in inner.queues.values()) == 50
 
 
 @pytest.mark.parametrize("in_tx", [False, True])
@@ -151,9 +151,9 @@ def test_a_publish_that_fills_many_queues(ch: RawChannel, broker: Any, monkeypat
     whole, grown = publishing._after_some, []
 
     def some(handler: Any) -> bool:
-        before = inner.dead_lettered["maxlen"]
+        before = inner.counters.dead_lettered["maxlen"]
         done = whole(handler)
-        grown.append(inner.dead_lettered["maxlen"] - before)
+        grown.append(inner.counters.dead_lettered["maxlen"] - before)
         return done
 
     monkeypatch.setattr(publishing, "_after_some", some)

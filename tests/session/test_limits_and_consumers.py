@@ -58,7 +58,7 @@ def test_a_burst_goes_to_its_consumer_and_then_to_the_limit(
     if not dead_letters:
         connection.drop()
         # What its consumer held is back, and above the limit again.
-        wait_until(lambda: broker.node.broker.drops["maxlen"] == BURST - 2 * LIMIT, what="all drops are counted")
+        wait_until(lambda: broker.node.broker.counters.drops["maxlen"] == BURST - 2 * LIMIT, what="all drops are counted")
 
 
 @pytest.mark.parametrize("limit", [{"x-max-length": LIMIT}, {"x-max-length": 0}, {"x-max-length-bytes": 0}, {"x-max-length": 0, **TO_DEAD}])

@@ -169,7 +169,7 @@ def test_delayed_retry_counts_and_a_cycle_of_the_broker_alone_ends(ch: RawChanne
     # ring -expire-> ring: nobody but the broker moves it: dropped, counted.
     ch.queue("ring", arguments={"x-message-ttl": 15, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "ring"})
     ch.publish(b"x", routing_key="ring")
-    wait_until(lambda: broker.node.broker.drops["dead_letter_cycle"] == 1, what="the cycle is cut")
+    wait_until(lambda: broker.node.broker.counters.drops["dead_letter_cycle"] == 1, what="the cycle is cut")
     assert ch.ready("ring") == 0
 
 
@@ -183,7 +183,7 @@ def test_dead_letter_queue_keeps_its_own_limit(ch: RawChannel, broker: Any) -> N
     for number in range(5):
         ch.publish(b"%d" % number, routing_key="q")
     # What is over a limit goes in slices: five of q, three that dead drops, three that full refuses.
-    wait_until(lambda: broker.node.broker.drops["maxlen"] == 11)
+    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] == 11)
     assert drain(ch, "dead") == [b"3", b"4"]
     assert drain(ch, "full") == [b"0", b"1"]
 
@@ -193,7 +193,7 @@ def test_missing_dead_letter_exchange_drops_and_counts(ch: RawChannel, broker: A
     ch.publish(b"x", routing_key="q")
     ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue="q").delivery_tag, requeue=False)
     assert ch.ready("q") == 0
-    assert broker.node.broker.drops["no_dead_letter_exchange"] == 1
+    assert broker.node.broker.counters.drops["no_dead_letter_exchange"] == 1
 
 
 def test_rejects_in_a_transaction_are_dead_lettered_at_commit(ch: RawChannel) -> None:

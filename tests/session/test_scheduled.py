@@ -217,7 +217,7 @@ def test_what_leads_nowhere_when_it_is_due_is_counted_and_holds_up_nobody(channe
     channel.call("exchange.delete", exchange="gone")
     channel.consume("q", no_ack=True)
     assert bodies(channel, 1) == [b"here"]
-    wait_until(lambda: broker.node.broker.drops["unroutable"] == 2)
+    wait_until(lambda: broker.node.broker.counters.drops["unroutable"] == 2)
     channel.nothing(0.05)
 
 
@@ -237,7 +237,7 @@ def test_limits_of_the_queue_count_when_it_comes(channel: RawChannel, broker: An
     for name in ("full", "letters", "ring"):
         channel.wait_ready(name, 1)
     assert channel.call("basic.get", queue="full", no_ack=True).body == b"1"
-    wait_until(lambda: broker.node.broker.drops["refused"] == 6)
+    wait_until(lambda: broker.node.broker.counters.drops["refused"] == 6)
 
 
 def test_reply_addresses_and_expirations_are_of_then(channel: RawChannel) -> None:
@@ -440,4 +440,4 @@ def test_a_message_whose_plan_fails_holds_up_no_other(channel: RawChannel, broke
     late(channel, b"good", ms=30)
     channel.consume("q", no_ack=True)
     assert bodies(channel, 1) == [b"good"]
-    wait_until(lambda: broker.node.broker.drops["schedule_failed"] == 1)
+    wait_until(lambda: broker.node.broker.counters.drops["schedule_failed"] == 1)

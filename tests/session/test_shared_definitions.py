@@ -285,7 +285,7 @@ class Unseen(dict[Any, Any]):
 
 def test_what_a_bind_costs_does_not_grow_with_what_others_wait_for() -> None:
     """Neither who asks whether a queue's bindings are told, nor who is told, looks at the changes of other queues."""
-    service: Any = SimpleNamespace(limits=Limits(), broker=SimpleNamespace(loops=[1]), entry=lambda queue_id: entries[queue_id])
+    service: Any = SimpleNamespace(limits=Limits(), state=SimpleNamespace(loops=[1]), entry=lambda queue_id: entries[queue_id])
     entries: dict[int, Any] = {number: SimpleNamespace(ended=False, life=b"%d" % number) for number in range(50)}
     asked = SharedDefinitions(service, False)
     asked._changes, asked._waiters = Unseen(), Unseen()

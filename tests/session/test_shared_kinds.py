@@ -179,7 +179,7 @@ def test_a_limit_of_bytes_holds_on_all_nodes(pair: tuple[Broker, Broker], connec
         wait_until(lambda: core.ready_count() == 3, WAIT_S)
     else:
         assert answers == ["basic.ack"] * 4
-        wait_until(lambda: sum(broker.node.broker.drops["maxlen"] for broker in pair) == 1, WAIT_S)
+        wait_until(lambda: sum(broker.node.broker.counters.drops["maxlen"] for broker in pair) == 1, WAIT_S)
         wait_until(lambda: core.ready_count() == 3, WAIT_S)
         here.send("basic.get", queue="s", no_ack=True)
         assert len(here.connection.recv(here.number).body) == 1_000
@@ -196,7 +196,7 @@ def test_what_is_refused_goes_to_the_dead_letter_exchange(pair: tuple[Broker, Br
     got = here.connection.recv(here.number)
     assert got.body == b"does not"
     assert got.properties["headers"]["x-death"][0]["reason"] == "maxlen"
-    assert pair[0].node.broker.dead_lettered["maxlen"] == 1
+    assert pair[0].node.broker.counters.dead_lettered["maxlen"] == 1
 
 
 def test_a_queue_that_nodes_fight_for_holds_up_no_other(pair: tuple[Broker, Broker], connect: Connect, engine: Engine) -> None:

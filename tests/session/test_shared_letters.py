@@ -67,7 +67,7 @@ def test_what_is_rejected_goes_to_another_queue_and_leaves_its_own(begin: Any, c
     got = [get(channel, "dlq") for _ in range(3)]
     assert [one.body for one in got] == [b"one", b"two", bytes(5_000)]
     assert [deaths(one) for one in got] == [[("s", "rejected", 1)]] * 3
-    assert broker.node.broker.dead_lettered["rejected"] == 3
+    assert broker.node.broker.counters.dead_lettered["rejected"] == 3
 
 
 def test_letters_on_a_stream(begin: Any, connect: Any, engine: Engine) -> None:
@@ -95,7 +95,7 @@ def test_what_expires_has_a_letter_though_nobody_consumes(begin: Any, connect: A
     got = [get(channel, "dlq") for _ in range(5)]
     assert [one.body for one in got] == [b"%d" % number for number in range(5)]
     assert deaths(got[0]) == [("s", "expired", 1)]
-    assert broker.node.broker.drops["expired"] == 5
+    assert broker.node.broker.counters.drops["expired"] == 5
 
 
 def test_a_queue_of_retries_that_leads_back(begin: Any, connect: Any, engine: Engine) -> None:
@@ -132,7 +132,7 @@ def test_who_comes_back_too_often_ends(begin: Any, connect: Any, engine: Engine,
     wait_for(broker, "dlq", 1 if target else 0)
     if target:
         assert deaths(get(channel, "dlq")) == [("s", "delivery_limit", 1)]
-    assert broker.node.broker.drops["delivery_limit"] == 1
+    assert broker.node.broker.counters.drops["delivery_limit"] == 1
 
 
 def test_counts_of_deliveries_survive_the_broker(begin: Any, connect: Any, engine: Engine) -> None:
@@ -161,7 +161,7 @@ def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any,
     channel.call("confirm.select")
     rejected(channel, b"dropped")
     settled(broker)
-    assert broker.node.broker.drops["no_dead_letter_exchange"] == 1
+    assert broker.node.broker.counters.drops["no_dead_letter_exchange"] == 1
     channel.call("queue.delete", queue="s")
     patient = {**SHARED, "x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once"}
     channel.queue("s", durable=True, arguments=patient)
@@ -210,7 +210,7 @@ def test_the_original_stays_until_the_engine_has_the_letter(begin: Any, connect:
     got = take(channel)
     engine.away = True
     channel.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
-    wait_until(lambda: broker.node.broker.drops["refused"] >= 2, what="the letter was refused, and tried again")
+    wait_until(lambda: broker.node.broker.counters.drops["refused"] >= 2, what="the letter was refused, and tried again")
     queue_id = broker.node.broker.vhosts["/"].queues["s"].queue_id
     assert service(broker).letters.waiting(queue_id) == (1, 1)
     engine.away = False
@@ -292,7 +292,7 @@ def test_the_oldest_go_above_the_limit(begin: Any, connect: Any, engine: Engine,
         publish(channel, b"%d" % number)
         channel.expect("basic.ack")
     wait_for(broker, "s", 3)
-    wait_until(lambda: broker.node.broker.drops["maxlen"] == 5)
+    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] == 5)
     assert [get(channel).body for _ in range(3)] == [b"5", b"6", b"7"]
     if letters:
         wait_for(broker, "dlq", 5)

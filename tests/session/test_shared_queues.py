@@ -249,7 +249,7 @@ def test_time_to_live_of_queue_and_message(begin: Any, connect: Any, engine: Eng
     wait_until(lambda: core(broker, "t").ready_count() == 1)
     assert get(channel, "t").body == b"stays"
     assert get(channel).name == "basic.get-empty"
-    assert broker.node.broker.drops["expired"] == 2
+    assert broker.node.broker.counters.drops["expired"] == 2
 
 
 @pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])

@@ -10,7 +10,7 @@ import pytest
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.ports import DequeueReason
-from flintmq.session import publishing
+from flintmq.session.dead_letters import NO_ROUTE, Attempt
 from flintmq.session.stream_letters import REFUSED_MAX, StreamLetters
 
 STREAM = 7
@@ -36,24 +36,25 @@ class Stream:
 
 
 class World:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
         queue = SimpleNamespace(name="s", policy=SimpleNamespace(keeps_letters=True))
-        self.broker: Any = SimpleNamespace(clock=self.clock, limits=Limits(), queues={STREAM: queue}, routes_version=object())
-        self.letters = StreamLetters(self.broker)
+        routes = SimpleNamespace(version=object())
+        self.broker: Any = SimpleNamespace(clock=self.clock, limits=Limits(), queues={STREAM: queue}, routes=routes)
+        dead_letters: Any = SimpleNamespace(publish_to_all=self.place)
+        self.letters = StreamLetters(self.broker, dead_letters)
         self.tried: list[int] = []
         self.good: set[int] = set()
         self.half: set[int] = set()
         self.seen: list[set[int]] = []
-        monkeypatch.setattr(publishing, "dead_letter_to_all", self.place)
 
-    def place(self, broker: Any, queue: Any, message: Any, reason: str, attempt: publishing.Attempt) -> int | None:
+    def place(self, queue: Any, message: Any, reason: str, attempt: Attempt) -> int | None:
         number = int(message[1])
         self.tried.append(number)
         self.seen.append(set(attempt.done))
         if number in self.half:
             attempt.done.add(99)
-        return None if number in self.good else publishing.NO_ROUTE
+        return None if number in self.good else NO_ROUTE
 
     def tick(self, stream: Any) -> list[int]:
         self.tried = []
@@ -62,8 +63,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def world() -> World:
+    return World()
 
 
 def test_a_look_goes_on_behind_the_last_one_and_comes_to_all(world: World) -> None:
@@ -83,7 +84,7 @@ def test_it_rests_longer_and_longer_and_routes_wake_it(world: World) -> None:
         looks.append(len(world.tick(stream)))
         world.clock.advance(ms=100)
     assert set(looks) == {0, 10} and looks.count(10) <= 9
-    world.broker.routes_version = object()
+    world.broker.routes.version = object()
     world.good = {3}
     world.clock.advance(ms=LEAST_MS)
     assert len(world.tick(stream)) == 10 and len(stream.dead) == 9

@@ -17,6 +17,7 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.pulls.service import BUSY, NO_QUEUE, PullRefused, PullService
+from flintmq.session.dead_letters import DeadLetters
 from flintmq.session.stream_service import StreamService
 
 STREAM = 7
@@ -69,8 +70,8 @@ class Stream:
 @pytest.fixture
 def service() -> StreamService:
     """One stream, on a disk that never finishes by itself."""
-    broker: Any = SimpleNamespace(limits=Limits(), log=Log(), queues={}, clock=ManualClock(), routes_version=object())
-    made = StreamService(broker, Store(), None)
+    broker: Any = SimpleNamespace(limits=Limits(), log=Log(), queues={}, clock=ManualClock(), routes=SimpleNamespace(version=object()))
+    made = StreamService(broker, DeadLetters(broker), Store(), None)
     made._streams[STREAM] = Stream()  # type: ignore[assignment]
     made._places[STREAM] = set()
     return made
@@ -167,6 +168,7 @@ def pulls_of(service: StreamService) -> PullService:
         streams=service,
         log=service._broker.log,
         vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
+        paused=frozenset(),
         pauses=SimpleNamespace(followers=[], held=lambda *_: False),
         quotas=SimpleNamespace(alone=lambda: True),
     )

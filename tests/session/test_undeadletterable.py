@@ -77,26 +77,25 @@ def test_a_letter_that_fails_is_counted_and_nobody_else_pays(ch: RawChannel, bro
     for name in ("bad", "bad", "good", "limited"):
         ch.publish(name.encode(), routing_key=name)
     ch.wait_ready("dead", 2)
-    wait_until(lambda: inner.drops["dead_letter_failed"] == 2, what="both messages of the bad queue are counted")
+    wait_until(lambda: inner.counters.drops["dead_letter_failed"] == 2, what="both messages of the bad queue are counted")
     assert ch.ready("bad") == 0
     got = [ch.call("basic.get", queue="dead", no_ack=True).body for _ in range(2)]
     assert sorted(got) == [b"good", b"limited"]
 
 
 def test_a_publisher_looks_at_its_own_queues_only(ch: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flintmq.session import publishing
-
     ch.queue("dead")
     for name in ("mine", "other-1", "other-2"):
         ch.queue(name, arguments={"x-max-length": 1, **TO_DEAD})
     looked: list[str] = []
-    inner = publishing._enforce
+    limits = broker.node.broker.queue_limits
+    inner = limits._enforce
 
-    def look(broker: Any, queue: Any, until_ns: int) -> bool:
+    def look(queue: Any, until_ns: int) -> bool:
         looked.append(queue.name)
-        return inner(broker, queue, until_ns)
+        return inner(queue, until_ns)
 
-    monkeypatch.setattr(publishing, "_enforce", look)
+    monkeypatch.setattr(limits, "_enforce", look)
     for number in range(3):
         ch.publish(b"%d" % number, routing_key="mine")
     ch.call("tx.select")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from flintmq.ports import PermissionRecord
-from flintmq.session import publishing
 from flintmq.session.letters import NO_ROUTE, PROBES
 from flintmq.vhost.policies import made
 from tests.session.test_letters import KEEPS, TO_DEAD, die, waiting
@@ -135,11 +134,12 @@ def test_another_virtual_host_has_its_turn(broker: Any, connect: Connect, monkey
     broker.node.broker.add_vhost("b")
     broker.node.permissions.set_permissions(PermissionRecord("guest", "b", ".*", ".*", ".*"))
     order: list[str] = []
-    whole = publishing.dead_letter_to_all
+    dead_letters = broker.node.broker.dead_letters
+    whole = dead_letters.publish_to_all
 
-    def tried(broker_: Any, queue: Any, *rest: Any) -> Any:
+    def tried(queue: Any, *rest: Any) -> Any:
         order.append(queue.vhost)
-        return whole(broker_, queue, *rest)
+        return whole(queue, *rest)
 
     both = [connect(broker).channel(), connect(broker, vhost="b").channel()]
     for ch in both:
@@ -147,7 +147,7 @@ def test_another_virtual_host_has_its_turn(broker: Any, connect: Connect, monkey
     core = letters(broker)
     wait_until(lambda: sum(len(kept.lines[NO_ROUTE].entries) for kept in core._kept.values()) == 600, what="they wait")
     wait_until(lambda: not core._busy, what="it is quiet")
-    monkeypatch.setattr(publishing, "dead_letter_to_all", tried)
+    monkeypatch.setattr(dead_letters, "publish_to_all", tried)
     with core._lock:
         core._trying = True  # the slices are done here
     for name in ("/", "b"):
@@ -244,13 +244,14 @@ def test_the_figure_stands_while_they_are_tried(ch: RawChannel, broker: Any, mon
     refuse_all(ch, "q", into, [f"bad-{number}" for number in range(50)])
     wait_until(lambda: waiting(broker) == 50, what="they wait")
     seen: list[int] = []
-    whole = publishing.dead_letter_to_all
+    dead_letters = broker.node.broker.dead_letters
+    whole = dead_letters.publish_to_all
 
     def tried(*arguments: Any) -> Any:
         seen.append(waiting(broker))
         return whole(*arguments)
 
-    monkeypatch.setattr(publishing, "dead_letter_to_all", tried)
+    monkeypatch.setattr(dead_letters, "publish_to_all", tried)
     ch.queue("dead")
     ch.call("queue.bind", queue="dead", exchange="dlx", routing_key="another")
     wait_until(lambda: len(seen) >= 50, what="all were tried")

@@ -23,7 +23,7 @@ from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
-from flintmq.session import client_properties, operator_changes
+from flintmq.session import client_properties, closing
 
 # channels that one slice of a loop tells about
 _AT_ONCE = 64
@@ -110,7 +110,7 @@ async def close_connection(call: Call) -> Response:
 
 def _close(call: Call, which: Callable[[Any], bool]) -> None:
     reason = call.request.headers.get("x-reason", "Closed via management plugin")
-    operator_changes.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
+    closing.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
 
 
 async def connections_of(call: Call) -> Response:
@@ -216,7 +216,7 @@ async def channel(call: Call) -> Response:
 
 def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
     """Any thread: nothing compiled is read."""
-    handler, queue = consumer.handler, consumer.queue
+    handler, queue = consumer.client, consumer.queue
     policy = getattr(queue, "policy", None)  # a reply queue has none
     status = "up"
     if policy is not None and policy.single_active_consumer:

@@ -30,8 +30,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
-from flintmq.routing.message import MessageHeaders
-from flintmq.session import publishing
+from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.session.schedules import without_bcc
 from flintmq.session.scheduling import due_of
 
@@ -85,7 +84,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
         raise ApiError(503, "busy", "the broker is low on memory or disk: publishers are blocked", {"retry-after": "1"})
     headers = properties.get("headers") or {}
-    keys = publishing.keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
+    keys = keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
     if due_ms:
         route = exchange.encode("utf-8", "surrogateescape"), key
@@ -102,7 +101,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     )
     for queue in vhost.route_keys(exchange, keys, told):
         if is_full(queue, len(body)):
-            broker.count_drop("refused")
+            broker.counters.drop("refused")
             told.refused()
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
@@ -117,7 +116,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         if position:
             routed = True
             waits.append((lsn, ticket))
-            publishing.settle_limits(broker, queue)
+            broker.queue_limits.settle(queue)
     for lsn, ticket in waits:
         await durable(call.app.parts, lsn, ticket)
     return routed

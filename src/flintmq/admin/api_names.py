@@ -25,7 +25,8 @@ from flintmq.admin.errors import HttpError
 from flintmq.admin.json_out import Rows
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb, freeze
-from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
+from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.routing.exchange import Binding
 from flintmq.session import shared_queues, sweeps
 from flintmq.session.replay import replay
 from flintmq.vhost.arguments import SHARED, effective
@@ -54,7 +55,7 @@ async def sorted_names(call: Call, kind: str) -> list[Any]:
     found: list[Any] = []
     for vhost in call.vhosts():
         known = call.app.orders.get((vhost, kind))
-        version = call.broker.routes_version
+        version = call.broker.routes.version
         if known is None or known[0] is not version:
             things = vhost.queues if kind == QUEUE else vhost.exchanges
             known = version, await in_order(things.values(), attrgetter("name"))
@@ -85,7 +86,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "effective_arguments": [shown(name) for name in working],
         "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
-        "state": "paused" if queue.queue_id in call.broker.pauses.queues else "running",
+        "state": "paused" if queue.queue_id in call.broker.paused else "running",
         "policy": policy,
         "operator_policy": operator,
         "effective_policy_definition": definition,
@@ -270,7 +271,7 @@ async def purge(call: Call, core: Any) -> None:
             else:
                 done(None, None)
 
-        call.broker.in_slices(lambda: _sweep(call, core, swept))
+        call.broker.loops.in_slices(lambda: _sweep(call, core, swept))
 
     await waited(begin)
 
@@ -484,7 +485,7 @@ async def put_binding(call: Call) -> Response:
     else:
         new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
     if new:
-        await waited(lambda done: replay(call.broker, vhost, source, kind, name, lambda: done(None, None)))
+        await waited(lambda done: replay(call.broker, call.broker.queue_limits.put, vhost, source, kind, name, lambda: done(None, None)))
     place = quote_plus(properties_key(key, freeze(arguments) if arguments else None))
     return Response(b"", 201, {"location": f"{quote(name, safe='')}/{'%FF' if place in _STEPS else ''}{place}"})
 

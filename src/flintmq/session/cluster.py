@@ -22,7 +22,7 @@ from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.kv.engine import Engine, EngineError
-from flintmq.session.operator_changes import close_connections
+from flintmq.session.closing import close_connections
 from flintmq.shared.members import (
     DOWN,
     DRAINED,
@@ -44,8 +44,8 @@ from flintmq.shared.members import (
 from flintmq.shared.queue import Fenced
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
     from flintmq.session.shared_service import Done, SharedService
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.cluster")
 
@@ -55,26 +55,26 @@ _TEXT = "node is drained: connect to another one"
 
 
 class Cluster:
-    """Args: broker; service: of shared queues; name: of this node; host: by which others reach it; store: id of its store, hex.
+    """Args: service: of shared queues; name: of this node; host: by which others reach it; store: id of its store, hex.
 
     Raises: ValueError: no node has such a name, or host: others would not read what this one says of itself.
     """
 
-    def __init__(self, broker: Broker, service: SharedService, name: str, host: str, store: str) -> None:
+    def __init__(self, state: NodeState, service: SharedService, name: str, host: str, store: str) -> None:
         if not is_name(name):
             raise ValueError(f"--node-name {name!r} is no name of a node: 1 to 128 letters, digits and . _ @ -")
         if not is_address(endpoint(host, 1)):
             raise ValueError(f"{host!r} is no host that other machines could be told: give --advertise-host a name or an address")
-        self._broker = broker
+        self._node = state
         self._service = service
-        self._limits = broker.limits
+        self._limits = self._node.limits
         self.name = name
         self._store = store
         self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open. Any thread
         self.on_drain: Callable[[], None] = lambda: None  # no new connections from then on. Any thread
         self._event = threading.Event()
         self._written: Member | None = None
-        self._since_ms = broker.clock.wall_ms()
+        self._since_ms = self._node.clock.wall_ms()
         self._others: list[tuple[Member, bool]] = []
         self._read_s: float | None = None
         self.refused = 0  # rows that can't be read
@@ -93,7 +93,7 @@ class Cluster:
             return
         self.state = DRAINING
         log.warning("this node is drained: no new connections, the open ones are closed, and leases of shared queues go back")
-        self._broker.draining = True
+        self._node.draining = True
         guarded("a drain", "listeners", self.on_drain)
         self._event.set()
 
@@ -203,12 +203,11 @@ class Cluster:
 
     def _drain_some(self) -> None:
         """The next connections; then what the leases of shared queues are still about."""
-        broker = self._broker
-        chosen = set(list(broker.connections)[: self._limits.cluster_drain_connections])
+        chosen = set(list(self._node.connections)[: self._limits.cluster_drain_connections])
         if chosen:
-            close_connections(broker, lambda handler: handler.connection_id in chosen, _TEXT)
+            close_connections(self._node, lambda client: client.connection_id in chosen, _TEXT)
         self._service.give_back_all()
-        self.left = len(broker.connections) + self._service.holds()
+        self.left = len(self._node.connections) + self._service.holds()
         state = DRAINING if self.left else DRAINED
         if state != self.state:
             log.warning("this node is %s", "drained: it can be stopped" if state == DRAINED else "drained further: something came")

@@ -785,9 +785,9 @@ class Connection:
         if cache.resolver is None:
             return False
         key: bytes = PyBytes_FromStringAndSize(cast(p_char, cast(p_void, route)) + 2 + route[0], self.connection.slow_size - 2 - route[0])
-        broker = self.handler.broker
+        routes = self.handler.broker.routes
         while True:
-            version = broker.routes_version
+            version = routes.version
             if not at_load32(address(cache.exchange.usable)):
                 return False  # another loop deleted the exchange just now, or led it to one that looks at headers
             try:
@@ -795,7 +795,7 @@ class Connection:
             except PeerError:  # another loop deleted the exchange just now
                 return False
             channel_set_route(channel, cache.put(route, self.connection.slow_size, handles))
-            if version is broker.routes_version:
+            if version is routes.version:
                 return True
             # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
             cache.forget(PyBytes_FromStringAndSize(cast(p_char, cast(p_void, route)), self.connection.slow_size))

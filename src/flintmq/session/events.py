@@ -20,14 +20,13 @@ from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.routing.binding import Binding
-from flintmq.routing.exchange import Exchange, TopicExchange
+from flintmq.routing.exchange import Binding, Exchange, TopicExchange
 from flintmq.session import client_properties
-from flintmq.session.outbox import Outbox
+from flintmq.session.outbox import Outbox, Put
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 EVENT = "amq.rabbitmq.event"
 DEFAULT_VHOST = "/"
@@ -39,8 +38,8 @@ _POLICY, _OPERATOR_POLICY, _TOPIC = "policy", "operator_policy", "topic-permissi
 class Events:
     """Tells events of a node."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, put: Put) -> None:
+        self._state = state
         # of the virtual host "/" that there is now, or was last
         self._exchange: Exchange | None = None
         # whether anything is bound to the exchange
@@ -52,7 +51,7 @@ class Events:
         # told of each binding that comes (True) or goes, under the virtual host's lock; must not wait
         self.followers: list[Callable[[Binding, bool], object]] = []
         self._looking = threading.Lock()
-        self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
+        self._outbox = Outbox(state, put, EVENT, state.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
 
     def look(self) -> None:
         """Something was bound or unbound, or a listener of the hub came or went. Any thread: the last one to look has seen both changes."""
@@ -63,7 +62,7 @@ class Events:
         """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""
         if not self.wanted:
             return
-        now_ms = self._broker.clock.wall_ms()
+        now_ms = self._state.clock.wall_ms()
         headers = {**facts, "timestamp_in_ms": now_ms}
         self._outbox.add(DEFAULT_VHOST, key, {"headers": headers, "delivery_mode": 2, "timestamp": Timestamp(now_ms // 1000)})
 
@@ -154,50 +153,50 @@ class Events:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def connection_opened(self, handler: ConnectionHandler) -> None:
+    def connection_opened(self, client: Client) -> None:
         if self.quiet:
             return
-        self._tell_hub("connection.opened", handler.vhost.name, connection=handler.name, user=handler.user)
+        self._tell_hub("connection.opened", client.vhost.name, connection=client.name, user=client.user)
         if not self.wanted:
             return
         self.tell(
             "connection.created",
-            name=handler.name,
+            name=client.name,
             type="network",
-            user=handler.user,
-            vhost=handler.vhost.name,
-            peer_host=handler.peer_host,
-            peer_port=handler.peer_port,
-            ssl=handler.secure,
-            auth_mechanism=handler.mechanism,
+            user=client.user,
+            vhost=client.vhost.name,
+            peer_host=client.peer_host,
+            peer_port=client.peer_port,
+            ssl=client.secure,
+            auth_mechanism=client.mechanism,
             protocol="{0,9,1}",
-            timeout=handler.heartbeat_s,
-            frame_max=handler.frame_size_max,
-            channel_max=handler.channel_max,
-            connected_at=handler.connected_at_ms,
-            client_properties=client_properties.told(handler.client_properties),
-            user_provided_name=client_properties.connection_name(handler.client_properties),
-            node=self._broker.node_name,
-            user_who_performed_action=handler.user,
+            timeout=client.heartbeat_s,
+            frame_max=client.frame_size_max,
+            channel_max=client.channel_max,
+            connected_at=client.connected_at_ms,
+            client_properties=client_properties.told(client.client_properties),
+            user_provided_name=client_properties.connection_name(client.client_properties),
+            node=self._state.node_name,
+            user_who_performed_action=client.user,
         )
 
-    def connection_closed(self, handler: ConnectionHandler, reason: str) -> None:
+    def connection_closed(self, client: Client, reason: str) -> None:
         if self.quiet:
             return
-        self._tell_hub("connection.closed", handler.vhost.name, connection=handler.name, user=handler.user, reason=reason)
-        self.tell("connection.closed", name=handler.name, node=self._broker.node_name)
+        self._tell_hub("connection.closed", client.vhost.name, connection=client.name, user=client.user, reason=reason)
+        self.tell("connection.closed", name=client.name, node=self._state.node_name)
 
-    def login(self, handler: ConnectionHandler, user: str, ok: bool) -> None:
+    def login(self, client: Client, user: str, ok: bool) -> None:
         if self.wanted:
             self.tell(
                 "user.authentication.success" if ok else "user.authentication.failure",
                 name=user,
-                connection_name=handler.name,
+                connection_name=client.name,
                 connection_type="network",
-                peer_host=handler.peer_host,
-                peer_port=handler.peer_port,
-                ssl=handler.secure,
-                auth_mechanism=handler.mechanism,
+                peer_host=client.peer_host,
+                peer_port=client.peer_port,
+                ssl=client.secure,
+                auth_mechanism=client.mechanism,
                 protocol="{0,9,1}",
             )
 
@@ -205,7 +204,7 @@ class Events:
         """A consumer came or went."""
         if self.quiet:
             return
-        queue, name = consumer.queue, consumer.handler.name
+        queue, name = consumer.queue, consumer.client.name
         kind = "consumer.came" if came else "consumer.gone"
         self._tell_hub(kind, queue.vhost, queue=queue.name, consumer_tag=consumer.tag, connection=name)
         if not self.wanted:
@@ -213,7 +212,7 @@ class Events:
         facts = {"consumer_tag": consumer.tag, "queue": consumer.queue.name, "vhost": consumer.queue.vhost}
         if came:
             facts |= {"exclusive": consumer.exclusive, "ack_required": not consumer.no_ack, "arguments": dict(consumer.arguments)}
-            facts |= {"user_who_performed_action": consumer.handler.user}
+            facts |= {"user_who_performed_action": consumer.client.user}
         self.tell("consumer.created" if came else "consumer.deleted", **facts)
 
     # --- definitions --------------------------------------------------------------------------------------------------

@@ -16,18 +16,26 @@ import collections
 import heapq
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.guard import guarded
+from flintmq.ports import DequeueReason
 from flintmq.queue.due_index import DueIndex
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session import publishing
+from flintmq.session.dead_letters import UNREADABLE, DeadLetters
+from flintmq.session.loops import STEP_NS
+from flintmq.session.queue_limits import QueueLimits
+from flintmq.vhost.dead_letter import EXPIRED
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.flow import Flow
+    from flintmq.session.letters import Letters
+    from flintmq.session.retries import Retries
+    from flintmq.session.state import NodeState
 
-# nanoseconds of one step of a job
-STEP_NS = 50_000
+# messages that end between two looks at the time: some 30 us
+EXPIRE_AT_ONCE = 128
 # queues that are taken from the index between two looks at the time
 TAKEN_AT_ONCE = 64
 # Loop.job: step, ended
@@ -35,15 +43,19 @@ Job = Callable[[Callable[[], bool], Callable[[bool], object]], None]
 
 
 class Expiry:
-    """Expiry and upkeep of the queues of one broker. `run` and `upkeep` on the first loop; everything else on any thread.
+    """Expiry and upkeep of the queues of one broker. `run` and `upkeep` on the first loop; everything else on any thread."""
 
-    Args: broker: its queues, clock and limits.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, state: NodeState, dead_letters: DeadLetters, queue_limits: QueueLimits, letters: Letters, retries: Retries, flow: Flow
+    ) -> None:
+        self._state = state
+        self._dead_letters = dead_letters
+        self._queue_limits = queue_limits
+        self._letters = letters
+        self._retries = retries
+        self._flow = flow
         self.index = DueIndex()
-        limits = broker.limits
+        limits = state.limits
         self.index.set_over(limits.over_limit_messages, limits.over_limit_bytes, limits.over_limit_ms)
         # (when, queue id); wall clock, milliseconds
         self._heap: list[tuple[int, int]] = []
@@ -57,7 +69,7 @@ class Expiry:
         self._turns_over: collections.deque[int] = collections.deque()
         self._again: collections.deque[int] = collections.deque()
         self._keeping = False
-        self.clock = DueClock(self._rings, broker.limits.due_gap_ms)
+        self.clock = DueClock(self._rings, state.limits.due_gap_ms)
         # queues that were looked at, for expiry and for upkeep
         self.visits = 0
 
@@ -90,29 +102,29 @@ class Expiry:
             return  # the loop ends
         # What is told from here on rings; what was told while the last step ended is looked for once more.
         more = self._take()
-        now = self._broker.clock.wall_ms()
-        if more or (self._heap and self._heap[0][0] <= now) or self._broker.retries.is_due:
+        now = self._state.clock.wall_ms()
+        if more or (self._heap and self._heap[0][0] <= now) or self._retries.is_due:
             self._go()
 
     def step(self) -> bool:
         """A little of what is due. True: nothing is left. O(queues in which something expires)."""
-        now = self._broker.clock.wall_ms()
-        until_ns = self._broker.clock.monotonic_ns() + STEP_NS
+        now = self._state.clock.wall_ms()
+        until_ns = self._state.clock.monotonic_ns() + STEP_NS
         more = self._take()
         more = self._keep_limits(until_ns) or more
-        more = not self._broker.retries.step(until_ns) or more
-        self._broker.flow.step(now)
+        more = not self._retries.step(until_ns) or more
+        self._flow.step(now)
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)
             if self._times.get(queue_id) != at:
                 continue
             del self._times[queue_id]
-            queue = self._broker.queues.get(queue_id)
+            queue = self._state.queues.get(queue_id)
             if queue is None:
                 continue
             self.visits += 1
             more = self._expire(queue, now, until_ns)
-        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._broker.retries.due_ms, self._broker.flow.due_ms) if at]
+        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._retries.due_ms, self._flow.due_ms) if at]
         if soonest:
             self.index.arm(min(soonest))
         return not more
@@ -120,30 +132,63 @@ class Expiry:
     def _expire(self, queue: Any, now: int, until_ns: int) -> bool:
         """True: the step is over."""
         ended: list[bool] = []
-        guarded("expiry", f"queue {queue.name!r}", lambda: ended.append(publishing.expire(self._broker, queue, now, until_ns)))
+        guarded("expiry", f"queue {queue.name!r}", lambda: ended.append(self.expire(queue, now, until_ns)))
         if not ended:
-            self._note(now + self._broker.limits.housekeeping_ms, queue.queue_id)  # E3
+            self._note(now + self._state.limits.housekeeping_ms, queue.queue_id)  # E3
         elif ended[0]:
             self._note(queue.core.rearm(), queue.queue_id)
         else:
             self._note(now, queue.queue_id)  # behind the others whose time it is
-        return self._broker.clock.monotonic_ns() >= until_ns
+        return self._state.clock.monotonic_ns() >= until_ns
+
+    def expire(self, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
+        """Takes expired messages out of a queue, to its dead-letter exchange when it has one. Any thread.
+
+        Args: now_ms: wall clock; until_ns: monotonic time after which it stops (after one message at least), 0 = never.
+        Returns: whether all of them are gone.
+        """
+        core, counters, clock = queue.core, self._state.counters, self._state.clock
+        while not core.dead_letters:
+            ended = core.expire_many(now_ms, EXPIRE_AT_ONCE)
+            if ended:
+                counters.drop("expired", ended)
+            if ended < EXPIRE_AT_ONCE:
+                return True
+            if until_ns and clock.monotonic_ns() >= until_ns:
+                return False
+        while queue.policy.keeps_letters:
+            position = core.hold_expired(now_ms)
+            if not position:
+                return True
+            self._letters.bury(queue, position, EXPIRED)
+            if until_ns and clock.monotonic_ns() >= until_ns:
+                return False
+        letter = partial(self._dead_letters.publish, queue, reason=EXPIRED)
+        while True:
+            message = self._dead_letters.take(queue, core.take_expired, now_ms, DequeueReason.EXPIRE, letter)
+            if message is None:
+                return True
+            if message is UNREADABLE:
+                continue
+            counters.drop("expired")
+            if until_ns and clock.monotonic_ns() >= until_ns:
+                return False
 
     def _keep_limits(self, until_ns: int) -> bool:
         """Queues that consumers had their turn in drop their heads. True: the step is over."""
         self._turns_over.extend(self.index.take_over())
         while self._turns_over:
-            queue = self._broker.queues.get(self._turns_over.popleft())
+            queue = self._state.queues.get(self._turns_over.popleft())
             if queue is not None:
                 self.visits += 1
                 guarded("queue limits", f"queue {queue.name!r}", self._keep_limit, queue)
-            if self._broker.clock.monotonic_ns() >= until_ns:
+            if self._state.clock.monotonic_ns() >= until_ns:
                 return True
         return False
 
     def _keep_limit(self, queue: Any) -> None:
         if queue.core.limit_due():
-            publishing.enforce_limits(self._broker, queue)
+            self._queue_limits.enforce(queue)
             if queue.core.over_limit():
                 self._over.add(queue.queue_id)
 
@@ -153,7 +198,7 @@ class Expiry:
         for at, queue_id in taken:
             self._note(at, queue_id)
         if len(self._heap) > 2 * len(self._times) + 64:
-            self._heap = [(at, queue_id) for queue_id, at in self._times.items() if queue_id in self._broker.queues]
+            self._heap = [(at, queue_id) for queue_id, at in self._times.items() if queue_id in self._state.queues]
             self._times = {queue_id: at for at, queue_id in self._heap}
             heapq.heapify(self._heap)
         return len(taken) == TAKEN_AT_ONCE
@@ -184,33 +229,33 @@ class Expiry:
         self._keeping = True
         again, self._over = self._over, set()
         self._again.extend(again)
-        self._broker.in_slices(self._keep_some, self._kept)
+        self._state.loops.in_slices(self._keep_some, self._kept)
 
     def _kept(self, done: bool) -> None:
         self._keeping = False
 
     def _keep_some(self) -> bool:
         """A slice. True: all had their turn."""
-        until_ns = self._broker.clock.monotonic_ns() + STEP_NS
+        until_ns = self._state.clock.monotonic_ns() + STEP_NS
         while True:
             if not self._again:
                 self._again.extend(self.index.take_worked(TAKEN_AT_ONCE))
                 if not self._again:
                     return True
-            queue = self._broker.queues.get(self._again.popleft())
+            queue = self._state.queues.get(self._again.popleft())
             if queue is not None:
                 self.visits += 1
                 guarded("housekeeping of queues", f"queue {queue.name!r}", self._keep, queue)
-            if self._broker.clock.monotonic_ns() >= until_ns:
+            if self._state.clock.monotonic_ns() >= until_ns:
                 return False
 
     def _keep(self, queue: Any) -> None:
         core = queue.core
         if core.returned_count:
-            publishing.count_returns(self._broker, queue)
-        if queue in self._broker.limited_queues:
-            publishing.settle_limits(self._broker, queue)
+            self._queue_limits.count_returns(queue)
+        if queue in self._state.limited_queues:
+            self._queue_limits.settle(queue)
             if core.over_limit():
                 self._over.add(queue.queue_id)
         core.housekeeping()
-        self._broker.letters.look_for_room(queue)
+        self._letters.look_for_room(queue)

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr
-from flintmq.session import commits
 from flintmq.vhost.arguments import BLOCK
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.flow")
 
@@ -46,55 +46,57 @@ def has_room(queue: Any) -> bool:
 
 
 class Flow:
-    """`block` on the connection's loop, `step` on the first one, the rest on any thread."""
+    """`block` on the connection's loop, `step` on the first one, the rest on any thread. Args: arm: asks for a call of `step` at a time
+    (wall clock, milliseconds)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, arm: Callable[[int], object]) -> None:
+        self._state = state
+        self._ask = arm
         self._lock = threading.Lock()
         # queue -> the connections that it holds up; a connection may wait for several
-        self._waiting: dict[Any, set[ConnectionHandler]] = {}
-        self._queues: dict[ConnectionHandler, set[Any]] = {}
+        self._waiting: dict[Any, set[Client]] = {}
+        self._queues: dict[Client, set[Any]] = {}
         # connections that are not read for it
-        self._paused: set[ConnectionHandler] = set()
+        self._paused: set[Client] = set()
         self.due_ms = 0  # when to look again, wall clock; 0: nobody waits
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def holds(self, handler: ConnectionHandler) -> bool:
-        return handler in self._queues
+    def holds(self, client: Client) -> bool:
+        return client in self._queues
 
-    def block(self, handler: ConnectionHandler, queue: Any) -> None:
+    def block(self, client: Client, queue: Any) -> None:
         """The connection has published to a queue that is above its limit."""
-        if handler.ended or has_room(queue) or not queue.core.over_limit():
+        if client.ended or has_room(queue) or not queue.core.over_limit():
             return
         with self._lock:
-            first = handler not in self._queues
-            self._queues.setdefault(handler, set()).add(queue)
-            self._waiting.setdefault(queue, set()).add(handler)
+            first = client not in self._queues
+            self._queues.setdefault(client, set()).add(queue)
+            self._waiting.setdefault(queue, set()).add(client)
             self._arm()
         if first:
-            text = f"{handler.vhost.describe('queue', queue.name)} is full"
-            if handler.wants_blocked:
-                handler.send(0, spec.ConnectionBlocked(clip_shortstr(text)))
-            log.info("connection %s: publisher is blocked: %s", handler.name, text)
-        self._pause(handler)
+            text = f"{client.vhost.describe('queue', queue.name)} is full"
+            if client.wants_blocked:
+                client.send(0, spec.ConnectionBlocked(clip_shortstr(text)))
+            log.info("connection %s: publisher is blocked: %s", client.name, text)
+        self._pause(client)
 
     def _arm(self) -> None:
-        gap_ms = self._broker.limits.due_gap_ms * (1 + len(self._waiting) // QUEUES_OFTEN)
-        self.due_ms = self._broker.clock.wall_ms() + gap_ms
-        self._broker.expiry.index.arm(self.due_ms)
+        gap_ms = self._state.limits.due_gap_ms * (1 + len(self._waiting) // QUEUES_OFTEN)
+        self.due_ms = self._state.clock.wall_ms() + gap_ms
+        self._ask(self.due_ms)
 
-    def _pause(self, handler: ConnectionHandler) -> None:
-        if handler.deferred is None and not _consumes(handler):
-            self._paused.add(handler)
-            handler.deferred = partial(self._again, handler)
-            handler.connection.waiting = True
+    def _pause(self, client: Client) -> None:
+        if client.deferred is None and not _consumes(client):
+            self._paused.add(client)
+            client.deferred = partial(self._again, client)
+            client.connection.waiting = True
 
-    def _again(self, handler: ConnectionHandler) -> None:
-        """What the connection waited for may have come (commits.go_on)."""
-        if self.holds(handler):
-            self._pause(handler)
+    def _again(self, client: Client) -> None:
+        """What the connection waited for may have come (Client.go_on)."""
+        if self.holds(client):
+            self._pause(client)
 
     def step(self, now_ms: int) -> None:
         """Who waits for a queue that has room goes on. O(full queues)."""
@@ -102,52 +104,52 @@ class Flow:
             return
         with self._lock:
             free = [queue for queue in self._waiting if has_room(queue)]
-            told = [handler for queue in free for handler in self._leave(queue)]
+            told = [client for queue in free for client in self._leave(queue)]
             if self._waiting:
                 self._arm()
             else:
                 self.due_ms = 0
-        for handler in told:
-            guarded("publishers that go on", handler.name, self._broker.on_loop_of, handler, partial(self._go_on, handler))
+        for client in told:
+            guarded("publishers that go on", client.name, self._state.loops.run_on, client, partial(self._go_on, client))
 
-    def _leave(self, queue: Any) -> list[ConnectionHandler]:
+    def _leave(self, queue: Any) -> list[Client]:
         """A queue has room: the connections that wait for no other one. Under the lock."""
         free = []
-        for handler in self._waiting.pop(queue):
-            queues = self._queues.get(handler, set())
+        for client in self._waiting.pop(queue):
+            queues = self._queues.get(client, set())
             queues.discard(queue)
-            if not queues and self._queues.pop(handler, None) is not None:
-                free.append(handler)
+            if not queues and self._queues.pop(client, None) is not None:
+                free.append(client)
         return free
 
-    def _go_on(self, handler: ConnectionHandler) -> None:
-        if handler.ended or self.holds(handler):
+    def _go_on(self, client: Client) -> None:
+        if client.ended or self.holds(client):
             return
-        if handler.wants_blocked and not handler.is_blocked:
-            handler.send_later(0, spec.ConnectionUnblocked())
-        if handler not in self._paused:
+        if client.wants_blocked and not client.is_blocked:
+            client.send_later(0, spec.ConnectionUnblocked())
+        if client not in self._paused:
             return
-        self._paused.discard(handler)
-        if len(handler.works):  # its end goes on with the connection
-            handler.deferred = None
+        self._paused.discard(client)
+        if len(client.works):  # its end goes on with the connection
+            client.deferred = None
         else:
-            commits.go_on(handler)
+            client.go_on()
 
-    def connection_ended(self, handler: ConnectionHandler) -> None:
+    def connection_ended(self, client: Client) -> None:
         if not self._paused and not self._queues:
             return
-        self._paused.discard(handler)
+        self._paused.discard(client)
         with self._lock:
-            for queue in self._queues.pop(handler, ()):
+            for queue in self._queues.pop(client, ()):
                 waiting = self._waiting.get(queue)
                 if waiting is not None:
-                    waiting.discard(handler)
+                    waiting.discard(client)
                     if not waiting:
                         del self._waiting[queue]
 
 
-def _consumes(handler: ConnectionHandler) -> bool:
+def _consumes(client: Client) -> bool:
     """F2."""
-    if any(state.consumers for state in handler.channels.values()):
+    if any(state.consumers for state in client.channels.values()):
         return True
-    return any(handler.connection.figures(number)[0] for number in handler.channels)
+    return any(client.connection.figures(number)[0] for number in client.channels)

@@ -26,8 +26,8 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
 from flintmq.session import commits, handshake, long_work, publishing
-from flintmq.session.expiry import STEP_NS
 from flintmq.session.long_work import Works
+from flintmq.session.loops import STEP_NS
 from flintmq.session.methods import VERBS
 from flintmq.session.records import ChannelState, Consumer
 from flintmq.session.slow import (
@@ -332,7 +332,7 @@ class ConnectionHandler:
         socket = self.socket
         if socket is None:
             return
-        self.broker.add_drops(self.connection.take_drops())
+        self.broker.counters.add_drops(self.connection.take_drops())
         # A late loop never blames its peers: everybody's time begins anew when it reads again.
         awake_ms = self.loop.awake_ms
         if self.close_deadline_ms is not None:
@@ -360,6 +360,15 @@ class ConnectionHandler:
                 self.connection.write(HEARTBEAT_FRAME)
                 self.loop.touch(socket)
 
+    @property
+    def is_open(self) -> bool:
+        """It has opened a virtual host, and its close has not begun."""
+        return self.state == handshake.RUNNING and not self.ended
+
+    def go_on(self) -> None:
+        """What a method waited for has come: it is served, if it may be now, and then what the client sent after it."""
+        commits.go_on(self)
+
     def after_publish(self) -> None:
         """Dead letters and dropped heads that a publish or a commit left to do."""
         publishing.after_publish(self)
@@ -374,7 +383,7 @@ class ConnectionHandler:
 
     def head_came(self) -> None:
         """What a method waits for may have come: the loop asks again after its present pass. Any thread."""
-        self.loop.call(partial(commits.go_on, self))
+        self.loop.call(self.go_on)
 
     def route_again(self, exchange: bytes, keys: list[bytes], header: bytes) -> list[Any]:
         """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
@@ -387,7 +396,7 @@ class ConnectionHandler:
     def spanned(self, queue_id: int, redelivered: bool, header: bytes) -> None:
         """A delivery whose trace is sampled. Args: header: content header payload."""
         if self.broker.spans is not None:
-            self.broker.spans.delivered(self.broker, self, queue_id, redelivered, header)
+            self.broker.spans.delivered(self, self.broker.queues.get(queue_id), redelivered, header)
 
     def expire(self, queue_id: int) -> bool:
         """A consumer or basic.get is about to read a queue in which messages are past their time: a slice of them ends. True: all did."""
@@ -395,7 +404,7 @@ class ConnectionHandler:
         if queue is None:
             return True
         until_ns = self.broker.clock.monotonic_ns() + STEP_NS
-        left = partial(publishing.expire, self.broker, queue, time.time_ns() // 1_000_000, until_ns)
+        left = partial(self.broker.expiry.expire, queue, time.time_ns() // 1_000_000, until_ns)
         done: list[bool] = []
         # What can't be done now must not keep the consumer from what is not expired.
         guarded("expiry", f"queue {queue.name!r}", lambda: done.append(left()))
@@ -405,7 +414,7 @@ class ConnectionHandler:
         """A consumer had its turn: what it left above the queue's limit is dead-lettered or dropped, in slices."""
         queue = self.broker.queues.get(queue_id)
         if queue is not None:
-            publishing.enforce_limits(self.broker, queue)
+            self.broker.queue_limits.enforce(queue)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -527,7 +536,7 @@ class ConnectionHandler:
     def channels_left(self, count: int) -> None:
         """Channels ended, and their consumers have left."""
         self.broker.quotas.close_channels(self.user, count)
-        self.broker.channels_closed += count
+        self.broker.counters.channels_closed += count
         self.memory.add(-CHANNEL_BYTES * count)
 
     def _end(self, reason: str) -> None:
@@ -551,7 +560,7 @@ class ConnectionHandler:
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels and its exclusive queues are gone."""
-        self.broker.add_drops(self.connection.take_drops())
+        self.broker.counters.add_drops(self.connection.take_drops())
         if socket is not None:
             self.loop.unschedule(socket)
         self.broker.connection_ended(self, reason)

@@ -33,15 +33,14 @@ from typing import TYPE_CHECKING, Any
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
 from flintmq.ports import NOTE_LETTERS, DequeueReason
-from flintmq.session import publishing
+from flintmq.session.dead_letters import NO_ROUTE, Attempt, DeadLetters
 from flintmq.session.delivery_counts import NOTE_BYTES
-from flintmq.session.expiry import STEP_NS
+from flintmq.session.loops import STEP_NS
 from flintmq.session.message_line import ENTRY_BYTES, LINE_BYTES, Line
-from flintmq.session.publishing import NO_ROUTE
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, REJECTED
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.letters")
 
@@ -122,7 +121,7 @@ class _Vhost:
         self.ready: collections.deque[_Line] = collections.deque()
 
 
-class _Attempt(publishing.Attempt):
+class _Attempt(Attempt):
     """With a letter of `queue` from the line of `cause`; NEW: of none."""
 
     __slots__ = ("_cause", "_letters", "_queue")
@@ -143,8 +142,10 @@ class _Attempt(publishing.Attempt):
 class Letters:
     """Any thread; one slice at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, dead_letters: DeadLetters) -> None:
+        self._state = state
+        self._dead_letters = dead_letters
+        state.routes.followers.append(self.routes_changed)
         self._store: Any = None
         self._lock = threading.Lock()
         # queue -> what waits there
@@ -174,7 +175,7 @@ class Letters:
     def waiting(self, queue: Any) -> tuple[int, int]:
         """Dead letters that wait in a queue, and bytes of their bodies."""
         if queue.policy.is_shared:
-            return (0, 0) if self._broker.shared is None else self._broker.shared.letters.waiting(queue.queue_id)
+            return (0, 0) if self._state.shared is None else self._state.shared.letters.waiting(queue.queue_id)
         with self._lock:
             kept = self._kept.get(queue)
             return (0, 0) if kept is None else (kept.count, kept.size)
@@ -186,7 +187,7 @@ class Letters:
         ended: list[bytes] = []
         for key, value in store.notes(NOTE_LETTERS).items():
             queue_id, position = _KEY.unpack(key)
-            queue = self._broker.queues.get(queue_id)
+            queue = self._state.queues.get(queue_id)
             if queue is not None and queue.core.hold(position):
                 self._wait(queue, position, _number(queue, position, _REASONS.get(value[0], REJECTED), True), NO_ROUTE, None)
                 found += 1
@@ -201,8 +202,8 @@ class Letters:
     def bury(self, queue: Any, position: int, reason: str) -> None:
         """A held message died: its letter goes out now, or waits. Behind those that wait for the same thing, it waits."""
         if queue.policy.is_shared:
-            if self._broker.shared is not None:
-                self._broker.shared.letters.bury(queue, position, reason)
+            if self._state.shared is not None:
+                self._state.shared.letters.bury(queue, position, reason)
             return
         with self._lock:
             vhost = self._vhost(queue.vhost)
@@ -233,16 +234,16 @@ class Letters:
         except KeyError:
             if queue.deleted:
                 return None
-            self._broker.count_drop("unreadable_content")
+            self._state.counters.drop("unreadable_content")
             log.error("a dead message of queue %r can't be read: it is not dead-lettered", queue.name)
             self._end(queue, position, reason)
             return None
         if not queue.policy.keeps_letters:  # its policy changed while this one waited
-            publishing.dead_letter(self._broker, queue, message, reason)
+            self._dead_letters.publish(queue, message, reason)
             self._end(queue, position, reason)
             return None
         attempt = _Attempt(self, queue, cause, set() if done is None else done)
-        waits_for = publishing.dead_letter_to_all(self._broker, queue, message, reason, attempt)
+        waits_for = self._dead_letters.publish_to_all(queue, message, reason, attempt)
         if waits_for is None:
             self._end(queue, position, reason)
             return None
@@ -254,7 +255,7 @@ class Letters:
     def _end(self, queue: Any, position: int, reason: str) -> None:
         queue.core.settle_held(position, _ENDS[reason], False)
         if reason != REJECTED:
-            self._broker.count_drop("expired" if reason == EXPIRED else "delivery_limit")
+            self._state.counters.drop("expired" if reason == EXPIRED else "delivery_limit")
         self._forget_done(queue.queue_id, position)
 
     def _note(self, queue: Any, position: int, reason: str) -> bool:
@@ -328,7 +329,7 @@ class Letters:
             line = kept.lines[cause] = _Line(queue, cause)
             self._lines += 1
             self._account.add(LINE_BYTES)
-            line.wait_ns = self._broker.limits.dead_letter_retry_ms * 1_000_000
+            line.wait_ns = self._state.limits.dead_letter_retry_ms * 1_000_000
             self._rest(line)
         line.entries.add(position, number)
         if line.listed:
@@ -343,7 +344,7 @@ class Letters:
             self._vhost(line.queue.vhost).routes[line] = None
         elif line.cause > 0:
             self._targets.setdefault(line.cause, collections.OrderedDict())[line] = None
-        line.due_ns = self._broker.clock.monotonic_ns() + line.wait_ns
+        line.due_ns = self._state.clock.monotonic_ns() + line.wait_ns
         heapq.heappush(self._heap, (line.due_ns, next(self._numbers), line))
         if len(self._heap) > 2 * self._lines + 64:
             self._heap = [one for one in self._heap if one[0] == one[2].due_ns and not one[2].gone]
@@ -379,7 +380,7 @@ class Letters:
 
     def _has_room(self, target: int, size: int) -> bool:
         """Whether a target takes a letter with a body of `size` bytes, or is not there to refuse it."""
-        queue = self._broker.queues.get(target)
+        queue = self._state.queues.get(target)
         if queue is None or queue.deleted:
             return True
         return not queue.policy.is_elsewhere and not queue.core.refuses(size)
@@ -392,7 +393,7 @@ class Letters:
         self._wake_rested(vhost)
 
     def _wake_rested(self, vhost: _Vhost) -> None:
-        if vhost.changed and not vhost.woken and self._broker.clock.monotonic_ns() >= vhost.rest_ns:
+        if vhost.changed and not vhost.woken and self._state.clock.monotonic_ns() >= vhost.rest_ns:
             vhost.changed = False
             self._resting.discard(vhost.name)
             self._wake(vhost, vhost.routes)
@@ -412,8 +413,8 @@ class Letters:
 
     def routes_changed(self, vhost_name: str) -> None:
         """An exchange or a queue came or went, or a binding. Under the virtual host's lock, or not."""
-        if self._broker.shared is not None:
-            self._broker.shared.letters.routes_changed(vhost_name)
+        if self._state.shared is not None:
+            self._state.shared.letters.routes_changed(vhost_name)
         if vhost_name not in self._vhosts:
             return
         with self._lock:
@@ -463,8 +464,8 @@ class Letters:
             if not self._kept:
                 self._vhosts.clear()
                 self._resting.clear()
-            now_ns = self._broker.clock.monotonic_ns()
-            if now_ns - self._probes_ns >= self._broker.limits.dead_letter_retry_ms * 1_000_000:
+            now_ns = self._state.clock.monotonic_ns()
+            if now_ns - self._probes_ns >= self._state.limits.dead_letter_retry_ms * 1_000_000:
                 self._probes, self._probes_ns = PROBES, now_ns
             for name in list(self._resting):
                 self._wake_rested(self._vhost(name))
@@ -473,7 +474,7 @@ class Letters:
         if not self._unseen:
             self._unseen = list(self._targets)
         for _ in range(min(ROOM_LOOKS, len(self._unseen))):
-            queue = self._broker.queues.get(self._unseen.pop())
+            queue = self._state.queues.get(self._unseen.pop())
             if queue is not None:
                 self.look_for_room(queue)
         self._go()
@@ -493,13 +494,13 @@ class Letters:
             if self._trying or not self._busy:
                 return
             self._trying = True
-        self._broker.in_slices(self._some, self._tried)
+        self._state.loops.in_slices(self._some, self._tried)
 
     def _tried(self, done: bool) -> None:
         with self._lock:
             self._trying = False
             if done:
-                self._probe(self._broker.clock.monotonic_ns())
+                self._probe(self._state.clock.monotonic_ns())
         if done:
             self._go()
 
@@ -510,10 +511,10 @@ class Letters:
         if picked is None:
             return True
         vhost, line = picked
-        began_ns = self._broker.clock.monotonic_ns()
+        began_ns = self._state.clock.monotonic_ns()
         moved = self._turn(line, began_ns + STEP_NS)
         with self._lock:
-            self._had_turn(vhost, line, moved, self._broker.clock.monotonic_ns() - began_ns)
+            self._had_turn(vhost, line, moved, self._state.clock.monotonic_ns() - began_ns)
             over = not self._busy
         self._end_notes(ENDS_AT_ONCE)
         return over
@@ -564,27 +565,27 @@ class Letters:
                     line.entries.add(*line.entries.take())
                 if cause == LATER or (cause == line.cause and cause > 0 and not self._is_elsewhere(cause)):
                     line.left = 0
-            if self._broker.clock.monotonic_ns() >= until_ns:
+            if self._state.clock.monotonic_ns() >= until_ns:
                 break
         return moved
 
     def _is_elsewhere(self, target: int) -> bool:
-        queue = self._broker.queues.get(target)
+        queue = self._state.queues.get(target)
         return queue is not None and queue.policy.is_elsewhere
 
     def _leads_nowhere(self, queue: Any) -> bool:
         """Whether no letter of a queue can go anywhere, as far as that can be told without reading one."""
         policy = queue.policy
-        vhost = self._broker.vhosts.get(queue.vhost)
+        vhost = self._state.vhosts.get(queue.vhost)
         if not policy.keeps_letters or vhost is None:
             return False
-        if not publishing.exchange_is_there(self._broker, queue):
+        if not self._dead_letters.has_exchange(queue):
             return True
         key, exchange = policy.dead_letter_routing_key, policy.dead_letter_exchange
         answers: list[bool] = []
 
         def ask() -> None:
-            fixed = key is not None and self._broker.route_cache(vhost, exchange).cacheable
+            fixed = key is not None and self._state.routes.cache(vhost, exchange).cacheable
             answers.append(fixed and not vhost.route_keys(exchange, [key], None))
 
         guarded("dead letters", f"queue {queue.name!r}", ask)
@@ -610,7 +611,7 @@ class Letters:
             self._probes = PROBES
             self._next_for(line.queue.queue_id)  # it has more room itself
         elif line.cause == NO_ROUTE and not line.probing:
-            now_ns = self._broker.clock.monotonic_ns()
+            now_ns = self._state.clock.monotonic_ns()
             vhost.rest_ns = max(now_ns, vhost.rest_ns) + REST_TIMES * took_ns
         if not len(line.entries):
             kept = self._kept[line.queue]
@@ -621,7 +622,7 @@ class Letters:
             if line.cause > 0:
                 self._next_for(line.cause)
             return
-        limits = self._broker.limits
+        limits = self._state.limits
         least_ns = limits.dead_letter_retry_ms * 1_000_000
         if moved and line.probing:  # what it waited for is there
             line.left = max(line.left, len(line.entries))

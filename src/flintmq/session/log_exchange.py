@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 from flintmq.core.content import CONTENT_HEADERS
 from flintmq.loglines import LineFormatter, LineLogger
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.routing.binding import Binding
-from flintmq.routing.exchange import Exchange, TopicExchange
+from flintmq.routing.exchange import Binding, Exchange, TopicExchange
 from flintmq.session.events import DEFAULT_VHOST
-from flintmq.session.outbox import Outbox
+from flintmq.session.outbox import Outbox, Put
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
 
 LOG = "amq.rabbitmq.log"
 
@@ -38,8 +37,8 @@ class _Own(threading.local):
 
 
 class _Lines(Outbox):
-    def __init__(self, broker: Broker, own: _Own) -> None:
-        super().__init__(broker, LOG, broker.limits.events_bytes_max, "log", CONTENT_HEADERS)
+    def __init__(self, state: NodeState, put: Put, own: _Own) -> None:
+        super().__init__(state, put, LOG, state.limits.events_bytes_max, "log", CONTENT_HEADERS)
         self._own = own
 
     def _step(self) -> bool:
@@ -51,15 +50,15 @@ class _Lines(Outbox):
 
 
 class LogExchange(logging.Handler):
-    """Args: broker. `watch` each virtual host, then `open`; `close` at the end."""
+    """`watch` each virtual host, then `open`; `close` at the end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, state: NodeState, put: Put) -> None:
         super().__init__()
         self.setFormatter(LineFormatter())
-        self._broker = broker
+        self._state = state
         self._lines = LineFormatter()
         self._own = _Own()
-        self._outbox = _Lines(broker, self._own)
+        self._outbox = _Lines(state, put, self._own)
         # of the virtual host "/" that there is now, or was last
         self._exchange: Exchange | None = None
         self._wanted = False
@@ -110,8 +109,8 @@ class LogExchange(logging.Handler):
         try:
             properties = {
                 "content_type": "text/plain",
-                "timestamp": Timestamp(self._broker.clock.wall_ms() // 1000),
-                "headers": {"node": self._broker.node_name},
+                "timestamp": Timestamp(self._state.clock.wall_ms() // 1000),
+                "headers": {"node": self._state.node_name},
             }
             self._outbox.add(DEFAULT_VHOST, level, properties, line.encode("utf-8", "surrogateescape"))
         finally:

@@ -31,8 +31,8 @@ from flintmq.queue.sweep import Sweeper
 from flintmq.session.thin_chunks import ThinChunks
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.memory")
 
@@ -47,18 +47,18 @@ THIN_SHARE = 0.25
 class MemoryKeeper:
     """Args: memory_limit: bytes; loops: of the node, to reach connections on their own threads."""
 
-    def __init__(self, broker: Broker, loops: list[Any], memory_limit: int) -> None:
-        self.broker = broker
+    def __init__(self, state: NodeState, loops: list[Any], memory_limit: int) -> None:
+        self.state = state
         self.loops = loops
         self.memory_limit = memory_limit
-        self.limits = broker.limits
+        self.limits = state.limits
         self.sweeper = Sweeper()
         self.rounds = 0
         self.closed = 0
         self._weighing: set[Any] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self.thin = ThinChunks(broker, loops, self.sweeper, self._stopping.is_set)
+        self.thin = ThinChunks(state, loops, self.sweeper, self._stopping.is_set)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="flintmq-memory", daemon=True)
@@ -99,7 +99,7 @@ class MemoryKeeper:
         self.rounds += 1
         low = held >= self.memory_limit * self.limits.memory_sweep_low
         of_vhost: Counter[str] = Counter()
-        for number, queue in enumerate([*self.broker.queues.values(), *self.broker.reply_queues.values()]):
+        for number, queue in enumerate([*self.state.queues.values(), *self.state.reply_queues.values()]):
             if number % QUEUES_AT_A_TIME == QUEUES_AT_A_TIME - 1:
                 time.sleep(0.0005)
                 if self._stopping.is_set():
@@ -109,13 +109,13 @@ class MemoryKeeper:
                 of_vhost[queue.vhost] += resident
                 self.sweeper.queue(queue.core, low)
         self.sweeper.end()
-        defined = sum(vhost.holding.bytes for vhost in list(self.broker.vhosts.values()))
+        defined = sum(vhost.holding.bytes for vhost in list(self.state.vhosts.values()))
         others = held - sum(of_vhost.values()) - defined
         if low:
             self._share(of_vhost, held)
         if held > self.memory_limit:
-            if self.broker.streams is not None:
-                self.broker.streams.forget_hot()
+            if self.state.streams is not None:
+                self.state.streams.forget_hot()
             self._forget_routes()
         # What is neither in queues nor defined may be of connections: they are looked at only where it is enough to matter.
         if held > self.memory_limit or others > self.memory_limit * self.limits.user_memory_share:
@@ -124,73 +124,72 @@ class MemoryKeeper:
     def _forget_routes(self) -> None:
         """Memory is short and remembered routes are a part of it: they are found anew."""
         if bytes_by_kind()["routes"] > self.memory_limit * self.limits.memory_spared:
-            for cache in list(self.broker.route_caches.values()):
-                cache.clear()
+            self.state.routes.forget_all()
 
     # --- who waits first ------------------------------------------------------------------------------------------------
 
     def _share(self, of_vhost: Counter[str], held: int) -> None:
         """K3."""
         most = self.memory_limit * self.limits.memory_spared
-        for vhost in list(self.broker.vhosts.values()):
+        for vhost in list(self.state.vhosts.values()):
             of_vhost[vhost.name] += vhost.holding.bytes
-        for handler in list(self.broker.connections.values()):
-            socket = handler.socket
-            if socket is None or handler.vhost is None:
+        for client in list(self.state.connections.values()):
+            socket = client.socket
+            if socket is None or client.vhost is None:
                 continue
-            socket.spared = of_vhost[handler.vhost.name] < most
+            socket.spared = of_vhost[client.vhost.name] < most
             # It was held before it was known to be innocent.
-            if socket.spared and handler.is_blocked and held < self.memory_limit * 5 // 4:
-                handler.loop.call(partial(self._let_go, handler))
+            if socket.spared and client.is_blocked and held < self.memory_limit * 5 // 4:
+                client.loop.call(partial(self._let_go, client))
 
     @staticmethod
-    def _let_go(handler: ConnectionHandler) -> None:
-        """On the handler's own loop. A full disk is everybody's: whoever waits for that goes on waiting."""
-        if not handler.loop.disk_low:
-            handler.unblocked()
+    def _let_go(client: Client) -> None:
+        """On the client's own loop. A full disk is everybody's: whoever waits for that goes on waiting."""
+        if not client.loop.disk_low:
+            client.unblocked()
 
     def _weigh(self, short: bool) -> None:
         """K4, K5: connections are weighed on their own threads; who answers last draws the conclusion."""
         if self._weighing:
             return  # a loop has not come to it yet
-        weights: list[tuple[int, ConnectionHandler]] = []
+        weights: list[tuple[int, Client]] = []
         self._weighing = set(self.loops)
         for loop in self.loops:
             loop.call(partial(self._weigh_loop, loop, weights, short))
 
-    def _weigh_loop(self, loop: Any, weights: list[tuple[int, ConnectionHandler]], short: bool) -> None:
+    def _weigh_loop(self, loop: Any, weights: list[tuple[int, Client]], short: bool) -> None:
         for entry in loop.entries():
-            handler = None if entry.connection is None else entry.connection.handler
-            if handler is not None and not handler.ended:
+            client = None if entry.connection is None else entry.connection.handler
+            if client is not None and not client.ended:
                 if short:
                     entry.connection.leave_thin_chunks()
-                weights.append((entry.connection.held_bytes + handler.memory.held, handler))
+                weights.append((entry.connection.held_bytes + client.memory.held, client))
         self._weighing.discard(loop)
         if not self._weighing:
             self._close_heaviest(weights)
 
-    def _close_heaviest(self, weights: list[tuple[int, ConnectionHandler]]) -> None:
+    def _close_heaviest(self, weights: list[tuple[int, Client]]) -> None:
         of_user: Counter[str] = Counter()
-        for weight, handler in weights:
-            of_user[handler.user] += weight
+        for weight, client in weights:
+            of_user[client.user] += weight
         if not of_user:
             return
         user, most = of_user.most_common(1)[0]
         short = bytes_held() > self.memory_limit and of_user.total() >= self.memory_limit * self.limits.memory_spared
         if not short and (len(of_user.keys() - {""}) < 2 or most <= self.memory_limit * self.limits.user_memory_share):
             return
-        weight, heaviest = max(((weight, handler) for weight, handler in weights if handler.user == user), key=lambda one: one[0])
+        weight, heaviest = max(((weight, client) for weight, client in weights if client.user == user), key=lambda one: one[0])
         self.closed += 1
         why = "memory is low" if short else f"user '{user}' holds {most} bytes of memory, more than its share,"
         text = f"RESOURCE_ERROR - {why} and this connection holds {weight} bytes of messages and answers that are not complete"
         heaviest.loop.call(partial(self._close, heaviest, text))
 
     @staticmethod
-    def _close(handler: ConnectionHandler, text: str) -> None:
-        if not handler.ended:
-            handler.close(ReplyCode.RESOURCE_ERROR, text)
-            if handler.socket is not None:
-                handler.loop.touch(handler.socket)
+    def _close(client: Client, text: str) -> None:
+        if not client.ended:
+            client.close(ReplyCode.RESOURCE_ERROR, text)
+            if client.socket is not None:
+                client.loop.touch(client.socket)
 
     # --- figures ----------------------------------------------------------------------------------------------------------
 

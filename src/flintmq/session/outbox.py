@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flintmq.core.memory_account import MemoryShare
 from flintmq.errors import PeerError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.codec import encode_properties
-from flintmq.session.replay import put_message
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
 
 # queues that get a message in one slice, some 10 us each
 SENT_AT_ONCE = 8
@@ -28,14 +27,18 @@ SENT_AT_ONCE = 8
 _MESSAGE_BYTES = 512
 
 _OVER = object()
+# QueueLimits.put
+Put = Callable[[Any, tuple[bytes, bytes, bytes, bytes], int, int, Any], object]
 Waiting = tuple[str, bytes, bytes, bytes, int, Mapping[str, Any]]
 
 
 class Outbox:
-    """Args: exchange: its name, in each virtual host; bytes_max; reason: under which what is dropped is counted; flags: of its contents."""
+    """Args: put: QueueLimits.put; exchange: its name, in each virtual host; reason: under which what is dropped is counted; flags: of its
+    contents."""
 
-    def __init__(self, broker: Broker, exchange: str, bytes_max: int, reason: str, flags: int) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, put: Put, exchange: str, bytes_max: int, reason: str, flags: int) -> None:
+        self._state = state
+        self._put = put
         self._exchange = exchange
         self._bytes_max = bytes_max
         self._reason = reason
@@ -63,9 +66,9 @@ class Outbox:
             if begins:
                 self._busy = True
         if full:
-            self._broker.count_drop(self._reason)
+            self._state.counters.drop(self._reason)
         if begins:
-            self._broker.in_slices(self._step, self._ended)
+            self._state.loops.in_slices(self._step, self._ended)
 
     def _step(self) -> bool:
         for _ in range(SENT_AT_ONCE):
@@ -87,15 +90,15 @@ class Outbox:
 
     def _send(self, name: str, key: bytes, header: bytes, body: bytes, _: int, headers: Mapping[str, Any]) -> Iterator[None]:
         """Puts a message on its queues, one each time it is asked. Raises nothing."""
-        vhost = self._broker.vhosts.get(name)
+        vhost = self._state.vhosts.get(name)
         if vhost is None:
             return
         try:
             queues = vhost.route(self._exchange, key, headers)
         except PeerError:  # the exchange is gone, or has more patterns than may be looked at
-            self._broker.count_drop(self._reason)
+            self._state.counters.drop(self._reason)
             return
         content = (self._exchange.encode(), key, header, body)
         for queue in queues:
-            guarded("what the broker publishes", f"queue {queue.name!r}", put_message, self._broker, queue, content, self._flags, 0, -1)
+            guarded("what the broker publishes", f"queue {queue.name!r}", self._put, queue, content, self._flags, 0, -1)
             yield

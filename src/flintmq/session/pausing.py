@@ -13,48 +13,54 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flintmq.guard import guarded
+
+if TYPE_CHECKING:
+    from flintmq.session.attachments import Attachments
+    from flintmq.session.events import Events
+    from flintmq.session.state import NodeState
 
 # consumers that one slice tells
 AT_ONCE = 100
 
 
 class Pauses:
-    """Args: broker."""
+    """Any thread."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
-        self.queues: frozenset[int] = frozenset()  # queue ids; replaced as a whole: readers take no lock
-        # others that take from queues (pulls): told (queue, whether it rests) after `queues` has it
+    def __init__(self, state: NodeState, attachments: Attachments, events: Events) -> None:
+        self._state = state
+        self._attachments = attachments
+        self._events = events
+        # others that take from queues (pulls): told (queue, whether it rests) after NodeState.paused has it
         self.followers: list[Callable[[Any, bool], object]] = []
         # the queue is deleted: what is kept of its pause goes
         self.on_gone: Callable[[Any], object] = lambda queue: None
 
     def set(self, queue: Any, paused: bool) -> bool:
         """False: it was so before. Any thread."""
-        broker = self._broker
-        with broker.lock:
-            if queue.deleted or (queue.queue_id in self.queues) == paused:
+        state = self._state
+        with state.lock:
+            if queue.deleted or (queue.queue_id in state.paused) == paused:
                 return False
-            self.queues = self.queues | {queue.queue_id} if paused else self.queues - {queue.queue_id}
-            consumers = collections.deque(broker.consumers.get(queue.queue_id, ()))
+            state.paused = state.paused | {queue.queue_id} if paused else state.paused - {queue.queue_id}
+            consumers = collections.deque(state.consumers.get(queue.queue_id, ()))
         for follower in self.followers:
             guarded("pauses", f"queue {queue.name!r}", follower, queue, paused)
 
         def tell() -> bool:
             for _ in range(min(AT_ONCE, len(consumers))):
-                guarded("pauses", f"a consumer of queue {queue.name!r}", broker.follow_activity, consumers.popleft())
+                guarded("pauses", f"a consumer of queue {queue.name!r}", self._attachments.follow_activity, consumers.popleft())
             return not consumers
 
         if not tell():
-            broker.in_slices(tell)
-        broker.events.paused(queue, paused)
+            state.loops.in_slices(tell)
+        self._events.paused(queue, paused)
         return True
 
     def forget(self, queue: Any) -> None:
         """A queue that rested was deleted."""
-        with self._broker.lock:
-            self.queues = self.queues - {queue.queue_id}
+        with self._state.lock:
+            self._state.paused = self._state.paused - {queue.queue_id}
         self.on_gone(queue)

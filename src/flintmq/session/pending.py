@@ -16,7 +16,7 @@ from cython import cclass
 from flintmq.access.checks import source_of
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
 
 
 @cclass
@@ -30,31 +30,31 @@ class Pending:
     def __len__(self) -> int:
         return len(self._source_of)
 
-    def __iter__(self) -> Iterator[ConnectionHandler]:
+    def __iter__(self) -> Iterator[Client]:
         return iter(list(self._source_of))
 
-    def __contains__(self, handler: object) -> bool:
-        return handler in self._source_of
+    def __contains__(self, client: object) -> bool:
+        return client in self._source_of
 
-    def add(self, handler: ConnectionHandler) -> None:
-        source = source_of(handler.peer_host)
-        self._source_of[handler] = source
-        self._sources.setdefault(source, {})[handler] = None
+    def add(self, client: Client) -> None:
+        source = source_of(client.peer_host)
+        self._source_of[client] = source
+        self._sources.setdefault(source, {})[client] = None
 
-    def discard(self, handler: ConnectionHandler) -> None:
-        source = self._source_of.pop(handler, None)
+    def discard(self, client: Client) -> None:
+        source = self._source_of.pop(client, None)
         if source is None:
             return
         known: dict = self._sources[source]
-        del known[handler]
+        del known[client]
         if not known:
             del self._sources[source]
 
-    def evict(self) -> ConnectionHandler | None:
+    def evict(self) -> Client | None:
         """Takes out the connection that makes room for another (I1). O(sources). None: there is none."""
         largest = max(self._sources.values(), key=len, default=None)
         if largest is None:
             return None
-        handler = next(iter(largest))
-        self.discard(handler)
-        return handler
+        client = next(iter(largest))
+        self.discard(client)
+        return client

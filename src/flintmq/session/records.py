@@ -1,4 +1,4 @@
-"""Control-plane records of a session: open channels and consumers."""
+"""Control-plane records of clients: open channels, consumers, hidden queues of direct reply-to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from flintmq.session.weights import consumer_bytes
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.queue.control import QueueHandle
+    from flintmq.session.client import Client
 
 
 class ChannelState:
@@ -27,14 +28,25 @@ class ChannelState:
         self.shared = False
 
 
+class ReplyQueue:
+    """The hidden queue behind direct reply-to: not listed, not declared, gone with its channel."""
+
+    __slots__ = ("core", "name", "vhost")
+
+    def __init__(self, name: str, vhost: str, core: QueueHandle) -> None:
+        self.name = name
+        self.vhost = vhost
+        self.core = core
+
+
 class Consumer:
     """One basic.consume, as management and queue deletion see it."""
 
-    __slots__ = ("arguments", "channel", "exclusive", "handler", "no_ack", "priority", "queue", "tag", "weight")
+    __slots__ = ("arguments", "channel", "client", "exclusive", "no_ack", "priority", "queue", "tag", "weight")
 
     def __init__(
         self,
-        handler: ConnectionHandler,
+        client: Client,
         channel: int,
         tag: str,
         queue: Any,
@@ -43,7 +55,7 @@ class Consumer:
         priority: int,
         arguments: dict[str, object],
     ) -> None:
-        self.handler = handler
+        self.client = client
         self.channel = channel
         self.tag = tag
         self.queue = queue

@@ -33,16 +33,18 @@ from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_pr
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.due_index import DueIndex
 from flintmq.queue.schedule_share import ScheduleShare
-from flintmq.routing.message import MessageHeaders
+from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session import publishing, shared_queues
 from flintmq.session.firing import Firing
 from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import MAXLEN
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.dead_letters import DeadLetters
+    from flintmq.session.queue_limits import QueueLimits
+    from flintmq.session.quotas import Quotas
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.schedules")
 
@@ -126,11 +128,14 @@ Facts = tuple[bytes, bytes, bytes, int]
 
 
 class Schedules:
-    """The schedules of one broker. `start`, then its own thread routes; everything else on any thread."""
+    """The schedules of one state. `start`, then its own thread routes; everything else on any thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._limits = broker.limits
+    def __init__(self, state: NodeState, dead_letters: DeadLetters, queue_limits: QueueLimits, quotas: Quotas) -> None:
+        self._state = state
+        self._dead_letters = dead_letters
+        self._queue_limits = queue_limits
+        self._quotas = quotas
+        self._limits = state.limits
         self.index = DueIndex()
         self._clock = DueClock(self._rings, self._limits.schedule_gap_ms)
         # (when, queue id) and queue id -> its time there; wall clock, milliseconds. The thread's own
@@ -152,8 +157,8 @@ class Schedules:
         """The core of a virtual host's schedule."""
         core = QueueHandle(queue_id)
         core.set_durable(durable)
-        if self._broker.log is not None:
-            core.attach_log(self._broker.log)
+        if self._state.log is not None:
+            core.attach_log(self._state.log)
         core.watch(self.index)
         core.max_length = self._limits.schedule_messages_max
         core.max_bytes = self._limits.schedule_bytes_max
@@ -196,7 +201,7 @@ class Schedules:
 
     def _limit(self, share: ScheduleShare) -> None:
         limits = self._limits
-        part = 1.0 if self._broker.quotas.alone() else limits.schedule_user_share
+        part = 1.0 if self._quotas.alone() else limits.schedule_user_share
         share.limit(int(limits.schedule_messages_max * part), int(limits.schedule_bytes_max * part))
 
     def _keep_shares(self) -> None:
@@ -221,7 +226,7 @@ class Schedules:
         """A housekeeping pass: upkeep, and what the clock did not ring for because the wall clock was set."""
         self._keep_shares()
         for queue_id in self.index.take_worked():
-            queue = self._broker.queues.get(queue_id)
+            queue = self._state.queues.get(queue_id)
             if queue is not None:
                 guarded("housekeeping of queues", f"schedule of vhost {queue.vhost!r}", queue.core.housekeeping)
         with contextlib.suppress(IndexError):
@@ -231,16 +236,16 @@ class Schedules:
 
     def _rings(self) -> int:
         self._take()
-        now = self._broker.clock.wall_ms()
+        now = self._state.clock.wall_ms()
         while self._heap and self._heap[0][0] <= now and not self._stopping.is_set():
             at, queue_id = heapq.heappop(self._heap)
             if self._times.get(queue_id) == at:
                 del self._times[queue_id]
-                queue = self._broker.queues.get(queue_id)
+                queue = self._state.queues.get(queue_id)
                 if queue is not None:
                     self._turn(queue, now)
             self._take()
-            now = self._broker.clock.wall_ms()
+            now = self._state.clock.wall_ms()
         if self._heap:
             self.index.arm(self._heap[0][0])
         return 0
@@ -267,16 +272,16 @@ class Schedules:
 
     def _fire(self, queue: Any, now: int) -> bool:
         """Routes one batch. False: it can't be now. Raises: what fails; the batch is back in the schedule then."""
-        broker = self._broker
-        vhost = broker.vhosts.get(queue.vhost)
+        state = self._state
+        vhost = state.vhosts.get(queue.vhost)
         if vhost is None or queue.deleted:
             return True
-        if getattr(broker.log, "disk_low", False):
+        if getattr(state.log, "disk_low", False):
             return False
-        firing = Firing(queue.core, broker.log)
+        firing = Firing(queue.core, state.log)
         messages = firing.take(now, self._limits.schedule_batch_max, self._limits.schedule_batch_bytes_max)
         if firing.unreadable:
-            broker.count_drops("unreadable_content", firing.unreadable)
+            state.counters.drop("unreadable_content", firing.unreadable)
             log.error("%d scheduled messages of vhost %r can't be read; they stay in the schedule", firing.unreadable, queue.vhost)
         if not messages:
             return True
@@ -285,16 +290,16 @@ class Schedules:
             firing.begin()
             for index, plan in plans:
                 self._place(firing, index, plan)
-            if broker.streams is not None:
+            if state.streams is not None:
                 for queue_id in firing.streamed:
-                    broker.streams.letter(queue_id)
+                    state.streams.letter(queue_id)
             durable = threading.Event()
             waits = firing.decide(durable.set)
         except BaseException:
             firing.abandon()
             raise
         while waits and not durable.wait(_LOOK_S) and not firing.is_durable():
-            if getattr(broker.log, "failure", None) is not None:
+            if getattr(state.log, "failure", None) is not None:
                 return False  # the node ends; the next start finds what the disk has
         firing.apply()
         self.batches += 1
@@ -311,7 +316,7 @@ class Schedules:
                 plans.append((index, self._plan(batch, facts, partial(firing.message, index))))
             except Exception as error:
                 firing.set_aside(index)
-                self._broker.count_drop("schedule_failed")
+                self._state.counters.drop("schedule_failed")
                 caught("scheduled messages", f"a message of vhost {vhost.name!r}: it stays until the next start", error)
         return plans
 
@@ -324,7 +329,7 @@ class Schedules:
         except PeerError:  # its exchange is gone, or its bindings are too many to look at
             queues = []
         if not queues:
-            self._broker.count_drop("unroutable")
+            self._state.counters.drop("unroutable")
         if scanned.get("has_cc"):
             plan.changed = without_bcc(header)
         expiration = scanned.get("expiration_ms")
@@ -343,17 +348,17 @@ class Schedules:
         name = exchange.decode("utf-8", "surrogateescape")
         if not has_keys and (exchange, key) in routes:
             return routes[exchange, key]
-        broker = self._broker
+        state = self._state
         if not name and key.startswith(b"amq.rabbitmq.reply-to."):
-            reply = broker.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
+            reply = state.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
             return [] if reply is None else [reply]
         by_key = vhost.route_is_cacheable(name)
         headers: Any = None
         if has_keys or not by_key:
-            properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1]
+            properties = decode_properties(header, state.limits.table_depth_max, state.limits.table_fields_max)[1]
             found = properties.get("headers")
             headers = MessageHeaders(found if isinstance(found, dict) else {}, lambda: properties, message)
-        keys = publishing.keys_of(key, headers, None) if has_keys else [key]
+        keys = keys_of(key, headers, None) if has_keys else [key]
         queues: list[Any] = vhost.route_keys(name, keys, headers)
         if headers is None:
             routes[exchange, key] = queues
@@ -361,13 +366,13 @@ class Schedules:
 
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
-        broker = self._broker
+        state = self._state
         for queue, expires_at in plan.targets:
             if getattr(queue, "policy", None) is not None and queue.policy.is_shared:
                 exchange, key, header, body = firing.message(index)
                 header = header if plan.changed is None else plan.changed
                 facts = _facts(scan_properties_of(header) or {})
-                taken = shared_queues.place(broker, queue, (exchange, key, header, body, *facts), expires_at)
+                taken = self._dead_letters.place_shared(queue, (exchange, key, header, body, *facts), expires_at)
             elif plan.changed is None:
                 taken = firing.place(index, queue.core, expires_at)
             else:
@@ -375,13 +380,13 @@ class Schedules:
                 scanned = scan_properties_of(plan.changed) or {}
                 taken = firing.hold(queue.core, exchange, key, plan.changed, body, *_facts(scanned), expires_at)
             if not taken:
-                broker.count_drop("refused")
+                state.counters.drop("refused")
         for queue in plan.refused:
-            broker.count_drop("refused")
+            state.counters.drop("refused")
             if queue.policy.overflow == REJECT_PUBLISH_DLX and queue.core.dead_letters:
-                guarded("dead letters", queue.name, publishing.dead_letter, broker, queue, firing.message(index), MAXLEN, firing)
+                guarded("dead letters", queue.name, self._dead_letters.publish, queue, firing.message(index), MAXLEN, firing)
 
     def _settle_limits(self, plans: list[tuple[int, _Plan]], others: list[int]) -> None:
-        broker = self._broker
-        touched = {queue.queue_id for _, plan in plans for queue, _ in plan.targets if queue in broker.limited_queues}
-        publishing.settle_many(broker, touched.union(others))
+        state = self._state
+        touched = {queue.queue_id for _, plan in plans for queue, _ in plan.targets if queue in state.limited_queues}
+        self._queue_limits.settle_many(touched.union(others))

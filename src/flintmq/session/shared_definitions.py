@@ -34,8 +34,8 @@ from flintmq.shared.queue import QueueGone
 from flintmq.vhost.arguments import SHARED
 
 if TYPE_CHECKING:
-    from flintmq.routing.binding import Binding
-    from flintmq.session.shared_service import SharedQueueEntry, SharedService
+    from flintmq.routing.exchange import Binding
+    from flintmq.session.shared_entry import Service, SharedQueueEntry
 
 log = logging.getLogger("flintmq.shared")
 
@@ -95,7 +95,7 @@ def row_of(binding: Binding) -> bytes:
 class SharedDefinitions:
     """Args: service: whose queues they are; alone: no other node has the engine, and nothing is told."""
 
-    def __init__(self, service: SharedService, alone: bool) -> None:
+    def __init__(self, service: Service, alone: bool) -> None:
         self._service = service
         self._limits = service.limits
         self._alone = alone
@@ -129,7 +129,7 @@ class SharedDefinitions:
         if queue.destination_kind != QUEUE or not queue.policy.is_shared or not binding.durable:
             return
         entry = self._service.entry(queue.queue_id)
-        if self._alone or not self._service.broker.loops or entry is None or entry.ended:
+        if self._alone or not self._service.state.loops or entry is None or entry.ended:
             return  # restored ones are not news, and bindings of a queue that ends, end with it
         name = hash_of(binding.source.name, binding.routing_key, binding.arguments)
         key = (queue.queue_id, name)
@@ -329,7 +329,7 @@ class SharedDefinitions:
         service = self._service
         for (vhost_name, name), life in directory.lives.items():
             what = f"shared queue '{name}' in vhost '{vhost_name}'"
-            vhost = service.broker.vhosts.get(vhost_name)
+            vhost = service.state.vhosts.get(vhost_name)
             if vhost is None:
                 self._refusals[what] = "there is no such virtual host"
                 continue
@@ -369,7 +369,7 @@ class SharedDefinitions:
         bindings: list[tuple[str, Any, Callable[[], Any]]],
     ) -> None:
         """What is to be done for the bindings of one queue."""
-        vhost = self._service.broker.vhosts.get(entry.vhost)
+        vhost = self._service.state.vhosts.get(entry.vhost)
         queue = None if vhost is None else vhost.queues.get(entry.name)
         if vhost is None or queue is None or queue.queue_id != entry.queue_id:
             return
@@ -419,7 +419,7 @@ class SharedDefinitions:
         for what, vhost, verb in verbs:
             over = threading.Event()
             waiting.append((what, over))
-            vhost.perform(verb, self._service.broker.home_call, partial(self._performed, what, over))
+            vhost.perform(verb, self._service.state.loops.call_home, partial(self._performed, what, over))
             if len(waiting) >= _VERBS_AT_ONCE:
                 self._wait(waiting)
                 waiting = []

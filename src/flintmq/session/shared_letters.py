@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
-from flintmq.session import publishing
+from flintmq.session.dead_letters import DeadLetters, Letter
 from flintmq.vhost.arguments import AT_LEAST_ONCE, DROPPING
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
 if TYPE_CHECKING:
     from flintmq.queue.handoff import SharedPort
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.shared")
 
@@ -85,8 +85,9 @@ class _Kept:
 class SharedLetters:
     """Any thread."""
 
-    def __init__(self, broker: Broker, port: SharedPort) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, dead_letters: DeadLetters, port: SharedPort) -> None:
+        self._state = state
+        self._dead_letters = dead_letters
         self._port = port
         self._lock = threading.Lock()  # of all below
         self._kept: dict[int, _Kept] = {}  # by queue id
@@ -102,7 +103,7 @@ class SharedLetters:
     def is_full(self, queue_id: int) -> bool:
         """Whether so much waits that nothing more of the queue is to be taken."""
         count, size = self.waiting(queue_id)
-        limits = self._broker.limits
+        limits = self._state.limits
         return count >= limits.shared_letters_max or size >= limits.shared_letters_bytes_max
 
     def bury(self, queue: Any, position: int, reason: str) -> None:
@@ -134,21 +135,21 @@ class SharedLetters:
 
     def _send(self, dead: _Dead) -> bool:
         """Gives the letter to the targets that do not have it. False: there is none, and it waits. Raises: StoreError, MemoryError."""
-        broker, queue = self._broker, dead.queue
+        counters, queue = self._state.counters, dead.queue
         patient = queue.policy.dead_letter_strategy == AT_LEAST_ONCE
         if queue.policy.dead_letter_exchange is None or queue.deleted:
             return True
-        if not publishing.exchange_is_there(broker, queue):
+        if not self._dead_letters.has_exchange(queue):
             if not patient:
-                broker.count_drop("no_dead_letter_exchange")
+                counters.drop("no_dead_letter_exchange")
             return not patient
         try:
             message = queue.core.message_at(dead.position)
         except KeyError:
-            broker.count_drop("unreadable_content")
+            counters.drop("unreadable_content")
             log.error("a dead message of shared queue %r can't be read: it is not dead-lettered", queue.name)
             return True
-        letter, targets, _ = publishing.addressed(broker, queue, message, dead.reason)
+        letter, targets, _ = self._dead_letters.addressed(queue, message, dead.reason)
         if letter is None:
             return True
         for target in targets:
@@ -156,19 +157,19 @@ class SharedLetters:
                 self._place(dead, target, letter, patient)
         return bool(targets) or not patient
 
-    def _place(self, dead: _Dead, target: Any, letter: publishing.Letter, patient: bool) -> None:
+    def _place(self, dead: _Dead, target: Any, letter: Letter, patient: bool) -> None:
         """Each way out of here answers once, at once or later."""
-        broker, queue_id = self._broker, target.queue_id
+        state, queue_id = self._state, target.queue_id
         with self._lock:
             dead.outstanding += 1
-        expires_at = publishing.expires_on(broker, target.core)
+        expires_at = self._dead_letters.expires_on(target.core)
         placed = False
         try:
             if target.policy.is_shared:
                 told = partial(self._answered, dead, queue_id)
-                placed = broker.shared is not None and broker.shared.publish(target.core, letter.message, expires_at, told)
+                placed = state.shared is not None and state.shared.publish(target.core, letter.message, expires_at, told)
             elif target.policy.overflow not in DROPPING and target.core.refuses(len(letter.body)):
-                broker.count_drop("maxlen")
+                state.counters.drop("maxlen")
                 placed = not patient
                 if placed:
                     self._answered(dead, queue_id, True)
@@ -180,10 +181,10 @@ class SharedLetters:
             if not placed:
                 self._answered(dead, queue_id, False)
         if placed and not target.policy.is_shared:
-            publishing.settle_limits(broker, target)
+            self._dead_letters.on_placed(target)
 
     def _when_durable(self, dead: _Dead, target: Any) -> None:
-        wal = self._broker.log
+        wal = self._state.log
         assert wal is not None, "there is no shared queue without a store"
         if target.policy.is_stream:
             with self._lock:
@@ -213,7 +214,7 @@ class SharedLetters:
         dead.waits = True
         kept = self._kept[dead.queue.queue_id]
         if not kept.due_ns:
-            kept.due_ns = self._broker.clock.monotonic_ns() + kept.rest_ns
+            kept.due_ns = self._state.clock.monotonic_ns() + kept.rest_ns
         kept.seen.append(dead)
 
     def _end(self, dead: _Dead) -> None:
@@ -222,9 +223,9 @@ class SharedLetters:
             queue.core.settle_held(dead.position, DequeueReason.PURGE, False)
         else:
             queue.core.settle_held(dead.position, _ENDS[dead.reason], False)
-            self._broker.dead_lettered[dead.reason] += 1
+            self._state.counters.dead_letter(dead.reason)
             if dead.reason in _DROPS:
-                self._broker.count_drop(_DROPS[dead.reason])
+                self._state.counters.drop(_DROPS[dead.reason])
         with self._lock:
             self._account.add(-_LETTER_BYTES)
             kept = self._kept[queue.queue_id]
@@ -244,24 +245,24 @@ class SharedLetters:
                 (written if self._port.stream_durable(one[0]) else self._streams).append(one)
         for _, dead, target in written:
             self._answered(dead, target, True)
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._state.clock.monotonic_ns()
         with self._lock:
             due = [(kept.due_ns, number) for number, kept in self._kept.items() if 0 < kept.due_ns <= now_ns]
         for _, number in sorted(due):
             self._look_at(number)
-            if self._broker.clock.monotonic_ns() >= now_ns + _LOOK_NS:
+            if self._state.clock.monotonic_ns() >= now_ns + _LOOK_NS:
                 return  # those who have waited for longest are the first ones of the next tick
 
     @property
     def _rest_ns(self) -> int:
-        return self._broker.limits.dead_letter_retry_ms * 1_000_000
+        return self._state.limits.dead_letter_retry_ms * 1_000_000
 
     def routes_changed(self, vhost: str) -> None:
         """What waits in a virtual host is looked at soon, as if it had begun to wait now."""
         if not self._kept:
             return
         with self._lock:
-            soon = self._broker.clock.monotonic_ns() + self._rest_ns
+            soon = self._state.clock.monotonic_ns() + self._rest_ns
             for kept in self._kept.values():
                 if kept.vhost == vhost and kept.due_ns > soon:
                     kept.due_ns, kept.rest_ns = soon, self._rest_ns
@@ -289,7 +290,7 @@ class SharedLetters:
             moved = moved or not dead.waits
         with self._lock:
             kept.rest_ns = self._rest_ns if moved else min(2 * kept.rest_ns, max(self._rest_ns, _REST_MS_MAX * 1_000_000))
-            kept.due_ns = self._broker.clock.monotonic_ns() + kept.rest_ns if kept.again or kept.seen else 0
+            kept.due_ns = self._state.clock.monotonic_ns() + kept.rest_ns if kept.again or kept.seen else 0
 
 
 def _nothing() -> None:

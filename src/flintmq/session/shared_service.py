@@ -16,15 +16,13 @@ from __future__ import annotations
 import collections
 import heapq
 import itertools
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from flintmq.core.memory_account import MemoryShare
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.kv.engine import Engine, EngineError, Unavailable, UnknownOutcome
@@ -33,40 +31,30 @@ from flintmq.queue.handoff import (
     WAITING_BYTES,
     SharedPort,
     open_window,
-    window_add,
-    window_available,
-    window_ready,
-    window_take_back,
-    window_wanted,
 )
-from flintmq.session.publishing import dead_letter
 from flintmq.session.shared_definitions import SharedDefinitions
+from flintmq.session.shared_entry import CoreWindow, SharedQueueEntry, check_same_arguments, pack_arguments
 from flintmq.session.shared_letters import SharedLetters
-from flintmq.shared.codec import pack_message, unpack_message
-from flintmq.shared.directory import read_arguments
-from flintmq.shared.keys import SIGNALS, QueueKeys
+from flintmq.shared.codec import pack_message
+from flintmq.shared.keys import SIGNALS
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, QueueGone, Taken, clear_doomed, delete_queue, is_there, open_queue
+from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, clear_doomed, delete_queue, open_queue
 from flintmq.shared.sets import end_deleted, engine_identity
 from flintmq.shared.station import Station, Waiting
-from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
-from flintmq.vhost.dead_letter import EXPIRED, MAXLEN
-from flintmq.vhost.equivalence import check_arguments
 from flintmq.vhost.names import describe
 
 if TYPE_CHECKING:
     from flintmq.queue.control import QueueHandle
-    from flintmq.session.broker import Broker
-    from flintmq.session.cluster import Cluster
-    from flintmq.vhost.policy import QueuePolicy
+    from flintmq.session.dead_letters import DeadLetters
+    from flintmq.session.events import Events
+    from flintmq.session.pausing import Pauses
+    from flintmq.session.state import NodeState
     from flintmq.vhost.queue import QueueSpec
 
 log = logging.getLogger("flintmq.shared")
 
 # items of the line that are handed out before stations work
 _ITEMS_AT_ONCE = 1_000
-# bytes of a lease that a station remembers
-_LEASE_BYTES = 400
 # slices of deleted queues that one look at other nodes clears
 _SLICES_AT_ONCE = 200
 Fields = tuple[bytes, bytes, bytes, bytes, int, int]
@@ -74,171 +62,11 @@ Told = Callable[[bool], object]
 Done = Callable[[Any, Exception | None], None]
 
 
-class CoreWindow:
-    """A queue's core as the window of its shared queue. Args: most: messages that consumers without a limit are given at once; rests:
-    whether the queue is paused."""
+class Membership(Protocol):
+    """This node as a member of a cluster (cluster.Cluster)."""
 
-    def __init__(self, core: QueueHandle, most: int, rests: Callable[[], bool]) -> None:
-        self._core = core
-        self._most = most
-        self._rests = rests
-
-    def wanted(self) -> int:
-        ready = window_ready(self._core)
-        credit = 0 if self._rests() else window_wanted(self._core, self._most)
-        return max(0, credit - ready) if credit else -ready
-
-    def add(self, taken: Taken, content: bytes) -> int:
-        meta = taken.meta
-        return window_add(self._core, unpack_message(content), meta.expires_at_ms, meta.redelivered, meta.deliveries)
-
-    def take_back(self, positions: list[int]) -> list[tuple[int, bool, int]]:
-        return window_take_back(self._core, positions)
-
-    def empty(self) -> None:
-        while positions := window_available(self._core, self._most):
-            window_take_back(self._core, positions)
-
-
-class SharedQueueEntry:
-    """What the service has of one queue, and its station's host."""
-
-    __slots__ = (
-        "_service",
-        "anew",
-        "arguments",
-        "core",
-        "delay_ms",
-        "ended",
-        "failure",
-        "life",
-        "name",
-        "order",
-        "policy",
-        "queue_id",
-        "running",
-        "scheduled",
-        "share",
-        "station",
-        "vhost",
-    )
-
-    def __init__(self, service: SharedService, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
-        self._service = service
-        self.queue_id = queue_id
-        self.vhost = spec.vhost
-        self.name = spec.name
-        self.order = spec.policy.shared_order
-        self.core = core
-        self.follow(spec.policy)
-        self.arguments = spec.arguments
-        self.anew = False  # declared, and the engine was not asked: it is made there
-        self.life: bytes | None = None  # id of its life in the engine; None: not known yet
-        self.scheduled = False
-        self.running = False
-        self.ended = False  # the engine was told that the queue is deleted
-        self.delay_ms = 0
-        self.failure = ""
-        self.share = MemoryShare("entries")
-        self.station: Any = None
-
-    def follow(self, policy: QueuePolicy) -> None:
-        """The queue's policy, and later its changes."""
-        self.policy = policy
-
-    def limit(self) -> tuple[int | None, int | None, bool]:
-        policy = self.policy
-        return policy.max_length, policy.max_length_bytes, policy.overflow not in DROPPING
-
-    def levels(self) -> int:
-        return self.policy.levels
-
-    def single(self) -> bool:
-        return self.policy.single_active_consumer
-
-    def consumers(self) -> int:
-        return 0 if self._service.is_held_up(self.queue_id) else self.core.consumer_count()
-
-    def overflowed(self, waiting: list[Waiting]) -> None:
-        queue = self._service.broker.queues.get(self.queue_id)
-        if queue is None or self.policy.overflow != REJECT_PUBLISH_DLX:
-            return
-        for one in waiting:
-            message = unpack_message(one.message.content)[:4]
-            guarded("dead letters", f"queue {self.name!r}", dead_letter, self._service.broker, queue, message, MAXLEN)
-
-    def is_full(self) -> bool:
-        return self._service.letters.is_full(self.queue_id)
-
-    def buries(self) -> bool:
-        return self.core.dead_letters
-
-    def bury(self, position: int, expired: bool) -> None:
-        queue = self._service.broker.queues.get(self.queue_id)
-        if queue is not None and self.core.hold(position):
-            self._service.letters.bury(queue, position, EXPIRED if expired else MAXLEN)
-
-    def open(self) -> tuple[Engine, Owners, QueueKeys, str]:
-        engine, owners = self._service.node()
-        patience = self._service.limits.shared_patience_ms
-        alone = engine.limits.exclusive
-        if not alone and not self.anew and not is_there(engine, self.vhost, self.name):
-            raise QueueGone("another node deleted it while this one was away")
-        arguments = pack_arguments(self.arguments)
-        keys = open_queue(engine, self.vhost, self.name, self.order, self.anew and alone, arguments, patience)
-        if not alone and self._is_another(engine, keys):
-            raise QueueGone("another node declared it again")
-        self.anew, self.life = False, keys.life
-        return engine, owners, keys, self.order
-
-    def _is_another(self, engine: Engine, keys: QueueKeys) -> bool:
-        """Whether what the engine has under this name is a later queue, or has other arguments: it is learnt of anew then."""
-        if self.life is not None:
-            return keys.life != self.life
-        try:
-            check_same_arguments(engine, keys, self.vhost, self.name, self.arguments)
-        except PeerError:
-            return True
-        return False
-
-    def wake(self) -> None:
-        self._service.schedule(self)
-
-    def gone(self) -> None:
-        self._service.gone(self)
-
-    def answer(self, waiting: list[Waiting], taken: bool) -> None:
-        self.share.add(-sum(one.size for one in waiting))
-        self._service.answer(waiting, taken)
-
-    def ready(self, messages: int, size: int) -> None:
-        self.core.elsewhere, self.core.elsewhere_bytes = messages, size
-
-    def held(self, change: int) -> None:
-        self.share.add(change * _LEASE_BYTES)
-
-    def expired(self, messages: int) -> None:
-        self._service.broker.count_drops("expired", messages)
-
-    def dropped(self, messages: int) -> None:
-        if messages:
-            self._service.broker.count_drops("maxlen", messages)
-
-    def unreadable(self, error: Exception) -> None:
-        self._service.broker.count_drop("unreadable_content")
-        log.error("a message of shared queue %r in vhost %r can't be read, and is put aside: %s", self.name, self.vhost, error)
-
-
-def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
-    """A queue's arguments as the engine has them."""
-    return json.dumps({key: value for key, value in arguments.items() if isinstance(value, str | int)}).encode()
-
-
-def check_same_arguments(engine: Engine, keys: QueueKeys, vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises: PeerError 406: the engine has the queue with other arguments; EngineError."""
-    known = read_arguments(engine, keys)
-    if known:
-        check_arguments(describe("queue", name, vhost), json.loads(known), arguments)
+    def run(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 class _Task:
@@ -270,20 +98,21 @@ class _Wait(Exception):
 
 
 class SharedService:
-    """Args: broker: whose queues they are; url: of the engine; logs: the store's log port. Raises: ValueError: no such URL."""
+    """Args: url: of the engine; logs: the store's log port. Raises: ValueError: no such URL."""
 
-    def __init__(self, broker: Broker, url: str, logs: Any) -> None:
-        self.broker = broker
-        self.limits = broker.limits
+    def __init__(self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, events: Events, url: str, logs: Any) -> None:
+        self.state = state
+        self.dead_letters = dead_letters
+        self.limits = state.limits
         self._url = engine_url(url)
         limits = self.limits
         self._port = SharedPort(logs, limits.shared_waiting_bytes_max, limits.shared_vhost_waiting_bytes_max)
-        self.letters = SharedLetters(broker, self._port)
+        self.letters = SharedLetters(state, dead_letters, self._port)
         self._opening = threading.Lock()  # of the next two
         self._engine: Engine | None = None
         self._owners: Owners | None = None
         self.definitions = SharedDefinitions(self, is_alone(self._url))
-        self.cluster: Cluster | None = None  # None: this node is alone, or nobody asked for one
+        self.member: Membership | None = None  # of a cluster
         self._lock = threading.Condition()  # of all below
         self._entries: dict[int, SharedQueueEntry] = {}
         self._ending: collections.Counter[tuple[str, str]] = collections.Counter()  # deleted queues that the engine was not told of
@@ -299,8 +128,8 @@ class SharedService:
         self._turn = 0  # where the polls go on
         self.identity = ""  # of the engine: nodes with the same one serve the same queues; "": it was not heard of yet
         self.failures = self.contended = self.lives = 0
-        broker.pauses.followers.append(self._paused)
-        broker.events.followers.append(self.definitions.noted)
+        pauses.followers.append(self._paused)
+        events.followers.append(self.definitions.noted)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -349,8 +178,8 @@ class SharedService:
         if not self.is_alone:
             self._begin()
             self._start([self.definitions.run])
-        if self.cluster is not None:
-            self._start([self.cluster.run])
+        if self.member is not None:
+            self._start([self.member.run])
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what is in windows goes back to the engine, as far as it answers. Idempotent."""
@@ -362,8 +191,8 @@ class SharedService:
             threads = list(self._threads)
         self._stopped.set()
         self.definitions.wake()
-        if self.cluster is not None:
-            self.cluster.wake()
+        if self.member is not None:
+            self.member.wake()
         self._port.close()
         self._port.wake()
         until = time.monotonic() + self.limits.shutdown_ms_max / 1000
@@ -412,11 +241,11 @@ class SharedService:
 
     def _rests(self, queue_id: int) -> bool:
         """Whether this node takes nothing of a queue, and gives back what no client has."""
-        return self.broker.draining or self.is_held_up(queue_id)
+        return self.state.draining or self.is_held_up(queue_id)
 
     def is_held_up(self, queue_id: int) -> bool:
         """Whether it is paused, or its letters wait. A drain is none of these: what its clients have comes back before others go on."""
-        return queue_id in self.broker.pauses.queues or self.letters.is_full(queue_id)
+        return queue_id in self.state.paused or self.letters.is_full(queue_id)
 
     def follow_policy(self, queue: Any) -> None:
         """The policy of a queue changed."""
@@ -765,7 +594,7 @@ class SharedService:
                 if entry is None:
                     self._port.leave(lane, size)
                 if entry is None or not self._wait(entry, waiting):
-                    self.broker.count_drop("refused")
+                    self.state.counters.drop("refused")
                     self._port.answer([receipt], False)
         if self._port.take_lost():
             self._ends_lost()
@@ -788,7 +617,7 @@ class SharedService:
             else:
                 guarded("shared queues", "whoever published", told, taken)
         if not taken:
-            self.broker.count_drops("refused", len(waiting))
+            self.state.counters.drop("refused", len(waiting))
         if receipts:
             self._port.answer(receipts, taken)
 
@@ -803,12 +632,12 @@ class SharedService:
     def gone(self, entry: SharedQueueEntry) -> None:
         """Another node deleted it: it is deleted here, too."""
         entry.ended = True
-        vhost = self.broker.vhosts.get(entry.vhost)
+        vhost = self.state.vhosts.get(entry.vhost)
         if vhost is not None and not self._stopping:
             queue = vhost.queues.get(entry.name)
             if queue is not None and queue.queue_id == entry.queue_id:
                 log.info("shared queue %r in vhost %r was deleted on another node", entry.name, entry.vhost)
-                self.broker.home_call(partial(_remove, vhost, queue))
+                self.state.loops.call_home(partial(_remove, vhost, queue))
 
     def _beat(self) -> None:
         """Signs of life, and nothing else (V4)."""

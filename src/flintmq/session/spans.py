@@ -24,8 +24,7 @@ from flintmq.protocol.v0_9_1.splice import field_text, join_properties, join_tab
 from flintmq.session.traceparent import TRACED_FIREHOSE, TRACED_MOST, TRACED_SHIFT, is_wanted
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
 
 # kinds of OTLP
 INTERNAL, SERVER = 1, 2
@@ -156,18 +155,17 @@ class Spans:
         parts["headers"] = join_table(changed)
         return span, join_properties(size, parts)
 
-    def published(self, handler: ConnectionHandler, span: Span, handles: Any, due_ms: int = 0) -> None:
+    def published(self, client: Client, span: Span, handles: Any, due_ms: int = 0) -> None:
         """The message is on its queues; due_ms: it is on the schedule."""
         facts = span.attributes
         names = [_shown(handle.owner.name) for handle in handles[:_QUEUES_MAX] if handle.owner is not None]
-        facts |= {"flintmq.vhost": _shown(handler.vhost.name), "flintmq.queue.count": len(handles), "flintmq.queues": names}
+        facts |= {"flintmq.vhost": _shown(client.vhost.name), "flintmq.queue.count": len(handles), "flintmq.queues": names}
         if due_ms:
             facts["flintmq.due_ms"] = due_ms
-        self._add(handler.vhost.name, span._replace(end_us=max(span.start_us, self._now_us())))
+        self._add(client.vhost.name, span._replace(end_us=max(span.start_us, self._now_us())))
 
-    def delivered(self, broker: Broker, handler: ConnectionHandler, queue_id: int, redelivered: bool, header: bytes) -> None:
+    def delivered(self, client: Client, queue: Any, redelivered: bool, header: bytes) -> None:
         """A message is in a consumer's output."""
-        queue = broker.queues.get(queue_id)
         size, parts = split_properties(header)
         context = read_context(split_table(parts.get("headers", b"")))
         if queue is None or context is None:
@@ -195,7 +193,7 @@ class Spans:
             end_us=now_us,
             attributes=facts,
         )
-        self._add(handler.vhost.name, span)
+        self._add(client.vhost.name, span)
 
     # --- the buffer -------------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
-from flintmq.session import publishing
+from flintmq.session.dead_letters import Attempt, DeadLetters
 from flintmq.streams.control import REASON_LIMIT
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
     from flintmq.streams.control import StreamQueue
 
 log = logging.getLogger("flintmq.streams")
@@ -52,8 +52,9 @@ class _Look:
 class StreamLetters:
     """One thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, dead_letters: DeadLetters) -> None:
+        self._state = state
+        self._dead_letters = dead_letters
         self._looks: dict[int, _Look] = {}
         self._account = MemoryShare("entries")
         self.attempts = 0
@@ -66,10 +67,10 @@ class StreamLetters:
 
     def bury(self, queue_id: int, stream: StreamQueue) -> int:
         """Publishes what died in the groups of a stream. Returns how many letters."""
-        now_ns = self._broker.clock.monotonic_ns()
-        least_ns = self._broker.limits.dead_letter_retry_ms * 1_000_000
+        now_ns = self._state.clock.monotonic_ns()
+        least_ns = self._state.limits.dead_letter_retry_ms * 1_000_000
         look = self._looks.get(queue_id) or _Look()
-        woken = look.version is not self._broker.routes_version and now_ns >= look.began_ns + least_ns
+        woken = look.version is not self._state.routes.version and now_ns >= look.began_ns + least_ns
         rests = now_ns < look.until_ns and not woken
         if rests and look.middle:
             return 0
@@ -82,7 +83,7 @@ class StreamLetters:
         buried, refused = self._publish(queue_id, stream, look, found)
         look.middle = refused >= REFUSED_MAX or len(found) == DEAD_PER_TICK
         if not rests and (refused >= REFUSED_MAX or not look.middle):
-            look.began_ns, look.version = now_ns, self._broker.routes_version
+            look.began_ns, look.version = now_ns, self._state.routes.version
             look.rest_ns = (
                 least_ns if look.moved or woken else min(max(2 * look.rest_ns, least_ns), max(least_ns, _REST_MS_MAX * 1_000_000))
             )
@@ -95,7 +96,7 @@ class StreamLetters:
 
     def _publish(self, queue_id: int, stream: StreamQueue, look: _Look, found: list[tuple[bytes, int, int, int]]) -> tuple[int, int]:
         """(letters, refused in a row at the end)."""
-        queue = self._broker.queues.get(queue_id)
+        queue = self._state.queues.get(queue_id)
         buried = refused = 0
         for name, offset, reason, _ in found:
             if refused >= REFUSED_MAX:
@@ -104,7 +105,7 @@ class StreamLetters:
             try:
                 message = stream.message(offset)
             except KeyError:  # retention took it, or its container is damaged
-                self._broker.count_drop("unreadable_content")
+                self._state.counters.drop("unreadable_content")
                 log.error("message %d of a stream (queue id %d) is not dead-lettered: it is gone", offset, queue_id)
             else:
                 why = DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED
@@ -122,16 +123,16 @@ class StreamLetters:
         """Publishes a dead letter. False: the node is short of something, or (at-least-once) not all of its targets take it."""
         self.attempts += 1
         if not queue.policy.keeps_letters:
-            return guarded("dead letters", queue.name, publishing.dead_letter, self._broker, queue, message, why)
+            return guarded("dead letters", queue.name, self._dead_letters.publish, queue, message, why)
         assert look.behind is not None
         known = look.done.pop(look.behind, None)
         if known is not None:
             self._account.add(-_DONE_BYTES)
-        attempt = publishing.Attempt(known)
+        attempt = Attempt(known)
         placed: list[bool] = []
 
         def publish() -> None:
-            placed.append(publishing.dead_letter_to_all(self._broker, queue, message, why, attempt) is None)
+            placed.append(self._dead_letters.publish_to_all(queue, message, why, attempt) is None)
 
         guarded("dead letters", queue.name, publish)
         if placed != [True] and attempt.done:

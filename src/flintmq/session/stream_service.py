@@ -28,25 +28,26 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
+from flintmq.session.cores import STREAM_BOUNDS, STREAM_RULES, facts
 from flintmq.session.stream_letters import StreamLetters
 from flintmq.streams import cold_reads
 from flintmq.streams.control import Seat, StreamQueue
 from flintmq.vhost.names import describe
-from flintmq.vhost.policy import QueuePolicy
 
 if TYPE_CHECKING:
     from flintmq.queue.control import QueueHandle
-    from flintmq.session.broker import Broker
+    from flintmq.session.dead_letters import DeadLetters
+    from flintmq.session.state import NodeState
     from flintmq.vhost.queue import QueueSpec
 
 log = logging.getLogger("flintmq.streams")
 
 
 class StreamService:
-    """Args: broker: whose queues they are; store: StreamStore of its durable store; actors: ActorSystem that reads from the disk."""
+    """Args: store: StreamStore of its durable store; actors: ActorSystem that reads from the disk."""
 
-    def __init__(self, broker: Broker, store: Any, actors: Any) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, dead_letters: DeadLetters, store: Any, actors: Any) -> None:
+        self._state = state
         self._store = store
         self._actors = actors
         self._streams: dict[int, StreamQueue] = {}
@@ -60,8 +61,8 @@ class StreamService:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._looked_ns = 0
-        self._letters = StreamLetters(broker)
-        self.clock = DueClock(self._give_back, broker.limits.due_gap_ms)
+        self._letters = StreamLetters(state, dead_letters)
+        self.clock = DueClock(self._give_back, state.limits.due_gap_ms)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ class StreamService:
                     guarded("places of groups at the stop", f"queue id {queue_id}", self._save, queue_id, stream, True)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._broker.limits.stream_cursor_ms / 1000):
+        while not self._stopping.wait(self._state.limits.stream_cursor_ms / 1000):
             guarded("housekeeping of streams", "a pass", self.tick)
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -98,19 +99,16 @@ class StreamService:
         description = describe("queue", spec.name, spec.vhost)
         self._check_room(spec.vhost, description)
         try:
-            source = self._store.open(queue_id, **_retention(policy))
+            source = self._store.open(queue_id, **facts(STREAM_BOUNDS, policy), segment_bytes=policy.stream_segment_bytes or 0)
         except (StoreError, OSError) as error:
             log.error("the stream of %s can't be opened: %s", description, error)
             raise PeerError(ReplyCode.INTERNAL_ERROR, f"the stream of {description} can't be opened") from error
-        limits = self._broker.limits
+        limits = self._state.limits
         stream = StreamQueue(
             core,
             source,
             open_max=limits.stream_open_max,
-            dead_letters=policy.dead_letter_exchange is not None,
-            delivery_limit=-1 if policy.delivery_limit is None else policy.delivery_limit,
-            delay_ms=policy.retry_delay_ms or 0,
-            visibility_ms=policy.consumer_timeout_ms or 0,
+            **facts(STREAM_RULES, policy),
         )
         if self._actors is not None:
             cold_reads.use(stream, self._actors)
@@ -130,16 +128,11 @@ class StreamService:
         stream, policy = self._streams.get(queue.queue_id), queue.policy
         if stream is None:
             return
-        stream.set_rules(
-            policy.dead_letter_exchange is not None,
-            -1 if policy.delivery_limit is None else policy.delivery_limit,
-            policy.retry_delay_ms or 0,
-            policy.consumer_timeout_ms or 0,
-        )
-        self._store.set_bounds(queue.queue_id, policy.max_length_bytes or 0, policy.max_age_ms or 0)
+        stream.set_rules(**facts(STREAM_RULES, policy))
+        self._store.set_bounds(queue.queue_id, **facts(STREAM_BOUNDS, policy))
 
     def _check_room(self, vhost: str, description: str) -> None:
-        limits = self._broker.limits
+        limits = self._state.limits
         reason = ""
         if len(self._streams) >= limits.streams_max:
             reason = f"stream limit ({limits.streams_max}) is reached"
@@ -222,18 +215,18 @@ class StreamService:
                     raise PeerError(ReplyCode.INTERNAL_ERROR, f"the place of a consumer group can't be logged: {error}") from error
             self._coming.setdefault((queue_id, group), []).append(ready)
         if first:
-            self._broker.log.on_durable(ticket, lambda: self._placed(queue_id, group))
+            self._state.log.on_durable(ticket, lambda: self._placed(queue_id, group))
         return None
 
     def _check_group(self, queue_id: int, group: bytes | None) -> None:
         """A group stays as long as its stream, so there is a limit for them. Raises: PeerError 406 when it would be one more."""
         known = self._places.get(queue_id, set())
-        most = self._broker.limits.stream_groups_max
+        most = self._state.limits.stream_groups_max
         if not group or group in known or len(known) < most - len(self._coming):
             return
         coming = [name for number, name in list(self._coming) if number == queue_id]
         if group not in coming and len(known) + len(coming) >= most:
-            queue = self._broker.queues.get(queue_id)
+            queue = self._state.queues.get(queue_id)
             description = "the stream" if queue is None else describe("queue", queue.name, queue.vhost)
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot add a consumer group to {description}: group limit ({most}) is reached")
 
@@ -271,7 +264,7 @@ class StreamService:
     def tick(self) -> None:
         """One look at every stream: what is due again, what changed, what died; and, less often, what was overtaken."""
         now_ns = time.monotonic_ns()
-        look = now_ns - self._looked_ns >= self._broker.limits.housekeeping_ms * 1_000_000
+        look = now_ns - self._looked_ns >= self._state.limits.housekeeping_ms * 1_000_000
         if look:
             self._looked_ns = now_ns
         published = 0
@@ -284,8 +277,8 @@ class StreamService:
                 except Exception as error:
                     caught("housekeeping of streams", f"queue id {queue_id}", error)
         self._remove()
-        if published and self._broker.log is not None:
-            self._broker.log.on_durable(0, _nothing)  # has it written now: no loop does that for this thread
+        if published and self._state.log is not None:
+            self._state.log.on_durable(0, _nothing)  # has it written now: no loop does that for this thread
 
     def _tick_one(self, queue_id: int, stream: StreamQueue, look: bool) -> int:
         stream.tick()
@@ -308,12 +301,12 @@ class StreamService:
                 return
 
     def _report_lost(self, queue_id: int, stream: StreamQueue) -> None:
-        queue = self._broker.queues.get(queue_id)
+        queue = self._state.queues.get(queue_id)
         shown = f"queue id {queue_id}" if queue is None else describe("queue", queue.name, queue.vhost)
         for name, count, offset in stream.take_lost():
             who = "consumers without a group" if name is None else f"group '{name.decode('utf-8', 'replace')}'"
             log.warning("stream %s: retention overtook %s: %d messages are lost to it, it went on at offset %d", shown, who, count, offset)
-            self._broker.count_drops("stream_overtaken", count)
+            self._state.counters.drop("stream_overtaken", count)
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
@@ -327,14 +320,6 @@ class StreamService:
             return None
         groups = {name.decode("utf-8", "surrogateescape"): figures for name, figures in stream.groups().items()}
         return {"first_offset": stream.first_offset, "next_offset": stream.next_offset, "bytes": stream.bytes, "groups": groups}
-
-
-def _retention(policy: QueuePolicy) -> dict[str, int]:
-    return {
-        "max_bytes": policy.max_length_bytes or 0,
-        "max_age_ms": policy.max_age_ms or 0,
-        "segment_bytes": policy.stream_segment_bytes or 0,
-    }
 
 
 def _nothing() -> None:

@@ -19,7 +19,7 @@ from flintmq.core.content import bytes_mapped, thin_bytes
 from flintmq.queue.sweep import Sweeper
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
+    from flintmq.session.state import NodeState
 
 # queues between two moments in which others get the GIL, and connections of a slice
 QUEUES_AT_A_TIME = 200
@@ -36,8 +36,8 @@ class ThinChunks:
     Attributes: looks: how many there were; left: bytes that a look could not give back.
     """
 
-    def __init__(self, broker: Broker, loops: list[Any], sweeper: Sweeper, stopping: Callable[[], bool]) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, loops: list[Any], sweeper: Sweeper, stopping: Callable[[], bool]) -> None:
+        self._state = state
         self._loops = loops
         self._sweeper = sweeper
         self._stopping = stopping
@@ -49,13 +49,13 @@ class ThinChunks:
     @property
     def limit(self) -> int:
         """Bytes."""
-        limits = self._broker.limits
+        limits = self._state.limits
         return limits.memory_thin_bytes + int(bytes_mapped() * limits.memory_thin_share)
 
     @property
     def pause_s(self) -> float:
         """Seconds until the next look: longer while messages hold little memory."""
-        limits = self._broker.limits
+        limits = self._state.limits
         return limits.memory_thin_ms / 1000 * (1 if bytes_mapped() > limits.memory_thin_bytes else IDLE_PAUSES)
 
     def look(self) -> None:
@@ -90,7 +90,7 @@ class ThinChunks:
         return False
 
     def _queues(self) -> Iterator[Any]:
-        known = self._broker.queues
+        known = self._state.queues
         ids = sorted(known)
         self._next = {queue_id: position for queue_id, position in self._next.items() if queue_id in known}
         for queue_id in [*(one for one in ids if one > self._turn), *(one for one in ids if one <= self._turn)]:
@@ -100,8 +100,8 @@ class ThinChunks:
 
     def _elsewhere(self, limit: int) -> None:
         """T2."""
-        if self._broker.streams is not None:
-            self._broker.streams.forget_hot()
+        if self._state.streams is not None:
+            self._state.streams.forget_hot()
         if thin_bytes() > limit:
             for loop in self._loops:
                 loop.job(partial(next, _leave(loop), True), _ignore)

@@ -20,11 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.guard import guarded
-from flintmq.session import publishing
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.timeouts")
 
@@ -72,8 +71,8 @@ class _Least:
 class ConsumerTimeouts:
     """`tick` on the housekeeping's thread, the rest on any. Attributes: ended: deliveries whose time was over."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
         # timeouts of queues, and of connections with consumers that have a timeout of their own the shortest of those; milliseconds
         self._timeouts = _Least()
         # loops on which a look is under way
@@ -88,19 +87,19 @@ class ConsumerTimeouts:
         """A queue is deleted."""
         self._timeouts.set(queue, 0)
 
-    def consumer_came(self, handler: ConnectionHandler, timeout_ms: int) -> None:
+    def consumer_came(self, client: Client, timeout_ms: int) -> None:
         """A consumer has a timeout of its own. Its deliveries may outlive it, so the connection is looked at until it ends."""
-        self._timeouts.set(handler, min(timeout_ms, self._timeouts.get(handler) or timeout_ms))
+        self._timeouts.set(client, min(timeout_ms, self._timeouts.get(client) or timeout_ms))
 
-    def connection_ended(self, handler: ConnectionHandler) -> None:
-        self._timeouts.set(handler, 0)
+    def connection_ended(self, client: Client) -> None:
+        self._timeouts.set(client, 0)
 
     def tick(self) -> None:
         """Looks at all deliveries that may be too old, on their loops, in slices (T3)."""
         least_ms = self._timeouts.least()
         if not least_ms:
             return
-        for loop in self._broker.loops or (None,):
+        for loop in self._state.loops or (None,):
             if loop in self._looking:
                 continue
             step: Callable[[], bool] = partial(next, self._look(loop, least_ms * 1000), True)
@@ -116,35 +115,35 @@ class ConsumerTimeouts:
 
     def _look(self, loop: Any, least_us: int) -> Iterator[bool]:
         """One slice after another: False each time."""
-        now_us = self._broker.clock.wall_ms() * 1000
-        for passed, handler in enumerate(list(self._broker.connections.values()), 1):
-            if loop is None or handler.loop is loop:
-                for number in list(handler.channels):
+        now_us = self._state.clock.wall_ms() * 1000
+        for passed, client in enumerate(list(self._state.connections.values()), 1):
+            if loop is None or client.loop is loop:
+                for number in list(client.channels):
                     at = 1
                     while at:
-                        at = self._some(handler, number, at, now_us, least_us)
+                        at = self._some(client, number, at, now_us, least_us)
                         if at:
                             yield False
             if passed % CONNECTIONS_AT_ONCE == 0:
                 yield False
 
-    def _some(self, handler: ConnectionHandler, number: int, at: int, now_us: int, least_us: int) -> int:
+    def _some(self, client: Client, number: int, at: int, now_us: int, least_us: int) -> int:
         """A slice of a channel. Returns the next tag; 0: it is done with, or it is busy with settlements and the next look sees to it."""
-        if handler.ended or len(handler.works) or number not in handler.channels:
+        if client.ended or len(client.works) or number not in client.channels:
             return 0
         left = [0]
-        guarded("consumer timeouts", handler.name, self._time_out, handler, (number, at, now_us, least_us), left)
+        guarded("consumer timeouts", client.name, self._time_out, client, (number, at, now_us, least_us), left)
         return left[0]
 
-    def _time_out(self, handler: ConnectionHandler, where: tuple[int, int, int, int], left: list[int]) -> None:
-        left[0], ended = handler.connection.time_out(*where, self._broker.limits.work_step)
+    def _time_out(self, client: Client, where: tuple[int, int, int, int], left: list[int]) -> None:
+        left[0], ended = client.connection.time_out(*where, self._state.limits.work_step)
         if not ended:
             return
         self.ended += ended
         log.warning(
             "connection %s, channel %d: %d deliveries were not settled in time (x-consumer-timeout), they are back in their queues",
-            *(handler.name, where[0], ended),
+            *(client.name, where[0], ended),
         )
-        publishing.after_publish(handler)
-        if handler.socket is not None:
-            handler.loop.touch(handler.socket)
+        client.after_publish()
+        if client.socket is not None:
+            client.loop.touch(client.socket)

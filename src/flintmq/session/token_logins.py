@@ -22,8 +22,8 @@ from flintmq.errors import ReplyCode
 from flintmq.guard import guarded
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 log = logging.getLogger("flintmq.connection")
 
@@ -34,16 +34,16 @@ _NOTES_LEAST = 1_024
 
 
 class TokenLogins:
-    """Args: broker; oauth: access.oauth.OAuth. Any thread."""
+    """Args: oauth: access.oauth.OAuth. Any thread."""
 
-    def __init__(self, broker: Broker, oauth: Any) -> None:
-        self._broker = broker
+    def __init__(self, state: NodeState, oauth: Any) -> None:
+        self._state = state
         self.oauth = oauth
         self.cached = oauth.cached
         self.submit = oauth.submit
         self._lock = threading.Lock()
         # (end of the token in wall ms, order, connection)
-        self._notes: list[tuple[int, int, weakref.ref[ConnectionHandler]]] = []
+        self._notes: list[tuple[int, int, weakref.ref[Client]]] = []
         self._order = itertools.count()
         self._prune_at = _NOTES_LEAST
         self._ending = False
@@ -51,10 +51,10 @@ class TokenLogins:
     def __len__(self) -> int:
         return len(self._notes)
 
-    def follow(self, handler: ConnectionHandler, user: TokenUser) -> None:
+    def follow(self, client: Client, user: TokenUser) -> None:
         """The connection ends with this token, unless it gets another one."""
         with self._lock:
-            heapq.heappush(self._notes, (user.expires_ms, next(self._order), weakref.ref(handler)))
+            heapq.heappush(self._notes, (user.expires_ms, next(self._order), weakref.ref(client)))
             if len(self._notes) >= self._prune_at:
                 self._notes = [one for one in self._notes if (known := one[2]()) is not None and not known.ended]
                 heapq.heapify(self._notes)
@@ -62,32 +62,32 @@ class TokenLogins:
 
     def tick(self, now_ms: int) -> None:
         """Ends connections whose token is over. O(1) while there is none."""
-        if self._notes and not self._ending and self._notes[0][0] <= self._broker.clock.wall_ms():
+        if self._notes and not self._ending and self._notes[0][0] <= self._state.clock.wall_ms():
             self._ending = True
-            self._broker.in_slices(self._end_some, self._ended)
+            self._state.loops.in_slices(self._end_some, self._ended)
 
     def _ended(self, done: bool) -> None:
         self._ending = False
 
     def _end_some(self) -> bool:
-        now_ms = self._broker.clock.wall_ms()
-        due: list[ConnectionHandler | None] = []
+        now_ms = self._state.clock.wall_ms()
+        due: list[Client | None] = []
         with self._lock:
             while self._notes and self._notes[0][0] <= now_ms and len(due) < _ENDS_AT_ONCE:
                 due.append(heapq.heappop(self._notes)[2]())
             over = not self._notes or self._notes[0][0] > now_ms
-        for handler in due:
-            if handler is not None and not handler.ended:
-                self._broker.on_loop_of(handler, partial(guarded, "connections whose token is over", handler.name, _end, handler))
+        for client in due:
+            if client is not None and not client.ended:
+                self._state.loops.run_on(client, partial(guarded, "connections whose token is over", client.name, _end, client))
         return over
 
 
-def _end(handler: ConnectionHandler) -> None:
+def _end(client: Client) -> None:
     """On the connection's loop. It may have got a new token meanwhile."""
-    user = handler.user
-    if handler.ended or handler.close_deadline_ms is not None or not isinstance(user, TokenUser) or not user.is_over:
+    user = client.user
+    if client.ended or not client.is_open or not isinstance(user, TokenUser) or not user.is_over:
         return
-    log.warning("connection %s: the token of user %r is over", handler.name, user)
-    handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - credential expired")
-    if handler.socket is not None:
-        handler.loop.touch(handler.socket)
+    log.warning("connection %s: the token of user %r is over", client.name, user)
+    client.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - credential expired")
+    if client.socket is not None:
+        client.loop.touch(client.socket)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from flintmq.core.content import CONTENT_HEADERS
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties
-from flintmq.session.outbox import Outbox
-from flintmq.session.spans import traced_bits
+from flintmq.session.outbox import Outbox, Put
+from flintmq.session.spans import Spans, traced_bits
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.client import Client
+    from flintmq.session.state import NodeState
 
 TRACE = "amq.rabbitmq.trace"
 
@@ -36,62 +36,61 @@ def _text(octets: bytes) -> str:
 class Tracer:
     """The firehoses of all virtual hosts."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._outbox = Outbox(broker, TRACE, broker.limits.trace_bytes_max, "trace", CONTENT_HEADERS)
+    def __init__(self, state: NodeState, put: Put) -> None:
+        self._state = state
+        self._outbox = Outbox(state, put, TRACE, state.limits.trace_bytes_max, "trace", CONTENT_HEADERS)
 
-    def turn(self, name: str, on: bool) -> None:
+    def turn(self, name: str, on: bool, spans: Spans | None) -> None:
         """On or off for a virtual host: with the next message that is published or delivered. Any thread."""
-        broker = self._broker
-        vhost = broker.vhosts.get(name)
+        vhost = self._state.vhosts.get(name)
         if vhost is None or vhost.tracing is on:
             return
         vhost.tracing = on
         for exchange in list(vhost.exchanges.values()):
             guarded("tracing", f"vhost {name!r}", vhost.on_routes_changed, exchange)
-        for handler in list(broker.connections.values()):
-            if handler.vhost is vhost:
-                handler.connection.set_traced(traced_bits(on, broker.spans))
+        for client in list(self._state.connections.values()):
+            if client.vhost is vhost:
+                client.connection.set_traced(traced_bits(on, spans))
 
     def published(
-        self, handler: ConnectionHandler, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]
+        self, client: Client, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]
     ) -> None:
         """A message that is about to be put on the queues of its route."""
         exchange = _text(content[0])
         if exchange == TRACE:
             return
         routed = [handle.owner.name for handle in handles if handle.owner is not None]
-        facts = _facts(self._broker, exchange, [_text(key) for key in keys], properties, handler)
+        facts = _facts(self._state.node_name, exchange, [_text(key) for key in keys], properties, client)
         self._outbox.add(
-            handler.vhost.name,
+            client.vhost.name,
             f"publish.{exchange}",
-            {"headers": facts | {"channel": channel, "user": handler.user, "routed_queues": routed}},
+            {"headers": facts | {"channel": channel, "user": client.user, "routed_queues": routed}},
             content[3],
         )
 
-    def delivered(self, handler: ConnectionHandler, channel: int, queue_id: int, redelivered: bool, content: Content) -> None:
+    def delivered(self, client: Client, channel: int, queue_id: int, redelivered: bool, content: Content) -> None:
         """A message that is on its way to a consumer."""
         exchange = _text(content[0])
-        queue = self._broker.queues.get(queue_id)
+        queue = self._state.queues.get(queue_id)
         if exchange == TRACE or queue is None:
             return
-        limits = self._broker.limits
+        limits = self._state.limits
         _, properties = decode_properties(content[2], limits.table_depth_max, limits.table_fields_max)
-        facts = _facts(self._broker, exchange, [_text(content[1])], properties, handler)
+        facts = _facts(self._state.node_name, exchange, [_text(content[1])], properties, client)
         self._outbox.add(
-            handler.vhost.name,
+            client.vhost.name,
             f"deliver.{queue.name}",
-            {"headers": facts | {"redelivered": int(redelivered), "channel": channel, "user": handler.user}},
+            {"headers": facts | {"redelivered": int(redelivered), "channel": channel, "user": client.user}},
             content[3],
         )
 
 
-def _facts(broker: Broker, exchange: str, keys: list[str], properties: dict[str, Any], handler: ConnectionHandler) -> dict[str, Any]:
+def _facts(node_name: str, exchange: str, keys: list[str], properties: dict[str, Any], client: Client) -> dict[str, Any]:
     return {
         "exchange_name": exchange,
         "routing_keys": keys,
         "properties": {name: value for name, value in properties.items() if value is not None},
-        "node": broker.node_name,
-        "vhost": handler.vhost.name,
-        "connection": handler.name,
+        "node": node_name,
+        "vhost": client.vhost.name,
+        "connection": client.name,
     }

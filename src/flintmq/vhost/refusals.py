@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.routing.binding import QUEUE, Binding
-from flintmq.routing.exchange import DEFAULT_EXCHANGE
+from flintmq.routing.binding import QUEUE
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding
 from flintmq.vhost.names import RESERVED_PREFIX, describe, exclusive_lock_text
 from flintmq.vhost.queue import Queue
 from flintmq.vhost.weights import Holding, binding_bytes

@@ -31,8 +31,8 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
-from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
-from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.binding import EXCHANGE, QUEUE, Destination, binding_identity
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
