@@ -28,7 +28,7 @@ from cython.cimports.flintmq.store.message_log import list_find, message_t
 from cython.cimports.flintmq.store.stream.stream_files import Stream
 from cython.cimports.flintmq.streams.group import open_become, open_free, open_push
 from cython.cimports.flintmq.streams.types import OPEN_READY, open_list_t, open_t
-from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.libc.stdint import uint64_t, uint8_t
 from cython.cimports.libc.string import memset
 
 

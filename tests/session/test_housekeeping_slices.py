@@ -47,7 +47,7 @@ def jobs(broker: Any, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], bool
     """Steps of the jobs that are made from here on; nobody runs them."""
     inner, made = broker.node.broker, []
     monkeypatch.setattr(inner, "clock", Looks(inner.clock))
-    monkeypatch.setattr(inner, "in_slices", lambda step, ended=None: made.append(step))
+    monkeypatch.setattr(inner.loops, "in_slices", lambda step, ended=None: made.append(step))
     return made
 
 
@@ -111,7 +111,7 @@ def test_queues_that_nobody_uses(ch: RawChannel, broker: Any, monkeypatch: pytes
     heap = inner.vhosts["/"].unused._heap
     wait_until(lambda: max(heap)[0] < inner.clock.monotonic_ns(), what="their time is over")
     jobs: list[Callable[[], bool]] = []
-    monkeypatch.setattr(inner, "in_slices", lambda step, ended=None: jobs.append(step))
+    monkeypatch.setattr(inner.loops, "in_slices", lambda step, ended=None: jobs.append(step))
     inner.housekeeping(0)
     before = len(inner.vhosts["/"].queues)
     step = jobs[-1]

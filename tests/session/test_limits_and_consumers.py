@@ -172,7 +172,7 @@ def test_a_queue_above_its_limit_is_looked_at_when_its_consumer_leaves_before_it
                 for consumer in list(state.consumers.values()):
                     handler.connection.cancel(consumer.channel, consumer.tag.encode())
 
-    inner.loops[0].call(on_the_loop)
+    inner.loops.call_home(on_the_loop)
     wait_until(lambda: waited and core.ready_count() == LIMIT, what="the queue is back at its limit")
     assert waited == [True]
     assert drain(one, "q") == BODIES[-LIMIT:]

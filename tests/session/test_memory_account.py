@@ -161,10 +161,10 @@ def test_remembered_routes_are_counted_and_forgotten_when_memory_is_short(start:
     assert bytes_by_kind()["routes"] - before >= 1000 * (20 * 24 + 50)
     keeper = MemoryKeeper(inner, [], bytes_held() * 100)
     keeper._forget_routes()
-    assert inner.route_caches["/", "amq.fanout"].route_count == 1000, "they are not what is much"
+    assert inner.routes.caches["/", "amq.fanout"].route_count == 1000, "they are not what is much"
     keeper.memory_limit = bytes_by_kind()["routes"]
     keeper._forget_routes()
-    assert inner.route_caches["/", "amq.fanout"].route_count == 0
+    assert inner.routes.caches["/", "amq.fanout"].route_count == 0
     assert bytes_by_kind()["routes"] - before < 100 * 1000, "the table of them, and the one that the channel used last"
     channel.publish(b"again", exchange="amq.fanout", routing_key="k")
     assert channel.ready("q0") == 1

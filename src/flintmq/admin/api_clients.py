@@ -254,7 +254,7 @@ async def consumers(call: Call) -> Response:
 
     async def fetch(some: Sequence[Any]) -> list[dict[str, Any]]:
         """The prefetch is its channel's compiled state."""
-        prefetches = await on_loops([(each.handler, each.channel) for each in some], _prefetch)
+        prefetches = await on_loops([(each.client, each.channel) for each in some], _prefetch)
         return [show(each) | {"prefetch_count": prefetch} for each, prefetch in zip(some, prefetches, strict=True)]
 
     return await listed(Listing(found, show, lambda each: str(each.tag), fetch=fetch), call.query, paged=False)

@@ -27,7 +27,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb, freeze
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import Binding
-from flintmq.session import shared_queues, sweeps
+from flintmq.session import sweeps
 from flintmq.session.replay import replay
 from flintmq.vhost.arguments import SHARED, effective
 
@@ -194,7 +194,7 @@ async def make_shared(call: Call, vhost: Any, name: str, arguments: dict[str, An
     shared = call.broker.shared_service()
     if shared is not None:
         properties = {"exclusive": False, **flags}
-        await waited(partial(shared_queues.make, shared, vhost, name, arguments, properties))
+        await waited(partial(shared.declare, vhost, name, arguments, properties))
 
 
 async def told_shared(call: Call, vhost: Any, name: str) -> None:

@@ -24,7 +24,7 @@ from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.routing.route_cache import DEST_BLOCK, DEST_REJECT_OVER
-from flintmq.session.authorization import REPLY_TO
+from flintmq.session.routes import REPLY_TO
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 # property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)

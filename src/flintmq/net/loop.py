@@ -40,87 +40,24 @@ from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
 from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.sockets import (
-    ALARM_DISK,
-    CIPHER_PIECE,
-    EVENTS_MAX,
-    KIND_CONNECTION,
-    KIND_LISTENER,
-    KIND_WAKE,
-    LIST_DIRTY,
-    LIST_FAILED,
-    LIST_LINGERING,
-    LIST_THROTTLED,
-    LIST_WAITING,
-    PAUSED_ALARM,
-    PAUSED_ANSWER,
-    PAUSED_OUTPUT,
-    PAUSED_TURN,
-    READ_LEAST,
-    READ_SIZE,
-    TURNS_FRESH,
-    TURNS_HEAVY,
-    Socket,
-    connection_schedule,
-    intake_let_go,
-    intake_look,
-    intake_make_heavy,
-    intake_may_publish,
-    intake_queue_turn,
-    list_pop,
-    list_push,
-    lists_forget,
-    loop_log_moved,
-    loop_wake,
-    output_cipher,
-    output_confirms,
-    output_encrypt,
-    output_flush,
-    output_lingering,
-    run_queue_forget,
-    run_queue_pop,
-    run_queue_push,
-    socket_ended,
-    socket_interest,
-    socket_keep,
-    socket_pause,
-    socket_t,
-    turn_pop,
+    ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
+    LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
+    Socket, connection_schedule, intake_let_go, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, list_pop, list_push,
+    lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
+    run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_pause, socket_t, turn_pop,
     turns_forget,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
-    EAGAIN,
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EINTR,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLLERR,
-    EPOLLET,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_DONTWAIT,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    errno,
-    eventfd,
-    recv,
-    sys_close,
-)
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, recv, sys_close,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
-from cython.cimports.flintmq.session.turns import (
-    WORK_DONE,
-    WORK_FULL,
-    connection_block_output,
-    connection_work,
-)
+from cython.cimports.flintmq.session.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
 from cython.cimports.flintmq.session.types import connection_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcpy
 

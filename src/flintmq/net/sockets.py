@@ -12,86 +12,29 @@ import os
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    char,
-    declare,
-    exceptval,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    size_t,
-    sizeof,
-    ssize_t,
+    NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, ssize_t,
     void,
-)
+)  # fmt: skip
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import (
-    OUT_PIECES,
-    OUT_SCRATCH,
-    out_gather,
-    out_pending,
-    out_release,
-    out_reserve,
-    out_sent,
-    out_take,
-    out_trim,
-    outbuf_t,
-)
+    OUT_PIECES, OUT_SCRATCH, out_gather, out_pending, out_release, out_reserve, out_sent, out_take, out_trim, outbuf_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.jobs import turn_now
 from cython.cimports.flintmq.core.memory_account import MEMORY_INPUT, memory_add, memory_held
 from cython.cimports.flintmq.net.sysio import (
-    AF_INET,
-    EAGAIN,
-    ECONNABORTED,
-    EINTR,
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL,
-    EPOLL_CTL_MOD,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_DONTWAIT,
-    MSG_MORE,
-    MSG_NOSIGNAL,
-    MSG_PEEK,
-    NI_NUMERICHOST,
-    NI_NUMERICSERV,
-    SHUT_WR,
-    SOCK_CLOEXEC,
-    accept4,
-    epoll_ctl,
-    epoll_event,
-    errno,
-    getnameinfo,
-    inet_ntop,
-    msghdr,
-    ntohs,
-    recv,
-    send,
-    sendmsg,
-    shutdown,
-    sockaddr,
-    sockaddr_in,
-    sockaddr_storage,
-    socklen_t,
-    sys_close,
-    sys_write,
-)
+    AF_INET, EAGAIN, ECONNABORTED, EINTR, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_MORE,
+    MSG_NOSIGNAL, MSG_PEEK, NI_NUMERICHOST, NI_NUMERICSERV, SHUT_WR, SOCK_CLOEXEC, accept4, epoll_ctl, epoll_event, errno, getnameinfo,
+    inet_ntop, msghdr, ntohs, recv, send, sendmsg, shutdown, sockaddr, sockaddr_in, sockaddr_storage, socklen_t, sys_close, sys_write,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
 from cython.cimports.flintmq.session.placing import connection_flush_confirms
 from cython.cimports.flintmq.session.turns import connection_block_output, connection_consumes, connection_unblock_output
 from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.uio import iovec

@@ -14,9 +14,6 @@ from flintmq.ports import Verb
 if TYPE_CHECKING:
     from flintmq.session.session_port import Session
 
-# the name that stands for a client's own replies: a queue that nobody declares
-REPLY_TO = "amq.rabbitmq.reply-to"
-
 
 def authorize(handler: Session, method: str, **names: str | None) -> None:
     """Asks for everything `method` needs (access.permissions.NEEDS). Raises PeerError(403).

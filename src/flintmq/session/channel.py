@@ -19,20 +19,9 @@ from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.byte_order import get16
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
-    CONTENT_EXPIRES,
-    CONTENT_HEADERS,
-    CONTENT_PERSISTENT,
-    CONTENT_PRIORITY,
-    CONTENT_REPLY_TO,
-    content_body,
-    content_decref,
-    content_frame,
-    content_grow,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
+    CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO, content_body, content_decref, content_frame,
+    content_grow, content_header, content_new, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
 from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
@@ -43,45 +32,18 @@ from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchang
 from cython.cimports.flintmq.session.placing import confirms_forget, publish_to_queues
 from cython.cimports.flintmq.session.scheduling import schedule_of
 from cython.cimports.flintmq.session.settlement import (
-    SETTLE_AT_ONCE,
-    SETTLE_MORE,
-    SETTLE_UNKNOWN,
-    channel_settle,
-    channel_settle_some,
-    part_t,
-    unacked_find,
-    unacked_free,
-    unacked_next,
-)
+    SETTLE_AT_ONCE, SETTLE_MORE, SETTLE_UNKNOWN, channel_settle, channel_settle_some, part_t, unacked_find, unacked_free, unacked_next,
+)  # fmt: skip
 from cython.cimports.flintmq.session.slow import (
-    SETTLING_MULTIPLE,
-    SETTLING_REQUEUE,
-    SLOW_DEAD_LETTER,
-    SLOW_HEADER,
-    SLOW_METHOD,
-    SLOW_POLICY,
-    SLOW_PUBLISH,
-    SLOW_RESOLVE,
-    SLOW_ROUTE,
-)
+    SETTLING_MULTIPLE, SETTLING_REQUEUE, SLOW_DEAD_LETTER, SLOW_HEADER, SLOW_METHOD, SLOW_POLICY, SLOW_PUBLISH, SLOW_RESOLVE, SLOW_ROUTE,
+)  # fmt: skip
 from cython.cimports.flintmq.session.traceparent import trace_wanted
 from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.session.types import (
-    AUTHORIZED_MAX,
-    CHANNELS_PAGE,
-    PUBLISHED_EVER,
-    PUBLISHED_NOW,
-    SLOWLY_IN_PYTHON,
-    SLOWLY_SCHEDULED,
-    channel_t,
-    connection_channel,
-    connection_t,
-    pending_confirm_t,
-    tx_publish_t,
-    tx_settle_t,
-    unacked_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel,
+    connection_t, pending_confirm_t, tx_publish_t, tx_settle_t, unacked_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
 

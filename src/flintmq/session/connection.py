@@ -13,113 +13,49 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store3
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import (
-    arena_t,
-    content_body,
-    content_copy,
-    content_decref,
-    content_frame,
-    content_header,
-    content_is_thin,
-    content_new,
-    content_route,
+    arena_t, content_body, content_copy, content_decref, content_frame, content_header, content_is_thin, content_new, content_route,
     content_t,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.core.counters import counters_t
 from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.codec import decode_method_at, encode_method
 from cython.cimports.flintmq.protocol.v0_9_1.engine import (
-    FEED_ERROR,
-    FEED_PAUSE,
-    PHASE_CLOSED,
-    PHASE_CLOSING,
-    PHASE_OPEN,
-    RX_CLOSED,
-    RX_CLOSING,
-    RX_OPEN,
-    engine_free,
-    engine_init,
+    FEED_ERROR, FEED_PAUSE, PHASE_CLOSED, PHASE_CLOSING, PHASE_OPEN, RX_CLOSED, RX_CLOSING, RX_OPEN, engine_free, engine_init,
     engine_set_channel_state,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_select,
-    entry_sent,
-    queue_add_waiter,
-    queue_decref,
-    queue_get_id,
-    queue_incref,
-    queue_is_deleted,
-    queue_is_durable,
-    queue_next_expiry,
-    queue_pull,
-    queue_ready_count,
-    queue_release,
-    queue_remove_waiter,
-    queue_settle,
-)
+    consumer_select, entry_sent, queue_add_waiter, queue_decref, queue_get_id, queue_incref, queue_is_deleted, queue_is_durable,
+    queue_next_expiry, queue_pull, queue_ready_count, queue_release, queue_remove_waiter, queue_settle,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_EXCLUSIVE,
-    CONSUMER_NO_ACK,
-    CONSUMER_SEES_REQUEUES,
-    REASON_ACK,
-    RETURNS_COUNTED,
-    delivery_t,
-    queue_t,
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NO_ACK, CONSUMER_SEES_REQUEUES, REASON_ACK, RETURNS_COUNTED, delivery_t, queue_t,
     waiter_t,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.routing.route_cache import (
-    RouteCache,
-    exchange_decref,
-    exchange_incref,
-    exchange_t,
-    route_decref,
-    route_new,
-    route_t,
-)
+    RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_new, route_t,
+)  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector
 from cython.cimports.flintmq.session.channel import (
-    authorization_changed,
-    channel_accept,
-    channel_free,
-    channel_new,
-    channel_release_some,
-    channel_set_route,
-    channels_add,
-    channels_free,
-    channels_remove,
-    session_sink,
-)
+    authorization_changed, channel_accept, channel_free, channel_new, channel_release_some, channel_set_route, channels_add, channels_free,
+    channels_remove, session_sink,
+)  # fmt: skip
 from cython.cimports.flintmq.session.delivery import note_delivery, write_get_ok
 from cython.cimports.flintmq.session.settlement import (
-    channel_pass_on,
-    channel_resume,
-    channel_settle_item,
-    channel_settle_some,
-    channel_time_out,
-    part_t,
-    unacked_add,
-    unacked_content,
-    unacked_find,
-    unacked_next,
-)
+    channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
+    unacked_find, unacked_next,
+)  # fmt: skip
 from cython.cimports.flintmq.session.slow import SLOW_NONE
 from cython.cimports.flintmq.session.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
 from cython.cimports.flintmq.session.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
-    AUTHORIZED_MAX,
-    channel_t,
-    connection_channel,
-    connection_t,
-    refused_t,
-    subscription_t,
-    unacked_t,
-)
+    AUTHORIZED_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.control import Seat, seat_give
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy, memset
 

@@ -17,22 +17,15 @@ from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
 from cython.cimports.flintmq.core.content import (
-    CONTENT_HEADERS,
-    FRAME_END,
-    FRAME_HEADER_SIZE,
-    FRAME_OVERHEAD,
-    content_body,
-    content_header,
-    content_route,
-    content_t,
-)
+    CONTENT_HEADERS, FRAME_END, FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET_OK, BASIC_RETURN, FRAME_METHOD
 from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_get_id
 from cython.cimports.flintmq.queue.types import delivery_t, queue_t
 from cython.cimports.flintmq.session.traceparent import TRACED_FIREHOSE, trace_wanted
 from cython.cimports.flintmq.session.types import connection_t, subscription_t
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, strlen
 
 

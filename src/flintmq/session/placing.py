@@ -22,69 +22,33 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store3
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
-    CONTENT_HEADERS,
-    CONTENT_PERSISTENT,
-    CONTENT_SHARED,
-    content_decref,
-    content_from_bytes,
-    content_header,
-    content_incref,
-    content_t,
-)
+    CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_header, content_incref, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.handoff import (
-    RECEIPT_SHIFT,
-    handoff_publish,
-    receipt_decref,
-    receipt_new,
-    receipt_t,
-    receipt_ticket,
-    ticket_receipt,
-)
+    RECEIPT_SHIFT, handoff_publish, receipt_decref, receipt_new, receipt_t, receipt_ticket, ticket_receipt,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_dequeue,
-    queue_enqueue,
-    queue_enqueue_immediate,
-    queue_enqueue_once,
-    queue_incref,
-    queue_is_deleted,
-    queue_ready_bytes,
+    queue_dequeue, queue_enqueue, queue_enqueue_immediate, queue_enqueue_once, queue_incref, queue_is_deleted, queue_ready_bytes,
     queue_ready_count,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
 from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, due_index_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK,
-    DEST_DEAD_LETTERS,
-    DEST_LIMITED,
-    DEST_ONCE,
-    DEST_REJECT_DEAD_LETTER,
-    DEST_REJECT_OVER,
-    DEST_SCHEDULE,
-    DEST_SHARED,
-    DEST_STREAM,
-    destination_t,
-    route_decref,
-    route_new,
-    route_t,
-)
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SCHEDULE, DEST_SHARED,
+    DEST_STREAM, destination_t, route_decref, route_new, route_t,
+)  # fmt: skip
 from cython.cimports.flintmq.session.delivery import write_confirm, write_return
 from cython.cimports.flintmq.session.slow import SLOW_POLICY
 from cython.cimports.flintmq.session.types import (
-    DROP_MAXLEN,
-    DROP_REFUSED,
-    DROP_UNROUTABLE,
-    channel_t,
-    connection_t,
-    pending_confirm_t,
-    refused_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t, refused_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 

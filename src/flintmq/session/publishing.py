@@ -18,8 +18,9 @@ from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.session import scheduled_publish
-from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic, each_key
+from flintmq.session.authorization import authorize, authorize_topic, each_key
 from flintmq.session.queue_limits import CASCADE_NS
+from flintmq.session.routes import REPLY_TO
 from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import BLOCK
 from flintmq.vhost.dead_letter import MAXLEN, REJECTED

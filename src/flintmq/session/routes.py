@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # length of a routing key -> what stands before it in a route by the default exchange: that exchange's empty name, and the length
 _DEFAULT_ROUTES = tuple(bytes((0, size)) for size in range(256))
+# the name that stands for a client's own replies (direct reply-to): a queue that nobody declares; and how hidden queues behind it begin
+REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_PREFIX = b"amq.rabbitmq.reply-to."
 
 

@@ -37,6 +37,7 @@ from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session.firing import Firing
+from flintmq.session.routes import REPLY_PREFIX
 from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import MAXLEN
 
@@ -349,7 +350,7 @@ class Schedules:
         if not has_keys and (exchange, key) in routes:
             return routes[exchange, key]
         state = self._state
-        if not name and key.startswith(b"amq.rabbitmq.reply-to."):
+        if not name and key.startswith(REPLY_PREFIX):
             reply = state.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
             return [] if reply is None else [reply]
         by_key = vhost.route_is_cacheable(name)

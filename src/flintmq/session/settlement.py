@@ -21,38 +21,18 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK, BASIC_REJECT
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_give_back_credit,
-    consumer_has_credit,
-    queue_decref,
-    queue_forget_logged,
-    queue_is_deleted,
-    queue_release,
-    queue_set_notify_work_desired,
-    queue_settle,
-)
+    consumer_decref, consumer_give_back_credit, consumer_has_credit, queue_decref, queue_forget_logged, queue_is_deleted, queue_release,
+    queue_set_notify_work_desired, queue_settle,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_NOT_INTERESTED,
-    REASON_ACK,
-    REASON_PURGE,
-    REASON_REJECT,
-    RETURN_CALM,
-    RETURN_FAILED,
-    consumer_t,
-)
+    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURN_CALM, RETURN_FAILED, consumer_t,
+)  # fmt: skip
 from cython.cimports.flintmq.session.placing import note_refused
 from cython.cimports.flintmq.session.types import (
-    DROP_REJECTED,
-    UNACKED_PER_SEGMENT,
-    channel_t,
-    connection_t,
-    subscription_t,
-    unacked_map_t,
-    unacked_segment_t,
-    unacked_t,
-)
+    DROP_REJECTED, UNACKED_PER_SEGMENT, channel_t, connection_t, subscription_t, unacked_map_t, unacked_segment_t, unacked_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove, memset

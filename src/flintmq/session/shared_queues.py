@@ -5,20 +5,17 @@ in: methods. out: answers, when the engine gave its own; in between nothing more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.vhost.arguments import SHARED
-from flintmq.vhost.policy import parse_queue_arguments
-from flintmq.vhost.stream_arguments import check_lasting_properties
 
 if TYPE_CHECKING:
     from flintmq.session.records import ChannelState
     from flintmq.session.session_port import Session
-    from flintmq.session.shared_service import Done, SharedService
 
 # times that a get asks the engine when somebody else here was faster
 _ATTEMPTS = 3
@@ -40,17 +37,8 @@ def declare(handler: Session, number: int, method: spec.QueueDeclare, name: str,
         proceed()  # which says why not
         return
     properties = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
-    make(shared, handler.vhost, name, method.arguments, properties, done)
+    shared.declare(handler.vhost, name, method.arguments, properties, done)
     handler.connection.waiting = True
-
-
-def make(shared: SharedService, vhost: Any, name: str, arguments: Mapping[str, Any], properties: Mapping[str, bool], done: Done) -> None:
-    """Makes a queue in the engine that is declared here afterwards. Raises: PeerError 406; `done` is not called then."""
-    where = vhost.describe("queue", name)
-    policy = parse_queue_arguments(arguments, where)
-    check_lasting_properties(where, **properties)
-    shared.check_limits(vhost.name, name)
-    shared.make(vhost.name, name, policy.shared_order, arguments, done)
 
 
 def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, proceed: Callable[[], None]) -> None:

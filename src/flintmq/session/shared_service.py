@@ -42,6 +42,8 @@ from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, clear_doo
 from flintmq.shared.sets import end_deleted, engine_identity
 from flintmq.shared.station import Station, Waiting
 from flintmq.vhost.names import describe
+from flintmq.vhost.policy import parse_queue_arguments
+from flintmq.vhost.stream_arguments import check_lasting_properties
 
 if TYPE_CHECKING:
     from flintmq.queue.control import QueueHandle
@@ -259,6 +261,14 @@ class SharedService:
         entry = self._entries.get(queue_id)
         if entry is not None:
             entry.station.note_count(position, count)
+
+    def declare(self, vhost: Any, name: str, arguments: Mapping[str, Any], properties: Mapping[str, bool], done: Done) -> None:
+        """Checks a declaration, and makes the queue in the engine (`make`). Raises: PeerError 406; `done` is not called then."""
+        where = vhost.describe("queue", name)
+        policy = parse_queue_arguments(arguments, where)
+        check_lasting_properties(where, **properties)
+        self.check_limits(vhost.name, name)
+        self.make(vhost.name, name, policy.shared_order, arguments, done)
 
     def make(self, vhost: str, name: str, order: str, arguments: Mapping[str, Any], done: Done) -> None:
         """Makes a queue in the engine that is declared here afterwards, unless another node did. `done` on any thread; errors: PeerError

@@ -13,7 +13,7 @@ from cython import NULL, bint, cast, ccall, cfunc, declare, exceptval, inline, n
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.flintmq.session.traceparent import TRACED_SHIFT, memmem
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint32_t, uint8_t
 from cython.cimports.libc.string import memcmp
 
 # the field's name and type, the length of its value, "00-"

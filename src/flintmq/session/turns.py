@@ -26,16 +26,9 @@ from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
 from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_has_credit,
-    consumer_incref,
-    entry_sent,
-    queue_deliver_single,
-    queue_get_id,
-    queue_next_expiry,
-    queue_release,
-    queue_set_notify_work_desired,
-    queue_settle,
-)
+    consumer_has_credit, consumer_incref, entry_sent, queue_deliver_single, queue_get_id, queue_next_expiry, queue_release,
+    queue_set_notify_work_desired, queue_settle,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.placing import drop_head

@@ -21,13 +21,8 @@ from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_has_gone, route_t
 from cython.cimports.flintmq.session.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
 from cython.cimports.flintmq.session.settlement import (
-    SETTLE_DONE,
-    channel_settle,
-    channel_settle_item,
-    unacked_content,
-    unacked_find,
-    unacked_next,
-)
+    SETTLE_DONE, channel_settle, channel_settle_item, unacked_content, unacked_find, unacked_next,
+)  # fmt: skip
 from cython.cimports.flintmq.session.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc

@@ -19,45 +19,15 @@ from cython.cimports.flintmq.core.byte_order import get16, get32, get64
 from cython.cimports.flintmq.core.content import FRAME_END
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.ids import (
-    BASIC_ACK,
-    BASIC_NACK,
-    BASIC_PUBLISH,
-    BASIC_REJECT,
-    CHANNEL_CLOSE,
-    CHANNEL_CLOSE_OK,
-    CHANNEL_OPEN,
-    CLASS_BASIC,
-    CLASS_CONNECTION,
-    CONNECTION_CLOSE,
-    CONNECTION_CLOSE_OK,
-    FRAME_BODY,
-    FRAME_HEADER,
-    FRAME_HEARTBEAT,
-    FRAME_METHOD,
-    FRAME_TYPES,
-)
+    BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, CLASS_BASIC, CLASS_CONNECTION,
+    CONNECTION_CLOSE, CONNECTION_CLOSE_OK, FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, FRAME_TYPES,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.receive_states import (
-    ABOUT_FRAME,
-    ABOUT_PUBLISH,
-    EVENT_BASIC,
-    EVENT_BODY,
-    EVENT_CHANNEL_CLOSE,
-    EVENT_CHANNEL_CLOSE_OK,
-    EVENT_CHANNEL_OPEN,
-    EVENT_CONNECTION,
-    EVENT_CONNECTION_END,
-    EVENT_HEADER,
-    EVENT_HEARTBEAT,
-    EVENT_METHOD,
-    EVENT_PUBLISH,
-    RECEIVE_IGNORE,
-    RECEIVE_REFUSE,
-    RECEIVE_TAKE,
-    REFUSALS,
-    RX_ZERO,
-    receive_outcome,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    ABOUT_FRAME, ABOUT_PUBLISH, EVENT_BASIC, EVENT_BODY, EVENT_CHANNEL_CLOSE, EVENT_CHANNEL_CLOSE_OK, EVENT_CHANNEL_OPEN, EVENT_CONNECTION,
+    EVENT_CONNECTION_END, EVENT_HEADER, EVENT_HEARTBEAT, EVENT_METHOD, EVENT_PUBLISH, RECEIVE_IGNORE, RECEIVE_REFUSE, RECEIVE_TAKE,
+    REFUSALS, RX_ZERO, receive_outcome,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
