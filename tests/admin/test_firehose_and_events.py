@@ -369,7 +369,7 @@ def test_a_fault_of_the_log_exchange_does_not_feed_itself(told: Any, monkeypatch
         calls.append("tried")
         raise RuntimeError("no place")
 
-    monkeypatch.setattr("flintmq.session.outbox.put_message", broken)
+    monkeypatch.setattr(told.node.broker.log_exchange._outbox, "_put", broken)
     ch = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", told.port)).channel()
     listen(ch, "amq.rabbitmq.log")
     for _ in range(3):

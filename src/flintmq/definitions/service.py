@@ -340,7 +340,7 @@ class DefinitionsService:
             def apply() -> None:
                 self._vhost_changed(record, metadata, permission)
                 if tracing is not None:
-                    self._broker.tracer.turn(name, tracing, self._broker.spans)
+                    self._broker.tracer.turn(name, tracing)
 
             return Plan(changes, apply, known is None)
 

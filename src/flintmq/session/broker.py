@@ -141,7 +141,7 @@ class Broker(NodeState):
         self.timeouts = ConsumerTimeouts(self)
         self.schedules = Schedules(self, self.dead_letters, self.queue_limits, self.quotas)
         put = self.queue_limits.put
-        self.tracer = Tracer(self, put)
+        self.tracer = Tracer(self, put, lambda tracing: traced_bits(tracing, self.spans))
         self.events = Events(self, put)
         # None: lines of the log are no messages
         self.log_exchange = LogExchange(self, put) if self.config.log_exchange else None

@@ -11,14 +11,13 @@ T3  Messages of the exchange itself are not traced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.core.content import CONTENT_HEADERS
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.session.outbox import Outbox, Put
-from flintmq.session.spans import Spans, traced_bits
 
 if TYPE_CHECKING:
     from flintmq.session.client import Client
@@ -34,13 +33,14 @@ def _text(octets: bytes) -> str:
 
 
 class Tracer:
-    """The firehoses of all virtual hosts."""
+    """The firehoses of all virtual hosts. Args: bits: what a connection looks for, with the firehose on or off (spans.traced_bits)."""
 
-    def __init__(self, state: NodeState, put: Put) -> None:
+    def __init__(self, state: NodeState, put: Put, bits: Callable[[bool], int]) -> None:
         self._state = state
+        self._bits = bits
         self._outbox = Outbox(state, put, TRACE, state.limits.trace_bytes_max, "trace", CONTENT_HEADERS)
 
-    def turn(self, name: str, on: bool, spans: Spans | None) -> None:
+    def turn(self, name: str, on: bool) -> None:
         """On or off for a virtual host: with the next message that is published or delivered. Any thread."""
         vhost = self._state.vhosts.get(name)
         if vhost is None or vhost.tracing is on:
@@ -50,7 +50,7 @@ class Tracer:
             guarded("tracing", f"vhost {name!r}", vhost.on_routes_changed, exchange)
         for client in list(self._state.connections.values()):
             if client.vhost is vhost:
-                client.connection.set_traced(traced_bits(on, spans))
+                client.connection.set_traced(self._bits(on))
 
     def published(
         self, client: Client, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]
