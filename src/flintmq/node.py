@@ -26,6 +26,13 @@ from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user, is_loopback
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
+from flintmq.broker.broker import Broker
+from flintmq.broker.memory_keeper import MemoryKeeper
+from flintmq.broker.spans import Spans
+from flintmq.broker.stream_service import StreamService
+from flintmq.broker.token_logins import TokenLogins
+from flintmq.channel.connection import Connection, revoke_authorizations
+from flintmq.channel.weights import TLS_BYTES
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
@@ -47,19 +54,12 @@ from flintmq.pulls.service import PullService
 from flintmq.queue import kinds
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
-from flintmq.session.broker import Broker
-from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
-from flintmq.session.memory_keeper import MemoryKeeper
-from flintmq.session.spans import Spans
-from flintmq.session.stream_service import StreamService
-from flintmq.session.token_logins import TokenLogins
-from flintmq.session.weights import TLS_BYTES
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
-    from flintmq.session.shared_service import SharedService
+    from flintmq.broker.shared_service import SharedService
     from flintmq.store.log_store import LogStore
     from flintmq.store.sql.definitions import SqlDefinitions
 
@@ -346,7 +346,7 @@ class Node:
 
     def _shared_service(self, url: str) -> SharedService:
         """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
-        from flintmq.session.shared_service import SharedService
+        from flintmq.broker.shared_service import SharedService
 
         assert self.store is not None
         broker = self.broker
@@ -358,7 +358,7 @@ class Node:
 
     def _join(self, shared: SharedService, store: str) -> None:
         """This node is a member of a cluster from its start on. Raises: OperatorError."""
-        from flintmq.session.cluster import Cluster
+        from flintmq.broker.cluster import Cluster
 
         if shared.is_alone:
             raise OperatorError("--cluster needs an engine that several nodes open: etcd://HOST:PORT,HOST:PORT,...")

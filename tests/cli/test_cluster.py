@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from flintmq.broker import shared_service
 from flintmq.cli import cluster as command
 from flintmq.config import Limits
 from flintmq.errors import OperatorError
-from flintmq.session import shared_service
 from flintmq.shared.members import Member, write_member
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Message, SharedQueue, open_queue

@@ -15,7 +15,7 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.dataplane.logins import Logins
 from flintmq.ports import UserRecord
-from tests.session.test_tokens import Clock
+from tests.broker.test_tokens import Clock
 from tests.support.issuer import ALL, AUDIENCE, Issuer
 
 from .rig import Rig

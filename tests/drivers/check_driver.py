@@ -18,9 +18,9 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.types import ENTRY_DELETED, level_t, queue_t, slot_t
 from cython.cimports.flintmq.routing.route_cache import RouteCache, route_decref
 from cython.cimports.flintmq.scheduler.system import ActorSystem
-from cython.cimports.flintmq.session.connection import Connection
-from cython.cimports.flintmq.session.settlement import unacked_find, unacked_next
-from cython.cimports.flintmq.session.types import channel_t, unacked_t
+from cython.cimports.flintmq.channel.connection import Connection
+from cython.cimports.flintmq.channel.settlement import unacked_find, unacked_next
+from cython.cimports.flintmq.channel.types import channel_t, unacked_t
 from cython.cimports.flintmq.store.log.log import log_t
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log_store import LogStore

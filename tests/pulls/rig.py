@@ -6,13 +6,13 @@ from typing import Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
+from flintmq.broker.broker import Broker
 from flintmq.clock import ManualClock
 from flintmq.config import Config
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.pulls.requests import Answers, Pull
 from flintmq.pulls.service import PullService
 from flintmq.scheduler.system import ActorSystem
-from flintmq.session.broker import Broker
 from flintmq.store.definitions import MemoryDefinitions
 
 SECOND_MS = 1_000

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flintmq.session.connection")
+pytest.importorskip("flintmq.channel.connection")
+from flintmq.broker.queue_limits import QueueLimits
+from flintmq.channel.connection import Connection
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.protocol.v0_9_1.spec import BasicAck, BasicNack
 from flintmq.queue.control import QueueHandle
-from flintmq.session.connection import Connection
-from flintmq.session.queue_limits import QueueLimits
 from tests.support.broker import wait_until
 from tests.support.connections import close_all
 from tests.support.rawamqp import RawChannel, RawConnection, publish_bytes

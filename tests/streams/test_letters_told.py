@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker.counters import Counters
+from flintmq.broker.dead_letters import DeadLetters
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.session.counters import Counters
-from flintmq.session.dead_letters import DeadLetters
 from tests.store_stream.rig import header
 
 

@@ -23,7 +23,7 @@ from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
-from flintmq.session import client_properties, closing
+from flintmq.broker import client_properties, closing
 
 # channels that one slice of a loop tells about
 _AT_ONCE = 64

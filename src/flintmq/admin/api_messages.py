@@ -23,6 +23,8 @@ from flintmq.admin.json_out import Body, Members
 from flintmq.admin.messages import Part, message_of, properties_of
 from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
+from flintmq.broker.schedules import without_bcc
+from flintmq.channel.scheduling import due_of
 from flintmq.core.content import bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.definitions.checks import members
@@ -31,8 +33,6 @@ from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
 from flintmq.routing.message import MessageHeaders, keys_of
-from flintmq.session.schedules import without_bcc
-from flintmq.session.scheduling import due_of
 
 _ACKMODES = {
     "ack_requeue_true": True,

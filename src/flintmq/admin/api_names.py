@@ -23,12 +23,12 @@ from flintmq.admin.arguments import path_name
 from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
 from flintmq.admin.errors import HttpError
 from flintmq.admin.json_out import Rows
+from flintmq.broker import sweeps
+from flintmq.broker.replay import replay
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb, freeze
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import Binding
-from flintmq.session import sweeps
-from flintmq.session.replay import replay
 from flintmq.vhost.arguments import SHARED, effective
 
 # how RabbitMQ writes an empty routing key in a path

@@ -19,6 +19,7 @@ from flintmq.admin.browse import Source
 from flintmq.admin.errors import HttpError, bad, busy
 from flintmq.admin.filters import Filter
 from flintmq.admin.publish import durable, expiry_on, is_full
+from flintmq.broker.schedules import without_bcc
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.errors import PeerError, StoreError
@@ -27,7 +28,6 @@ from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
 from flintmq.routing.message import keys_of
-from flintmq.session.schedules import without_bcc
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
 
 # exchange, routing key, header, body

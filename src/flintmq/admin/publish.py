@@ -13,9 +13,9 @@ from flintmq.admin.api_call import waited
 from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
+from flintmq.channel.scheduling import due_of
 from flintmq.core.content import bytes_mapped
 from flintmq.pulls.requests import is_durable, place, publishers_wait
-from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import DROPPING
 
 # seconds between two looks at the log

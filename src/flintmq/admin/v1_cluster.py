@@ -20,7 +20,7 @@ _STATUS = {ReplyCode.NOT_FOUND: (404, "not_found"), ReplyCode.PRECONDITION_FAILE
 
 
 def cluster_of(call: Call) -> Any:
-    """session.cluster.Cluster; None: this node is in none."""
+    """broker.cluster.Cluster; None: this node is in none."""
     return call.broker.cluster
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from flintmq.broker.routes import REPLY_TO
 from flintmq.core.content import FRAME_OVERHEAD
 from flintmq.dataplane.shared import Caller, Plane, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
@@ -24,7 +25,6 @@ from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.routing.route_cache import DEST_BLOCK, DEST_REJECT_OVER
-from flintmq.session.routes import REPLY_TO
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 # property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)

@@ -20,13 +20,13 @@ from typing import Any
 from flintmq.access import tags as rules
 from flintmq.access.hashes import hash_of, stored_hash
 from flintmq.access.outside_user import OutsideUser
+from flintmq.broker import closing
 from flintmq.definitions import checks
 from flintmq.definitions.change_line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.definitions.checks import bad, members
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.session import closing
 from flintmq.store.sql.changes import Change, Delete, Save
 from flintmq.vhost.policies import made
 
@@ -53,7 +53,7 @@ def topic_name(user: str, exchange: str) -> str:
 
 
 class DefinitionsService:
-    """Args: broker: session.broker.Broker, with its definitions, users, permissions and quotas. `load` comes first."""
+    """Args: broker: broker.broker.Broker, with its definitions, users, permissions and quotas. `load` comes first."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker

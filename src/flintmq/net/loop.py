@@ -53,10 +53,10 @@ from cython.cimports.flintmq.net.sysio import (
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.session.connection import Connection
-from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
-from cython.cimports.flintmq.session.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
-from cython.cimports.flintmq.session.types import connection_t
+from cython.cimports.flintmq.channel.connection import Connection
+from cython.cimports.flintmq.channel.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
+from cython.cimports.flintmq.channel.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
+from cython.cimports.flintmq.channel.types import connection_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcpy

@@ -3,8 +3,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.jobs cimport turn_clock_t
 from flintmq.queue.types cimport log_port_t
-from flintmq.session.connection cimport Connection
-from flintmq.session.types cimport connection_t
+from flintmq.channel.connection cimport Connection
+from flintmq.channel.types cimport connection_t
 
 cdef enum:                    # socket_t.kind
     KIND_CONNECTION = 0

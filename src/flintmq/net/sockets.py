@@ -31,9 +31,9 @@ from cython.cimports.flintmq.net.sysio import (
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
-from cython.cimports.flintmq.session.placing import connection_flush_confirms
-from cython.cimports.flintmq.session.turns import connection_block_output, connection_consumes, connection_unblock_output
-from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
+from cython.cimports.flintmq.channel.placing import connection_flush_confirms
+from cython.cimports.flintmq.channel.turns import connection_block_output, connection_consumes, connection_unblock_output
+from cython.cimports.flintmq.channel.types import PUBLISHED_NOW, connection_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
@@ -475,7 +475,7 @@ def intake_may_publish(io: pointer[io_t], entry: pointer[socket_t]) -> bint:
     if io.alarm == 0 or entry.paused & PAUSED_ALARM:
         return True
     # A connection that also consumes is still read until the hard limit: its acks are what frees memory and disk (I2).
-    # So is one of a tenant that holds little (session/memory_keeper.py): who holds the memory waits first.
+    # So is one of a tenant that holds little (broker/memory_keeper.py): who holds the memory waits first.
     if (consumes or (entry.spared and io.alarm == ALARM_MEMORY)) and memory_held() < io.memory_hard:
         return True
     socket_pause(io, entry, PAUSED_ALARM)

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flintmq.broker.loops import STEP_NS
 from flintmq.core.shares import Holding, Pool, Who
 from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
 from flintmq.ports import DequeueReason
 from flintmq.pulls.requests import Answers, Pull, PullGroup, tend
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session.loops import STEP_NS
 from flintmq.streams.control import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
 from flintmq.vhost.stream_arguments import StreamStart
@@ -199,7 +199,7 @@ class PullService:
         return pull_group
 
     def pause(self, queue: Any, paused: bool) -> None:
-        """A queue rests, or is resumed (session.pausing). Any thread."""
+        """A queue rests, or is resumed (broker.pausing). Any thread."""
         with self._lock:
             for (queue_id, _), pull_group in self._pull_groups.items():
                 if queue_id == queue.queue_id:

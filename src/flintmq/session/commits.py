@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flintmq.broker.dead_letters import Attempt
+from flintmq.channel.transaction import Transaction, begin, commits_waiting
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.session.dead_letters import Attempt
-from flintmq.session.transaction import Transaction, begin, commits_waiting
 from flintmq.vhost.dead_letter import REJECTED
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Everything about one connection that is not hot: its state, its methods, its end.
 
-in: what the loop could not do without Python (session.types SLOW_*). out: replies in the output buffer, changes in the virtual
+in: what the loop could not do without Python (channel.types SLOW_*). out: replies in the output buffer, changes in the virtual
 host, errors as channel.close or connection.close.
 
 The handshake is a table (handshake.STEPS): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
@@ -19,18 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.access.checks import source_of
-from flintmq.core.memory_account import MemoryShare
-from flintmq.endpoint import endpoint
-from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.guard import guarded
-from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
-from flintmq.session import commits, handshake, long_work, publishing
-from flintmq.session.long_work import Works
-from flintmq.session.loops import STEP_NS
-from flintmq.session.methods import VERBS
-from flintmq.session.records import ChannelState, Consumer
-from flintmq.session.slow import (
+from flintmq.broker.loops import STEP_NS
+from flintmq.broker.records import ChannelState, Consumer
+from flintmq.channel.slow import (
     SETTLING_MULTIPLE,
     SETTLING_REQUEUE,
     SLOW_DEAD_LETTER,
@@ -40,17 +31,26 @@ from flintmq.session.slow import (
     SLOW_ROUTE,
     SLOW_VERSION,
 )
-from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
+from flintmq.channel.weights import CHANNEL_BYTES, CONNECTION_BYTES
+from flintmq.core.memory_account import MemoryShare
+from flintmq.endpoint import endpoint
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
+from flintmq.session import commits, handshake, long_work, publishing
+from flintmq.session.long_work import Works
+from flintmq.session.methods import VERBS
 from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
     from flintmq.access.scram import Conversation
-    from flintmq.session.broker import Broker
-    from flintmq.session.connection import Connection
-    from flintmq.session.loop_port import LoopPort, SocketPort
-    from flintmq.session.transaction import Transaction
+    from flintmq.broker.broker import Broker
+    from flintmq.channel.connection import Connection
+    from flintmq.channel.loop_port import LoopPort, SocketPort
+    from flintmq.channel.transaction import Transaction
 
 log = handshake.log
 
@@ -137,7 +137,7 @@ class ConnectionHandler:
         self.wants_login_close = False
         self.wants_hints = True
         self.is_py_amqp = False
-        self.client_properties = b""  # octets of a field table (session.client_properties)
+        self.client_properties = b""  # octets of a field table (broker.client_properties)
         self.heartbeat_s = 0
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
@@ -159,7 +159,7 @@ class ConnectionHandler:
     # --- called by the loop -----------------------------------------------------------------------------------------
 
     def slow(self, kind: int, channel: int, payload: Any, method_id: int, tag: int, size: int) -> None:
-        """One event of the compiled half that is no method (session/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
+        """One event of the compiled half that is no method (channel/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
         try:
             if kind == SLOW_ROUTE:
                 publishing.find_route(self, channel, payload)

@@ -15,11 +15,11 @@ from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response
 from flintmq.access.scram import SCRAM, Conversation, ScramError
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
+from flintmq.broker import client_properties
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
-from flintmq.session import client_properties
 
 if TYPE_CHECKING:
     from flintmq.session.session_port import Session

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flintmq.broker.replay import replay
 from flintmq.routing.history import RecentHistoryExchange
-from flintmq.session.replay import replay
 
 if TYPE_CHECKING:
     from flintmq.session.session_port import Session

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flintmq.broker.loops import STEP_NS
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.spec import BasicNack
 from flintmq.session import publishing
-from flintmq.session.loops import STEP_NS
 
 if TYPE_CHECKING:
-    from flintmq.session.records import ChannelState, Consumer
+    from flintmq.broker.records import ChannelState, Consumer
     from flintmq.session.session_port import Session
 
 # slices that are done before the request that makes them has had its turn: what takes no more is answered in the same pass

@@ -16,18 +16,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq import ports
+from flintmq.broker import sweeps
+from flintmq.broker.records import ChannelState, Consumer
+from flintmq.broker.routes import REPLY_TO
+from flintmq.channel.selecting import Choice, parse_choice
+from flintmq.channel.weights import CHANNEL_BYTES
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import late_answer, long_work, shared_queues, stream_consume, sweeps
+from flintmq.session import late_answer, long_work, shared_queues, stream_consume
 from flintmq.session.authorization import authorize, authorize_topic
 from flintmq.session.late_answer import LateAnswer
-from flintmq.session.records import ChannelState, Consumer
-from flintmq.session.routes import REPLY_TO
-from flintmq.session.selecting import Choice, parse_choice
-from flintmq.session.weights import CHANNEL_BYTES
 from flintmq.vhost.arguments import check_consumer_timeout
 from flintmq.vhost.names import generate_queue_name
 from flintmq.vhost.policy import DEFAULT_POLICY

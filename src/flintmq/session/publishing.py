@@ -10,6 +10,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.broker.queue_limits import CASCADE_NS
+from flintmq.broker.routes import REPLY_TO
+from flintmq.channel import scheduled_publish
+from flintmq.channel.scheduling import due_of
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, Verb
@@ -17,11 +21,7 @@ from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, scan_prop
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.message import MessageHeaders, keys_of
-from flintmq.session import scheduled_publish
 from flintmq.session.authorization import authorize, authorize_topic, each_key
-from flintmq.session.queue_limits import CASCADE_NS
-from flintmq.session.routes import REPLY_TO
-from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import BLOCK
 from flintmq.vhost.dead_letter import MAXLEN, REJECTED
 

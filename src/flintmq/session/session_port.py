@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flintmq.session.client import Client
-from flintmq.session.records import ChannelState, Consumer
+from flintmq.broker.client import Client
+from flintmq.broker.records import ChannelState, Consumer
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
     from flintmq.access.scram import Conversation
+    from flintmq.broker.broker import Broker
     from flintmq.errors import PeerError
     from flintmq.protocol.v0_9_1 import spec
-    from flintmq.session.broker import Broker
 
 
 class Session(Client, Protocol):

@@ -14,7 +14,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.vhost.arguments import SHARED
 
 if TYPE_CHECKING:
-    from flintmq.session.records import ChannelState
+    from flintmq.broker.records import ChannelState
     from flintmq.session.session_port import Session
 
 # times that a get asks the engine when somebody else here was faster

@@ -44,7 +44,7 @@ FOUND_TIME = declare(c_int, 2)
 @nogil
 @exceptval(check=False)
 def _may_name_time(name: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
-    """x-delay, x-deliver-at, x-opt-delivery-..., x-qpid-not-...: session/scheduling.py reads the whole name."""
+    """x-delay, x-deliver-at, x-opt-delivery-..., x-qpid-not-...: channel/scheduling.py reads the whole name."""
     if name[2] == 100:
         return size == 7 or size == 12
     if size == 19 or size == 20:
