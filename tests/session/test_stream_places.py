@@ -108,7 +108,7 @@ def test_a_stream_that_is_deleted_meanwhile_is_told(service: StreamService) -> N
 
 def test_groups_of_a_stream_are_limited(service: StreamService) -> None:
     """Those that are there, or come, go on; readers without a group are none."""
-    service._broker.limits = Limits(stream_groups_max=2)
+    service._state.limits = Limits(stream_groups_max=2)
     told: list[str] = []
     assert opened(service, told, group=b"a") is None
     service._state.log.sync()
@@ -124,7 +124,7 @@ def test_groups_of_a_stream_are_limited(service: StreamService) -> None:
 
 
 def test_streams_of_one_vhost_leave_room_for_others(service: StreamService) -> None:
-    service._broker.limits = Limits(streams_max=4, streams_vhost_max=2)
+    service._state.limits = Limits(streams_max=4, streams_vhost_max=2)
     service._vhosts = {1: "/", 2: "/"}
     service._check_room("/", "queue 'q'")  # what is restored is never refused
     service._thread = threading.current_thread()
