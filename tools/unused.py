@@ -34,7 +34,6 @@ KEPT = (
     ("flintmq/scheduler/types.pxd", "*", "every outcome, space and policy; the simulator has some of its own"),
     ("flintmq/scheduler/outcomes.py", "TEST COLD PULL PYTHON", "spaces of actors by their numbers"),
     ("flintmq/store/log/record_fields.py", "UNDO_NEXT TRANSACTION EXPIRES", "every flag of a record"),
-    ("flintmq/store/sql/migrations", "*", "Alembic reads it"),
     ("flintmq/access/oauth_keys.py", "redirect_request", "urllib calls it"),
     ("flintmq/access/audit.py", "emit", "logging calls it"),
     ("flintmq/admin/protocol.py", "*", "uvicorn calls it"),

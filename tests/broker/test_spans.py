@@ -246,7 +246,7 @@ def test_a_forged_time_moves_the_start_nowhere(collector: Collector) -> None:
         (queue_id,) = node.queues
         assert node.spans is not None
         for broken in (header, header_of({"traceparent": SAMPLED, "tracestate": "flintmq=1"})):
-            node.spans.delivered(node, handler, queue_id, False, broken)
+            node.spans.delivered(handler, node.queues[queue_id], False, broken)
         for one in collector.wait_spans(2):
             assert one["startTimeUnixNano"] == one["endTimeUnixNano"]
 

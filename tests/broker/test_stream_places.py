@@ -88,7 +88,7 @@ def test_a_group_gives_nothing_before_its_place_is_on_disk(service: StreamServic
     assert opened(service, told, "first") is None
     assert opened(service, told, "second") is None
     assert told == [] and service._store.saved == [b"g"]
-    service._broker.log.sync()
+    service._state.log.sync()
     assert told == ["first", "second"]
     assert opened(service, told) is not None
     assert told == ["first", "second"] and service._store.saved == [b"g"]
@@ -102,16 +102,16 @@ def test_a_stream_that_is_deleted_meanwhile_is_told(service: StreamService) -> N
     with pytest.raises(PeerError) as caught:
         opened(service, told)
     assert caught.value.code == ReplyCode.NOT_FOUND
-    service._broker.log.sync()
+    service._state.log.sync()
     assert told == ["x"]
 
 
 def test_groups_of_a_stream_are_limited(service: StreamService) -> None:
     """Those that are there, or come, go on; readers without a group are none."""
-    service._broker.limits = Limits(stream_groups_max=2)
+    service._state.limits = Limits(stream_groups_max=2)
     told: list[str] = []
     assert opened(service, told, group=b"a") is None
-    service._broker.log.sync()
+    service._state.log.sync()
     assert opened(service, told, group=b"b") is None
     for group in (b"c", b"d"):
         with pytest.raises(PeerError) as caught:
@@ -119,12 +119,12 @@ def test_groups_of_a_stream_are_limited(service: StreamService) -> None:
         assert caught.value.code == ReplyCode.PRECONDITION_FAILED
         assert caught.value.text == "cannot add a consumer group to the stream: group limit (2) is reached"
     assert opened(service, told, group=b"b") is None, "it comes"
-    service._broker.log.sync()
+    service._state.log.sync()
     assert None not in (opened(service, told, group=b"a"), opened(service, told, group=b"b"), opened(service, told, group=None))
 
 
 def test_streams_of_one_vhost_leave_room_for_others(service: StreamService) -> None:
-    service._broker.limits = Limits(streams_max=4, streams_vhost_max=2)
+    service._state.limits = Limits(streams_max=4, streams_vhost_max=2)
     service._vhosts = {1: "/", 2: "/"}
     service._check_room("/", "queue 'q'")  # what is restored is never refused
     service._thread = threading.current_thread()
@@ -166,7 +166,7 @@ def pulls_of(service: StreamService) -> PullService:
     broker: Any = SimpleNamespace(
         limits=Limits(),
         streams=service,
-        log=service._broker.log,
+        log=service._state.log,
         vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
         paused=frozenset(),
         pauses=SimpleNamespace(followers=[], held=lambda *_: False),
@@ -185,7 +185,7 @@ def test_a_pull_never_waits_for_the_disk(service: StreamService) -> None:
         pulls.pull(queue, "g", None, None, most=1, bytes_max=1, visibility_ms=30_000, hold_ms=0)  # type: ignore[arg-type]
     assert caught.value.kind == BUSY and not pulls._lock.locked()
     pulls.tick(0)
-    service._broker.log.sync()
+    service._state.log.sync()
     assert told == ["open"]
     assert pulls.open(queue, "g", None, lambda: told.append("again")) is True
     service.delete(STREAM)
@@ -202,11 +202,11 @@ def test_the_http_loop_goes_on_while_a_place_is_written(service: StreamService) 
         parts: Any = SimpleNamespace(pulls=pulls, broker=SimpleNamespace(on_rights_changed=[]))
         held = Held(parts, limits, Pools(limits, lambda: True))
         waiting = asyncio.create_task(held._opened(queue_of(), "g" if sync else "late", None))
-        while not service._broker.log.waiting:
+        while not service._state.log.waiting:
             await asyncio.sleep(0)  # others' turns
         assert not waiting.done()
         if sync:
-            service._broker.log.sync()
+            service._state.log.sync()
         await waiting
 
     asyncio.run(run(Limits(), True))
