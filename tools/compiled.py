@@ -366,6 +366,22 @@ def with_cimports(text: str) -> str:
         if any("#" in line and "fmt: skip" not in line for line in lines[node.lineno - 1 : node.end_lineno]):
             continue  # a comment says something of one name
         lines[node.lineno - 1 : node.end_lineno] = [cimport(node) + "\n"]
+    return _in_order("".join(lines))
+
+
+def _in_order(text: str) -> str:
+    """Imports of C names that stand one behind the other are sorted by their modules."""
+    lines = text.splitlines(keepends=True)
+    runs: list[list[ast.ImportFrom]] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cython":
+            if runs and runs[-1][-1].end_lineno == node.lineno - 1:
+                runs[-1].append(node)
+            else:
+                runs.append([node])
+    for run in runs:
+        pieces = ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in sorted(run, key=lambda node: node.module or "")]
+        lines[run[0].lineno - 1 : run[-1].end_lineno] = "".join(pieces).splitlines(keepends=True)
     return "".join(lines)
 
 

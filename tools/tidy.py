@@ -30,7 +30,6 @@ LONG = {
     "src/flintmq/queue/held_runs.py": {"run_hold"},
     "src/flintmq/queue/pull.py": {"_attempt", "queue_deliver_single"},
     "src/flintmq/selectors/program.py": {"_field"},
-    "src/flintmq/broker/broker.py": {"__init__"},
     "src/flintmq/store/log/writer.py": {"one_pass"},
     "src/flintmq/store/message_copy.py": {"ml_copy"},
     "src/flintmq/store/recovery.py": {"result_fill", "work_decide"},

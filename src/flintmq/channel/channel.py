@@ -15,20 +15,6 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
-from cython.cimports.flintmq.core.byte_order import get16
-from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.content import (
-    CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO, content_body, content_decref, content_frame,
-    content_grow, content_header, content_new, content_route, content_t,
-)  # fmt: skip
-from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
-from cython.cimports.flintmq.core.utf8 import is_utf8
-from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
-from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
-from cython.cimports.flintmq.queue.owner_ids import owner_id_free
-from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.flintmq.channel.placing import confirms_forget, publish_to_queues
 from cython.cimports.flintmq.channel.scheduling import schedule_of
 from cython.cimports.flintmq.channel.settlement import (
@@ -43,6 +29,20 @@ from cython.cimports.flintmq.channel.types import (
     AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel,
     connection_t, pending_confirm_t, tx_publish_t, tx_settle_t, unacked_t,
 )  # fmt: skip
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
+from cython.cimports.flintmq.core.byte_order import get16
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.content import (
+    CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO, content_body, content_decref, content_frame,
+    content_grow, content_header, content_new, content_route, content_t,
+)  # fmt: skip
+from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
+from cython.cimports.flintmq.core.utf8 import is_utf8
+from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
+from cython.cimports.flintmq.queue.owner_ids import owner_id_free
+from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset

@@ -9,6 +9,22 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.channel import (
+    authorization_changed, channel_accept, channel_free, channel_new, channel_release_some, channel_set_route, channels_add, channels_free,
+    channels_remove, session_sink,
+)  # fmt: skip
+from cython.cimports.flintmq.channel.delivery import note_delivery, write_get_ok
+from cython.cimports.flintmq.channel.settlement import (
+    channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
+    unacked_find, unacked_next,
+)  # fmt: skip
+from cython.cimports.flintmq.channel.slow import SLOW_NONE
+from cython.cimports.flintmq.channel.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
+from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
+from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
+from cython.cimports.flintmq.channel.types import (
+    AUTHORIZED_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
@@ -38,22 +54,6 @@ from cython.cimports.flintmq.routing.route_cache import (
     RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_new, route_t,
 )  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector
-from cython.cimports.flintmq.channel.channel import (
-    authorization_changed, channel_accept, channel_free, channel_new, channel_release_some, channel_set_route, channels_add, channels_free,
-    channels_remove, session_sink,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.delivery import note_delivery, write_get_ok
-from cython.cimports.flintmq.channel.settlement import (
-    channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
-    unacked_find, unacked_next,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.slow import SLOW_NONE
-from cython.cimports.flintmq.channel.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
-from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
-from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
-from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
-)  # fmt: skip
 from cython.cimports.flintmq.streams.control import Seat, seat_give
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free

@@ -13,6 +13,8 @@ import logging
 import cython
 from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, p_char, pointer, size_t, void
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
+from cython.cimports.flintmq.channel.types import connection_t, subscription_t
 from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
@@ -23,8 +25,6 @@ from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET
 from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_get_id
 from cython.cimports.flintmq.queue.types import delivery_t, queue_t
-from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
-from cython.cimports.flintmq.channel.types import connection_t, subscription_t
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, strlen
 

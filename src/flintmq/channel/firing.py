@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 
 from cython import NULL, address, bint, cast, cclass, nogil, pointer, sizeof
+from cython.cimports.flintmq.channel.placing import Landing
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_header, content_incref, content_route, content_t
@@ -25,7 +26,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed, queue_enqueue, queue_forget_logged, queue_get_id, queue_release, queue_settle, queue_take_expired,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_MOVE, delivery_t, queue_t
-from cython.cimports.flintmq.channel.placing import Landing
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset

@@ -18,6 +18,11 @@ import struct
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.delivery import write_confirm, write_return
+from cython.cimports.flintmq.channel.slow import SLOW_POLICY
+from cython.cimports.flintmq.channel.types import (
+    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t, refused_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
@@ -42,11 +47,6 @@ from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, due_ind
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SCHEDULE, DEST_SHARED,
     DEST_STREAM, destination_t, route_decref, route_new, route_t,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.delivery import write_confirm, write_return
-from cython.cimports.flintmq.channel.slow import SLOW_POLICY
-from cython.cimports.flintmq.channel.types import (
-    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t, refused_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, p_char, pointer
 from cython import int as c_int
-from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_PAUSE
-from cython.cimports.flintmq.queue.control import QueueHandle
-from cython.cimports.flintmq.queue.schedule_share import ScheduleShare, share_incref
-from cython.cimports.flintmq.routing.route_cache import route_decref, route_new
 from cython.cimports.flintmq.channel.channel import channel_schedule
 from cython.cimports.flintmq.channel.connection import Connection
 from cython.cimports.flintmq.channel.slow import SLOW_NONE
 from cython.cimports.flintmq.channel.types import SLOWLY_ASKED, SLOWLY_SCHEDULED, channel_t
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_PAUSE
+from cython.cimports.flintmq.queue.control import QueueHandle
+from cython.cimports.flintmq.queue.schedule_share import ScheduleShare, share_incref
+from cython.cimports.flintmq.routing.route_cache import route_decref, route_new
 from cython.cimports.libc.stdint import int64_t, uint8_t
 
 from flintmq.errors import PeerError, ReplyCode

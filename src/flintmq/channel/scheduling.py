@@ -22,13 +22,13 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.types import SLOWLY_ASKED, SLOWLY_SCHEDULED
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import content_header, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.splice import value_end
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_INT64_QPID, TYPE_INT8, TYPE_UINT16, TYPE_UINT32, TYPE_UINT8, be_load, be_store,
 )  # fmt: skip
-from cython.cimports.flintmq.channel.types import SLOWLY_ASKED, SLOWLY_SCHEDULED
 from cython.cimports.libc.stdint import int16_t, int32_t, int64_t, int8_t, uint32_t, uint8_t
 from cython.cimports.libc.string import memcmp
 

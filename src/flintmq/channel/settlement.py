@@ -15,6 +15,10 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.placing import note_refused
+from cython.cimports.flintmq.channel.types import (
+    DROP_REJECTED, UNACKED_PER_SEGMENT, channel_t, connection_t, subscription_t, unacked_map_t, unacked_segment_t, unacked_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
@@ -28,10 +32,6 @@ from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURN_CALM, RETURN_FAILED, consumer_t,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.placing import note_refused
-from cython.cimports.flintmq.channel.types import (
-    DROP_REJECTED, UNACKED_PER_SEGMENT, channel_t, connection_t, subscription_t, unacked_map_t, unacked_segment_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, uint, void
+from cython.cimports.flintmq.channel.delivery import subscription_set_prefix
+from cython.cimports.flintmq.channel.settlement import channel_resume
+from cython.cimports.flintmq.channel.turns import forget_target, target_notify
+from cython.cimports.flintmq.channel.types import channel_t, subscription_t
 from cython.cimports.flintmq.core.jobs import job_add
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, consumer_incref, consumer_new, queue_add_consumer, queue_consumer_leaves, queue_decref, queue_incref,
     queue_remove_consumer,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK, queue_t
-from cython.cimports.flintmq.channel.delivery import subscription_set_prefix
-from cython.cimports.flintmq.channel.settlement import channel_resume
-from cython.cimports.flintmq.channel.turns import forget_target, target_notify
-from cython.cimports.flintmq.channel.types import channel_t, subscription_t
 from cython.cimports.libc.stdint import int32_t, uint32_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp

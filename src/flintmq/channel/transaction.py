@@ -22,6 +22,16 @@ import logging
 
 from cython import NULL, address, bint, cast, cclass, cfunc, pointer, sizeof
 from cython import int as c_int
+from cython.cimports.flintmq.channel.connection import Connection, unacked_tuple
+from cython.cimports.flintmq.channel.delivery import write_return
+from cython.cimports.flintmq.channel.placing import (
+    PUBLISH_IMMEDIATE, PUBLISH_MANDATORY, Landing, drop_head, expiry_on, place_on_stream, publish_to_queues,
+)  # fmt: skip
+from cython.cimports.flintmq.channel.settlement import settle_taken, unacked_content, unacked_find, unacked_remove
+from cython.cimports.flintmq.channel.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
+from cython.cimports.flintmq.channel.types import (
+    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_incref, content_t
@@ -37,16 +47,6 @@ from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, destination_t, route_decref, route_incref,
     route_t,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.connection import Connection, unacked_tuple
-from cython.cimports.flintmq.channel.delivery import write_return
-from cython.cimports.flintmq.channel.placing import (
-    PUBLISH_IMMEDIATE, PUBLISH_MANDATORY, Landing, drop_head, expiry_on, place_on_stream, publish_to_queues,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.settlement import settle_taken, unacked_content, unacked_find, unacked_remove
-from cython.cimports.flintmq.channel.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
-from cython.cimports.flintmq.channel.types import (
-    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc

@@ -17,6 +17,10 @@ import logging
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, pointer, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.delivery import write_deliver
+from cython.cimports.flintmq.channel.placing import drop_head
+from cython.cimports.flintmq.channel.settlement import channel_resume, channel_settle_item, unacked_add
+from cython.cimports.flintmq.channel.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.check import check
@@ -30,10 +34,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired, queue_settle,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
-from cython.cimports.flintmq.channel.delivery import write_deliver
-from cython.cimports.flintmq.channel.placing import drop_head
-from cython.cimports.flintmq.channel.settlement import channel_resume, channel_settle_item, unacked_add
-from cython.cimports.flintmq.channel.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # messages of one target's turn while it has its queue for itself

@@ -12,6 +12,11 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
+from cython.cimports.flintmq.channel.settlement import (
+    SETTLE_DONE, channel_settle, channel_settle_item, unacked_content, unacked_find, unacked_next,
+)  # fmt: skip
+from cython.cimports.flintmq.channel.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, content_decref, content_header, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_TX, memory_add
@@ -19,11 +24,6 @@ from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_pro
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_has_gone, route_t
-from cython.cimports.flintmq.channel.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
-from cython.cimports.flintmq.channel.settlement import (
-    SETTLE_DONE, channel_settle, channel_settle_item, unacked_content, unacked_find, unacked_next,
-)  # fmt: skip
-from cython.cimports.flintmq.channel.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 

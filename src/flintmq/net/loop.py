@@ -33,6 +33,10 @@ import threading
 from cython import NULL, Py_ssize_t, address, bint, cast, cclass, declare, nogil, p_char, p_void, pointer, size_t, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.connection import Connection
+from cython.cimports.flintmq.channel.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
+from cython.cimports.flintmq.channel.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
+from cython.cimports.flintmq.channel.types import connection_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import monotonic_ms
@@ -53,10 +57,6 @@ from cython.cimports.flintmq.net.sysio import (
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.channel.connection import Connection
-from cython.cimports.flintmq.channel.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
-from cython.cimports.flintmq.channel.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
-from cython.cimports.flintmq.channel.types import connection_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcpy

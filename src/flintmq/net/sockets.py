@@ -17,6 +17,9 @@ from cython import (
 )  # fmt: skip
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.placing import connection_flush_confirms
+from cython.cimports.flintmq.channel.turns import connection_block_output, connection_consumes, connection_unblock_output
+from cython.cimports.flintmq.channel.types import PUBLISHED_NOW, connection_t
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import (
     OUT_PIECES, OUT_SCRATCH, out_gather, out_pending, out_release, out_reserve, out_sent, out_take, out_trim, outbuf_t,
@@ -31,9 +34,6 @@ from cython.cimports.flintmq.net.sysio import (
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
-from cython.cimports.flintmq.channel.placing import connection_flush_confirms
-from cython.cimports.flintmq.channel.turns import connection_block_output, connection_consumes, connection_unblock_output
-from cython.cimports.flintmq.channel.types import PUBLISHED_NOW, connection_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
