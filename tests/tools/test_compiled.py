@@ -219,9 +219,12 @@ def test_cimports_fill_their_lines(tmp_path: Path) -> None:
     assert ")  # fmt: skip\n" in written and all(len(line) <= compiled.WIDTH for line in written.splitlines())
     assert compiled.with_cimports(written) == written
     assert compiled.with_cimports("from cython import (\n    b,  # why\n    a,\n)\n") == "from cython import (\n    b,  # why\n    a,\n)\n"
+    assert written.index("from cython import") < written.index("from cython.cimports"), "sorted by their modules"
     path = tmp_path / "module.py"
     path.write_text(written)
+    assert compiled.cimports([path], tmp_path) == []
+    path.write_text("from cython.cimports.flintmq.core.atomics import a\n\nx = 1\nfrom cython import b\n")
     (finding,) = compiled.cimports([path], tmp_path)
-    assert finding == "module.py:5: cython comes before cython.cimports.flintmq.core.atomics: imports of C names are in order"
+    assert finding == "module.py:4: cython comes before cython.cimports.flintmq.core.atomics: imports of C names are in order"
     path.write_text(text)
     assert "do not fill their lines" in compiled.cimports([path], tmp_path)[0]
