@@ -64,8 +64,7 @@ def test_each_row_says_who_may(rows: list[Operation]) -> None:
 def test_each_row_has_its_schemas_and_its_limit(rows: list[Operation]) -> None:
     for row in rows:
         assert isinstance(getattr(Limits, row.bytes_max), int), row
-        source = inspect.getsource(row.handler)
-        if ".json()" in source:
+        if row.method != "GET" and ".json()" in inspect.getsource(row.handler):
             assert row.body is not None, row
         if row.is_own:
             assert row.query is not None and row.summary, row
