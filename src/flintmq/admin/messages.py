@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flintmq.admin.arguments import json_object, member_bool, word
+from flintmq.admin.arguments import json_object
 from flintmq.admin.errors import bad
 from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
@@ -91,10 +91,6 @@ class Publish(NamedTuple):
     expiration_ms: int | None
 
 
-# of the query of a message that is published as it is
-PUBLISH_PARAMETERS = ("persistent",)
-
-
 def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
     """The JSON body of a publish, of which the types are checked. Raises: HttpError 400, also for headers that an AMQP publisher could not
     send."""
@@ -103,18 +99,18 @@ def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
         body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):
         raise bad("'body' is no base64, or no text that UTF-8 can say") from None
-    return _message(body, given.get("properties", {}), member_bool(given, "persistent", True), limits)
+    return _message(body, given.get("properties", {}), given.get("persistent", True), limits)
 
 
-def parse_raw_publish(values: Mapping[str, str], properties: Sequence[str], body: bytes, limits: Limits) -> Publish:
+def parse_raw_publish(persistent: bool, properties: Sequence[str], body: bytes, limits: Limits) -> Publish:
     """A publish whose body is the message's.
 
-    Args: values: of the query; properties: values of X-FlintMQ-Properties (JSON in ASCII; none or one). Raises: HttpError 400.
+    Args: properties: values of X-FlintMQ-Properties (JSON in ASCII; none or one). Raises: HttpError 400.
     """
     if len(properties) > 1:
         raise bad("X-FlintMQ-Properties is given twice")
     given = json_object(properties[0].encode("utf-8"), (*_TEXTS, *_OTHERS)) if properties else {}
-    return _message(body, given, word(values, "persistent", ("true", "false")) == "true", limits)
+    return _message(body, given, persistent, limits)
 
 
 def message_of(body: bytes, given: Any, limits: Limits) -> Publish:

@@ -16,8 +16,6 @@ from typing import Any
 from flintmq.admin.errors import HttpError, bad
 
 Schema = Mapping[str, Any]
-# a request's scope has the schema of its body under this key
-BODY = "flintmq.body"
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
