@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from flintmq.errors import StoreError
-from flintmq.vhost import changes
+from flintmq.vhost.changes import Changes, Names
 
+from .fakes import FakeCore
 from .verbs_model import CLIENTS, LOOPS, Node
 
 places = st.integers(0, CLIENTS - 1)
@@ -128,77 +129,59 @@ def test_random_walks_agree_with_the_model() -> None:
 
 
 def _names_are_not_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes.Changes, "_hold", lambda self, job: None)
+    patch.setattr(Changes, "_hold", lambda self, job: None)
+
+
+def _names_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Changes, "_taken", lambda self, names, woken: None)
 
 
 def _sharers_are_passed_by(patch: pytest.MonkeyPatch) -> None:
     """A delete does not wait for the binds of its queue."""
-    hold = changes.Changes._hold
+    hold = Changes._hold
 
     def alone_only(self: Any, job: Any) -> None:
-        job.shared = ()
+        job.names = Names(job.names.alone)
         hold(self, job)
 
-    patch.setattr(changes.Changes, "_hold", alone_only)
+    patch.setattr(Changes, "_hold", alone_only)
 
 
 def _answered_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    submit = changes.Changes.save
+    def early(self: Any, job: Any, change: Any) -> None:
+        self._hold(job)
+        self._submit([change], lambda error: None)
+        self._answered(job, None)
 
-    def early(self: Any, make: Any, exclusive: Any, shared: Any = (), undo: Any = None) -> Any:
-        job = self._job
-        if job is None or job is changes._ATTEMPT or job.saved:
-            return submit(self, make, exclusive, shared, undo)
-        job.change = make()
-        self._submit([job.change], lambda error: None)
-        return job.change
-
-    patch.setattr(changes.Changes, "save", early)
+    patch.setattr(Changes, "_hand_over", early)
 
 
 def _a_refusal_undoes_nothing(patch: pytest.MonkeyPatch) -> None:
-    go_on = changes.Changes._go_on
-
-    def forgetful(self: Any, job: Any, error: Any) -> None:
-        job.undo = None
-        go_on(self, job, error)
-
-    patch.setattr(changes.Changes, "_go_on", forgetful)
+    patch.setattr(FakeCore, "hold_arrivals", lambda self, held: setattr(self, "held", True))
 
 
 def _a_refused_change_is_applied(patch: pytest.MonkeyPatch) -> None:
-    go_on = changes.Changes._go_on
-    patch.setattr(changes.Changes, "_go_on", lambda self, job, error: go_on(self, job, None))
+    answered = Changes._answered
+    patch.setattr(Changes, "_answered", lambda self, job, error: answered(self, job, None))
 
 
 def _names_of_a_refused_change_stay_held(patch: pytest.MonkeyPatch) -> None:
-    go_on = changes.Changes._go_on
-
-    def keep(self: Any, job: Any, error: Any) -> None:
-        if error is not None:
-            job.held = False
-        go_on(self, job, error)
-
-    patch.setattr(changes.Changes, "_go_on", keep)
+    release = Changes._release
+    patch.setattr(Changes, "_release", lambda self, job: release(self, job) if job.failure is None else None)
 
 
 def _whoever_hung_up_is_served_all_the_same(patch: pytest.MonkeyPatch) -> None:
-    perform = changes.Changes.perform
-    patch.setattr(changes.Changes, "perform", lambda self, verb, call, finished, wanted=None: perform(self, verb, call, finished))
+    patch.setattr(Changes, "_woken", Changes._go_on)
 
 
 def _what_is_durable_is_dropped_when_nobody_waits(patch: pytest.MonkeyPatch) -> None:
-    run = changes.Changes._run
-
-    def dropping(self: Any, job: Any) -> None:
-        if job.wanted is None or job.wanted():
-            run(self, job)
-
-    patch.setattr(changes.Changes, "_run", dropping)
+    answered = Changes._answered
+    patch.setattr(Changes, "_answered", lambda self, job, error: answered(self, job, error) if job.wanted() else self._release(job))
 
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     _names_are_not_held,
+    _names_are_not_waited_for,
     _sharers_are_passed_by,
     _answered_before_it_is_durable,
     _a_refusal_undoes_nothing,

@@ -16,8 +16,7 @@ from typing import Any
 from flintmq.errors import PeerError, StoreError
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.changes import Change
-from flintmq.vhost import changes
-from flintmq.vhost.changes import _apply
+from flintmq.vhost.changes import Verb, _apply
 
 from .fakes import World
 
@@ -179,7 +178,7 @@ class Node:
             options["connection_id"] = client.number
         client.request = verb, arguments, options
         client.submitted = client.durable = False
-        perform(self, client, partial(getattr(self.vhost, verb), *arguments, **options))
+        perform(self, client, getattr(self.vhost, verb)(*arguments, **options))
         self.check()
         return True
 
@@ -312,21 +311,10 @@ class Node:
         assert bindings == {(one.destination, one.source, one.routing_key) for one in self.database.load_bindings("/")}
 
 
-def perform(node: Node, client: Client, verb: Callable[[], Any]) -> None:
-    """As a connection asks: the verb is attempted, and performed when it can't be over at once."""
-    finished = partial(node.finished, client)
-
-    def attempt() -> None:
-        try:
-            result = node.vhost.attempt(verb)
-        except changes.Later:
-            node.vhost.perform(verb, call, finished, lambda: client.alive)
-        except PeerError as error:
-            finished(None, error)
-        else:
-            finished(result, None)
+def perform(node: Node, client: Client, verb: Verb[Any]) -> None:
+    """As a connection asks."""
 
     def call(function: Callable[[], None]) -> None:
         client.calls.append(partial(node.as_client, client, function))
 
-    node.as_client(client, attempt)
+    node.as_client(client, partial(node.vhost.perform, verb, call, partial(node.finished, client), lambda: client.alive))
