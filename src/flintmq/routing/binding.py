@@ -47,7 +47,7 @@ def field_bytes(value: object) -> int:
 
 
 def binding_identity(
-    source: Destination, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None
+    source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None
 ) -> tuple[Hashable, ...]:
-    """The key under which a binding is found again."""
-    return (source.name, destination.destination_kind, destination.name, routing_key, freeze(arguments) if arguments else None)
+    """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
+    return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)

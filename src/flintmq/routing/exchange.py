@@ -42,7 +42,7 @@ class Binding:
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments or NO_ARGUMENTS
-        self.identity = binding_identity(source, destination, routing_key, arguments)
+        self.identity = binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
         self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
 
     @property

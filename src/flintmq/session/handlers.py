@@ -41,7 +41,6 @@ from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
 from flintmq.session import commits, handshake, long_work, publishing
 from flintmq.session.long_work import Works
 from flintmq.session.methods import VERBS
-from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from flintmq.channel.connection import Connection
     from flintmq.channel.loop_port import LoopPort, SocketPort
     from flintmq.channel.transaction import Transaction
+    from flintmq.vhost.changes import Verb
 
 log = handshake.log
 
@@ -213,44 +213,25 @@ class ConnectionHandler:
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+    def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
         """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
 
         In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
         carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
         """
-        try:
-            result = self.vhost.attempt(verb)
-        except Later:
-            self._change_later(channel, method, verb, answer)
-        else:
-            if self.vhost.wait_for_routes(partial(self.loop.call, partial(self._changed, channel, method, answer, result, None))):
-                self.connection.waiting = True
-            else:
-                answer(result)
-
-    def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        over: list[tuple[Any, Exception | None]] = []
-        waits = False
-
-        def finished(result: Any, error: Exception | None) -> None:
-            if waits:
-                self._changed(channel, method, answer, result, error)
-            else:
-                over.append((result, error))
-
-        self.vhost.perform(verb, self.loop.call, finished, lambda: not self.ended)
-        if not over:
-            waits = True
+        if not self.vhost.perform(verb, self.loop.call, partial(self._changed, channel, method, answer), self._is_there):
             self.connection.waiting = True
-            return
-        ((result, failure),) = over
-        if failure is not None:
-            raise failure
-        answer(result)
+
+    def _is_there(self) -> bool:
+        return not self.ended
 
     def _changed(self, channel: int, method: spec.Method, answer: Callable[[Any], None], result: Any, failure: Exception | None) -> None:
-        """The database has answered; on the loop's thread."""
+        """A verb is over: at once, or the connection has waited for it. On the loop's thread."""
+        if not self.connection.waiting:
+            if failure is not None:
+                raise failure
+            answer(result)
+            return
         if self.ended:
             return
         self.connection.waiting = False

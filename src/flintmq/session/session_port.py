@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flintmq.broker.broker import Broker
     from flintmq.errors import PeerError
     from flintmq.protocol.v0_9_1 import spec
+    from flintmq.vhost.changes import Verb
 
 
 class Session(Client, Protocol):
@@ -35,7 +36,7 @@ class Session(Client, Protocol):
     # answers
     after_answer: list[tuple[int, spec.Method]] | None
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None: ...
+    def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None: ...
     def method(self, channel: int, payload: bytes, method_id: int) -> None: ...
     def commit(self, number: int) -> None: ...
     def head_came(self) -> None: ...
