@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,38 +14,9 @@ from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 from tests.support.rawamqp import method_frame, publish_bytes
+from tests.support.slow_database import Gate, gate_and_broker
 
-
-class Gate:
-    """Stands before the database: `shut`, and every transaction waits until `open`."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-        self.may_pass = threading.Event()
-        self.may_pass.set()
-        self.entered = threading.Semaphore(0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
-
-    def run(self, operations: Any) -> None:
-        if not self.may_pass.is_set():
-            self.entered.release()
-            assert self.may_pass.wait(30)
-        self.driver.run(operations)
-
-
-@pytest.fixture
-def gate_and_broker(tmp_path: Path) -> Iterator[tuple[Gate, Broker]]:
-    with Broker(data_dir=tmp_path, limits={"housekeeping_ms": 20}) as broker:
-        assert broker.node.store is not None
-        group = broker.node.store.definitions._group
-        gate = Gate(group._driver)
-        group._driver = gate  # type: ignore[assignment]
-        try:
-            yield gate, broker
-        finally:
-            gate.may_pass.set()
+__all__ = ["gate_and_broker"]
 
 
 def test_others_go_on_while_the_database_is_silent(gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any]) -> None:
@@ -138,51 +107,3 @@ def test_what_is_declared_while_it_is_being_deleted_is_asked_for_as_something_ne
     again.call(f"{kind}.declare", **what)
     again.send(f"{kind}.declare", **what, arguments={argument: "amq.fanout"})
     again.expect_close(406, "inequivalent arg")
-
-
-@pytest.mark.parametrize("refused", [0, 1, 5, 8])
-def test_the_answers_of_a_connection_come_in_the_order_of_its_methods(
-    gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any], refused: int
-) -> None:
-    """Methods that wait for the database, or for a name, and methods that need neither, sent in one piece on two channels; one of them is
-    refused: what came before it on its channel has happened, what comes behind it has not, and the other channel goes on."""
-    gate, broker = gate_and_broker
-    channel, other = connect(broker).channel(), connect(broker).channel()
-    second = channel.connection.channel(2)
-    other.queue("held", durable=True)
-    gate.may_pass.clear()
-    other.send("queue.delete", queue="held")
-    assert gate.entered.acquire(timeout=30)
-    frames = [
-        (1, "queue.declare", {"queue": "a", "durable": True}),
-        (1, "queue.bind", {"queue": "a", "exchange": "amq.direct", "routing_key": "1"}),
-        (2, "queue.declare", {"queue": "a", "passive": True}),
-        (2, "queue.declare", {"queue": "b", "durable": True}),
-        (1, "queue.declare", {"queue": "t"}),
-        (1, "queue.declare", {"queue": "held", "durable": True}),
-        (1, "queue.bind", {"queue": "held", "exchange": "amq.direct", "routing_key": "2"}),
-        (2, "queue.delete", {"queue": "b"}),
-        (1, "exchange.declare", {"exchange": "x", "type": "direct", "durable": True}),
-        (1, "queue.delete", {"queue": "a"}),
-        (2, "basic.get", {"queue": "a"}),
-    ]
-    if refused:
-        frames[refused] = (1, "queue.bind", {"queue": "nobody", "exchange": "amq.direct"})
-    channel.connection.send(b"".join(method_frame(number, name, **values) for number, name, values in frames))
-    channel.nothing(0)
-    gate.may_pass.set()
-    for index, (number, name, _values) in enumerate(frames):
-        asked = channel if number == 1 else second
-        if index == refused and refused:
-            asked.expect_close(404, "no queue 'nobody'")
-        elif not refused or number == 2 or index < refused:
-            if name == "basic.get":
-                if refused:
-                    asked.expect("basic.get-empty")
-                else:
-                    asked.expect_close(404, "no queue 'a'")
-            else:
-                asked.expect(f"{name}-ok")
-    vhost = broker.node.broker.vhosts["/"]
-    assert ("a" in vhost.queues) == bool(refused) and ("x" in vhost.exchanges) == (not refused) and ("t" in vhost.queues) == (refused != 1)
-    assert "b" not in vhost.queues

@@ -55,8 +55,8 @@ class Desk:
         def finished(result: Any, error: Exception | None) -> None:
             answers.append(result if error is None else error)
 
-        over = self.world.vhost.perform(verb(*arguments, **options), self.calls.append, finished, lambda: self.alive)
-        assert over == bool(answers)
+        job = self.world.vhost.perform(verb(*arguments, **options), self.calls.append, finished, lambda: self.alive)
+        assert job.over == bool(answers)
         return answers
 
     def run(self) -> None:

@@ -48,8 +48,8 @@ from cython.cimports.flintmq.net.sockets import (
     LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
     Socket, connection_schedule, intake_let_go, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, list_pop, list_push,
     lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
-    run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_pause, socket_t, turn_pop,
-    turns_forget,
+    run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause,
+    socket_t, socket_wait, turn_pop, turns_forget,
 )  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,
@@ -724,20 +724,18 @@ class Loop:
         if connection.engine.phase == PHASE_CLOSED:
             self.current = NULL
             return 0
+        size: size_t = self.end - self.position
         if connection.waiting:
-            # The last method can't be answered yet: what follows it waits in `rest`.
-            self.current = NULL
-            entry.unfed = True
-            entry.read_size = READ_LEAST
-            if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-                list_push(self.io.lists, LIST_FAILED, entry)
-            socket_pause(address(self.io), entry, PAUSED_ANSWER)
-            return 0
+            size = socket_next_joining(entry, self.buffer + self.position, size)
+            if size == 0:
+                self.current = NULL
+                socket_wait(address(self.io), entry, self.buffer + self.position, self.end - self.position)
+                return 0
         if out_pending(address(connection.out)) > self.output_asks_max + connection.largest_out and self.stop_asking(entry):
             return 0
         if self.turn_spent >= self.turn_ns and self.position < self.end:
             return self.cut_turn(entry)
-        result = engine_feed(address(connection.engine), self.buffer + self.position, self.end - self.position, address(consumed))
+        result = engine_feed(address(connection.engine), self.buffer + self.position, size, address(consumed))
         self.position += consumed
         list_push(self.io.lists, LIST_DIRTY, entry)
         if connection.logged:

@@ -5,6 +5,7 @@ in: nothing. out: Session, which handlers.ConnectionHandler fills in: it calls t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from flintmq.access.checks import Check
     from flintmq.access.scram import Conversation
     from flintmq.broker.broker import Broker
-    from flintmq.errors import PeerError
+    from flintmq.errors import PeerError, StoreError
     from flintmq.protocol.v0_9_1 import spec
     from flintmq.vhost.changes import Verb
 
@@ -34,11 +35,14 @@ class Session(Client, Protocol):
     wants_hints: bool
     wants_login_close: bool
     # answers
+    verbs: deque[Any]  # of underway.Asked
     after_answer: list[tuple[int, spec.Method]] | None
 
     def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None: ...
     def method(self, channel: int, payload: bytes, method_id: int) -> None: ...
     def commit(self, number: int) -> None: ...
+    def is_there(self) -> bool: ...
+    def not_saved(self, channel: int, method_id: int, error: StoreError) -> None: ...
     def head_came(self) -> None: ...
     def complain(self, log_line: Callable[..., None], text: str, *values: object) -> None: ...
     # ends

@@ -77,10 +77,29 @@ def _apply(definitions: Definitions, change: Change) -> None:
 
 
 class Job:
-    """One verb that was asked for. names: what it reserved; holds: they are in `Changes._held`; wants: what it waits for; late: routes that
-    it changed are told in slices; direct: nothing of it is left to others."""
+    """One verb that was asked for.
 
-    __slots__ = ("call", "direct", "failure", "finished", "holds", "late", "names", "result", "verb", "wanted", "wants", "woken")
+    over: it has its result or its failure, and `finished` was called; saving: the database has its change; names: what it reserved; holds:
+    they are in `Changes._held`; wants: what it waits for; late: routes that it changed are told in slices; direct: nothing of it is left to
+    others.
+    """
+
+    __slots__ = (
+        "call",
+        "direct",
+        "failure",
+        "finished",
+        "holds",
+        "late",
+        "names",
+        "over",
+        "result",
+        "saving",
+        "verb",
+        "wanted",
+        "wants",
+        "woken",
+    )
 
     def __init__(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None, direct: bool = False) -> None:
         self.verb = verb
@@ -90,9 +109,14 @@ class Job:
         self.direct = direct
         self.names: Names | None = None
         self.wants: Names | None = None
-        self.holds = self.woken = self.late = False
+        self.over = self.saving = self.holds = self.woken = self.late = False
         self.result: Any = None
         self.failure: Exception | None = None
+
+    def end(self) -> None:
+        """Tells the asker."""
+        self.over = True
+        self.finished(self.result, self.failure)
 
 
 def _no_call(function: Callable[[], object]) -> None:
@@ -123,13 +147,15 @@ class Changes:
         """Whether a verb that waits for the database, or is long work, has this name alone."""
         return self._held.get(key, 0) == _ALONE
 
-    def perform(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> bool:
-        """Runs a verb; `finished(result, error)` is called once. True: that was before this returned; else `call` will run it (C3).
+    def perform(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> Job:
+        """Runs a verb; `finished(result, error)` is called once: before this returns (Job.over), or by `call` (C3).
 
         Args: wanted: asked when a name that the verb waits for is free; False: its asker is gone, the verb is forgotten, `finished` is
         not called.
         """
-        return self._go_on(Job(verb, call, finished, wanted))
+        job = Job(verb, call, finished, wanted)
+        self._go_on(job)
+        return job
 
     def run(self, verb: Verb[T]) -> T:
         """Runs a verb to its end; its change is durable when this returns. For callers that may wait.
@@ -151,15 +177,15 @@ class Changes:
 
     # --- one verb -------------------------------------------------------------------------------------------------------
 
-    def _go_on(self, job: Job, error: Exception | None = None) -> bool:
+    def _go_on(self, job: Job, error: Exception | None = None) -> None:
         """Runs a verb until it waits or is over, and what follows it. Args: error: what it waited for has failed."""
         try:
-            return self._advance(job, error)
+            self._advance(job, error)
         finally:
             if self._after:
                 self._run_after()
 
-    def _advance(self, job: Job, error: Exception | None) -> bool:
+    def _advance(self, job: Job, error: Exception | None) -> None:
         spreading = self._spreading
         with self._lock:
             outer = self._job, spreading.late  # of the verb that this one is asked by
@@ -170,17 +196,16 @@ class Changes:
                 job.late = job.late or spreading.late
                 self._job, spreading.late = outer
             if not over:
-                return False
+                return
             if job.holds:
                 self._release(job)
-        if job.late and spreading.wait(partial(job.call, partial(job.finished, job.result, job.failure))):
-            return False
-        job.finished(job.result, job.failure)
-        return True
+        if not job.late or not spreading.wait(partial(job.call, job.end)):
+            job.end()
 
     def _part(self, job: Job, error: Exception | None) -> bool:
         """Runs a verb until it waits. True: it is over, with its result or failure."""
         verb = job.verb
+        job.saving = False
         step: Step | None = job.wants
         try:
             while True:
@@ -216,9 +241,11 @@ class Changes:
     def _hand_over(self, job: Job, change: Change) -> Exception | None:
         """Gives a change to the database. Returns what it refuses at once."""
         self._hold(job)
+        job.saving = True
         try:
             self._submit([change], partial(self._answered, job))
         except Exception as error:
+            job.saving = False
             return error
         return None
 
