@@ -11,11 +11,10 @@ import difflib
 import uuid
 from typing import Any
 
+from flintmq.dataplane.calls import ENVELOPE
 from flintmq.dataplane.wire import Refused
 
 BAD_ARGUMENT = "BAD_ARGUMENT"
-# what a request head has besides arguments
-ENVELOPE = frozenset({"call", "user", "vhost", "outside"})
 # characters of a wrong value that an error repeats
 _SHOWN = 80
 _MISSING = object()
