@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flintmq.admin.errors import bad
 from flintmq.admin.messages import plain
+from flintmq.arguments import is_number
 from flintmq.config import Limits
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties
@@ -108,7 +109,7 @@ def _condition(given: Any) -> Condition:
         raise bad(f"'value' must be a text of at most {VALUE_MAX} characters, a number, true, false or null")
     if operation in ("contains", "prefix") and not isinstance(value, str):
         raise bad(f"'{operation}' needs a text as 'value'")
-    if operation in ("gt", "lt") and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if operation in ("gt", "lt") and not is_number(value):
         raise bad(f"'{operation}' needs a number as 'value'")
     return Condition(place, name, parse_path(path), operation, value)
 
@@ -197,7 +198,7 @@ def _meets(value: Any, operation: str, wanted: Any) -> bool:
     if operation == "eq":
         return _same(value, wanted)
     if operation in ("gt", "lt"):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             return False
         return bool(value > wanted if operation == "gt" else value < wanted)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.dataplane.calls import ENVELOPE
 from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
 
@@ -44,7 +45,7 @@ def whole(arguments: dict[str, Any], name: str, default: int | None = None, *, l
     value = arguments.get(name, default)
     if value is None:
         raise PlaneError(BAD_ARGUMENT, f"'{name}' is missing")
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise PlaneError(BAD_ARGUMENT, f"'{name}' must be a whole number")
     if not least <= value <= most:
         raise PlaneError(BAD_ARGUMENT, f"'{name}' must be {least} to {most}")
