@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,27 @@ def test_nothing_is_served_past_the_table(rows: list[Operation]) -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Route", "Mount", "WebSocketRoute")
     ]
     assert makers == ["router.py"]
-    routes = {route.path for route in Router(None).routes(rows)}
-    assert routes - {one.path for one in rows} == {"/api/{rest:path}", "/api/v1/{rest:path}"}
     assert len({(one.method, one.path) for one in rows}) == len(rows) > 150
+
+
+def test_each_row_is_found_by_its_path(rows: list[Operation]) -> None:
+    """Names are taken as they were sent, and a word comes before a name in the same place."""
+    router = Router(None, rows)
+    for row in rows:
+        names = {name.removesuffix(":path"): f"%{number}x" for number, name in enumerate(re.findall(r"\{([\w:]+)\}", row.path))}
+        path = re.sub(r"\{(\w+)(?::path)?\}", lambda match, its=names: its[match[1]], row.path)
+        assert router.find(path) == ({one.method: one for one in rows if one.path == row.path}, names), row
+        for other in (f"{path}/", f"{path}/more", path.replace("%", "/%", 1) if "%" in path else f"{path}/x"):
+            if ":path" not in row.path and other.strip("/") != "console":
+                found = router.find(other)[0]
+                assert row not in found.values(), (other, row)
+    assert router.find("/api/users/without-permissions")[0]["GET"].path == "/api/users/without-permissions"
+    assert router.find("/console/pages/overview.js")[1] == {"path": "pages/overview.js"}
+
+
+def test_two_names_of_one_place_are_refused(rows: list[Operation]) -> None:
+    with pytest.raises(ValueError, match="in another path"):
+        Router(None, [*rows, replace(rows[0], path="/api/v1/queues/{name}/x")])
 
 
 def test_each_row_says_who_may(rows: list[Operation]) -> None:

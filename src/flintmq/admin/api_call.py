@@ -20,6 +20,7 @@ from flintmq.admin.auth import JSON, OCTETS, content_type
 from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
+from flintmq.arguments import is_whole
 from flintmq.core.shares import Holding, Who
 from flintmq.definitions.change_line import Actor
 from flintmq.vhost.changes import Verb
@@ -201,7 +202,7 @@ def member(value: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
         return default
     if kind is bool and found in ("true", "false"):  # RabbitMQ takes texts
         return found == "true"
-    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+    if not (is_whole(found) if kind is int else isinstance(found, kind)):
         raise bad(f"'{name}' must be a {kind.__name__}")
     return found
 

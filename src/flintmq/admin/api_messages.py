@@ -26,6 +26,7 @@ from flintmq.admin.messages import Part, message_of, properties_of
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
+from flintmq.arguments import is_whole
 from flintmq.broker.schedules import without_bcc
 from flintmq.channel.scheduling import due_of
 from flintmq.core.content import bytes_mapped
@@ -132,7 +133,7 @@ async def get(call: Call) -> Response:
     count, mode, encoding = members(value, ("count", "ackmode", "encoding"))
     if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 9:
         count = int(count)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_whole(count, 1):
         raise bad("'count' must be a whole number above 0")
     if mode not in _ACKMODES or encoding not in ("auto", "base64"):
         raise bad(f"'ackmode' is one of {', '.join(_ACKMODES)}, and 'encoding' auto or base64")

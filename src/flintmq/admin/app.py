@@ -18,7 +18,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from flintmq.access.checks import source_of
 from flintmq.access.users import is_loopback
@@ -146,10 +145,6 @@ class Application:
         else:
             (await self.caller(request)).require_tag()
 
-    def routes(self) -> list[Route]:
-        """Those of the table."""
-        return Router(self).routes(self.operations)
-
     # --- what is refused before there is a route ----------------------------------------------------------------------------
 
     async def unknown(self, request: Request, error: Exception) -> Response:
@@ -210,7 +205,7 @@ METRICS = ("/metrics", "/metrics/per-object", "/metrics/detailed")
 def application(parts: Parts) -> Any:
     """The ASGI application."""
     app = Application(parts)
-    starlette = Starlette(routes=app.routes(), exception_handlers={HTTPException: app.unknown})
+    starlette = Starlette(routes=Router(app, app.operations).routes(), exception_handlers={HTTPException: app.unknown})
     starlette.router.redirect_slashes = False
 
     async def encoded(scope: Any, receive: Any, send: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from flintmq.admin.arguments import json_object
 from flintmq.admin.errors import bad
+from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
 from flintmq.core.content_view import ContentView
@@ -164,7 +165,7 @@ def _properties(given: Any) -> tuple[dict[str, Any], int, int | None, int | None
                 raise bad(f"property 'expiration' must be a text of digits (milliseconds, at most {EXPIRY_MS_MAX})")
             expiration_ms = int(value)
             flags |= CONTENT_EXPIRES
-        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (255 if name == "priority" else 2**63 - 1):
+        elif not is_whole(value, 0, 255 if name == "priority" else 2**63 - 1):
             raise bad(f"property '{name}' must be a whole number in range")
         elif name == "priority":
             priority = value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -65,30 +65,77 @@ def words_of(path: str) -> Words:
     return RABBITS if path.startswith(f"{RABBIT}/") and not path.startswith(f"{PREFIX}/") else OWN
 
 
+@dataclass(slots=True)
+class Node:
+    """A place in the tree of paths. words: the next segment -> node; named: the node behind any segment, and the name it gives it; rest:
+    rows of a path whose last name takes all that follows, and that name."""
+
+    rows: dict[str, Operation] = field(default_factory=dict)
+    words: dict[str, Node] = field(default_factory=dict)
+    named: tuple[str, Node] | None = None
+    rest: tuple[str, dict[str, Operation]] | None = None
+
+    def add(self, operation: Operation) -> None:
+        """A row. Raises: ValueError: paths give the same place two names."""
+        node = self
+        for segment in operation.path[1:].split("/"):
+            name = segment[1:-1] if segment.startswith("{") else ""
+            if name.endswith(":path"):
+                node.rest = node.rest or (name.removesuffix(":path"), {})
+                node.rest[1][operation.method] = operation
+                return
+            if not name:
+                node = node.words.setdefault(segment, Node())
+                continue
+            node.named = node.named or (name, Node())
+            if node.named[0] != name:
+                raise ValueError(f"{operation.path}: {{{name}}} is {{{node.named[0]}}} in another path")
+            node = node.named[1]
+        node.rows[operation.method] = operation
+
+    def find(self, segments: Sequence[str], names: dict[str, str]) -> Rows | None:
+        """The rows of a path; None: there is none. A word comes before a name in the same place. Args: names: gets the path's names."""
+        if not segments:
+            return self.rows or None
+        first, others = segments[0], segments[1:]
+        node = self.words.get(first)
+        found = None if node is None else node.find(others, names)
+        if found is None and self.named is not None and first:
+            name, node = self.named
+            found = node.find(others, names)
+            if found is not None:
+                names[name] = first
+        if found is None and self.rest is not None:
+            name, found = self.rest
+            names[name] = "/".join(segments)
+        return found
+
+
 class Router:
-    """Args: app: admin.app.Application. For one event loop."""
+    """Args: app: admin.app.Application; operations: the table. For one event loop."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, operations: Sequence[Operation]) -> None:
         self._app = app
-
-    def routes(self, operations: Sequence[Operation]) -> list[Route]:
-        """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
-        by_path: dict[str, dict[str, Operation]] = {}
+        self._root = Node()
         for one in operations:
-            by_path.setdefault(one.path, {})[one.method] = one
-        # A path of words comes before one that has a name in the same place, and a path of no row last.
-        paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
-        served = [(path, by_path[path]) for path in paths]
-        unknown: list[tuple[str, Rows]] = [(f"{prefix}/{{rest:path}}", {}) for prefix in (PREFIX, RABBIT)]
-        return [Route(path, self._endpoint(words_of(path), rows), methods=[*METHODS]) for path, rows in [*served, *unknown]]
+            self._root.add(one)
 
-    def _endpoint(self, words: Words, rows: Rows) -> Any:
-        async def run(request: Request) -> Response:
-            response = await self._answer(words, rows, request)
-            self._app.count(response.status_code)
-            return response
+    def routes(self) -> list[Route]:
+        """One, for all paths: Starlette tries its routes one after the other, and the table has many."""
+        return [Route("/{path:path}", self.run, methods=[*METHODS])]
 
-        return run
+    def find(self, path: str) -> tuple[Rows, dict[str, str]]:
+        """Rows and names of a path as it was sent, percent-encoded: a virtual host may be called `/`. No rows: it is in no row."""
+        names: dict[str, str] = {}
+        return self._root.find(path[1:].split("/"), names) or {}, names
+
+    async def run(self, request: Request) -> Response:
+        """The answer to a request."""
+        path = request.scope["path"]
+        rows, request.scope["path_params"] = self.find(path)
+        response = await self._answer(words_of(path), rows, request)
+        self._app.count(response.status_code)
+        return response
 
     async def _answer(self, words: Words, rows: Rows, request: Request) -> Response:
         """P2."""
