@@ -60,6 +60,18 @@ cdef struct route_t:
     uint32_t exchange_size
     uint32_t key_size
 
+cdef struct row_t:              # one row on its way into a block
+    const uint8_t *exchange
+    uint64_t exchange_size
+    const uint8_t *key
+    uint64_t key_size
+    const uint8_t *body
+    uint64_t body_size
+    const uint8_t *raw          # its headers as a field table, with the length; NULL: it has a map, or none
+    int64_t table               # bytes of its headers as a field table, without the length; -1: none
+    uint64_t size               # of its content header, at most
+    uint16_t flags              # properties that it has
+
 cdef class Encoder:
     cdef input_t inputs[18]
     cdef input_t names        # keys and values of header maps
@@ -82,4 +94,6 @@ cdef class Encoder:
     cdef uint32_t _route(self, const uint8_t *exchange, uint32_t exchange_size, const uint8_t *key, uint32_t key_size) noexcept nogil
     cdef int64_t _map_size(self, uint32_t row) noexcept nogil
     cdef uint8_t *_put_map(self, uint8_t *p, uint32_t row) noexcept nogil
+    cdef int _look(self, uint32_t row, row_t *found) noexcept nogil
+    cdef uint8_t *_put_properties(self, uint32_t row, row_t *found, uint8_t *at) noexcept nogil
     cdef int _row(self, uint32_t row) noexcept nogil

@@ -397,6 +397,24 @@ def _wrong_offset(offsets: pointer[cython.const[int32_t]], count: uint64_t, most
     return count + 1
 
 
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _content_flags(properties: uint16_t, persistent: bint) -> uint8_t:
+    """Flags of a content with these properties (core/content.pxd)."""
+    flags: uint8_t = CONTENT_PERSISTENT if persistent else 0
+    if properties & PROP_EXPIRATION:
+        flags |= CONTENT_EXPIRES
+    if properties & PROP_HEADERS:
+        flags |= CONTENT_HEADERS
+    if properties & PROP_REPLY_TO:
+        flags |= CONTENT_REPLY_TO
+    if properties & PROP_PRIORITY:
+        flags |= CONTENT_PRIORITY
+    return flags
+
+
 @cclass
 class Encoder:
     """One record batch. Args: batch; options; first_row: number of its first row, for errors."""
@@ -638,52 +656,35 @@ class Encoder:
                 p += 1
         return p
 
-    def _row(self, row: uint32_t) -> c_int:
-        """Appends the row to the block; ROW_*: it did not, and why (`bad`: the input)."""
+    def _look(self, row: uint32_t, found: pointer[row_t]) -> c_int:
+        """What the row is made of, and how large it is; ROW_*: it is no message, and why (`bad`: the input)."""
         p: pointer[cython.const[uint8_t]] = NULL
-        key: pointer[cython.const[uint8_t]] = NULL
-        exchange: pointer[cython.const[uint8_t]] = NULL
-        body: pointer[cython.const[uint8_t]] = NULL
-        entry: pointer[uint8_t]
-        at: pointer[uint8_t]
         n: uint64_t = 0
-        key_size: uint64_t = 0
-        exchange_size: uint64_t = 0
-        body_size: uint64_t = 0
-        size: uint64_t = CONTENT_HEADER_SIZE
-        table: int64_t = -1
         number: int64_t = 0
-        raw: bint
         i: uint32_t
-        route: uint32_t
-        flags: uint16_t = 0
-        header: uint32_t
-        found: props_scan_t
-        content_flags: uint8_t = 0
         self.bad = IN_BODY
-        if not _text(address(self.inputs[IN_BODY]), row, address(body), address(body_size)):
+        if not _text(address(self.inputs[IN_BODY]), row, address(found.body), address(found.body_size)):
             return ROW_NULL
         self.bad = IN_EXCHANGE
-        _text(address(self.inputs[IN_EXCHANGE]), row, address(exchange), address(exchange_size))
-        if exchange_size > SHORT_MAX:
+        _text(address(self.inputs[IN_EXCHANGE]), row, address(found.exchange), address(found.exchange_size))
+        if found.exchange_size > SHORT_MAX:
             return ROW_LONG
         self.bad = IN_ROUTING_KEY
-        _text(address(self.inputs[IN_ROUTING_KEY]), row, address(key), address(key_size))
-        if key_size > SHORT_MAX:
+        _text(address(self.inputs[IN_ROUTING_KEY]), row, address(found.key), address(found.key_size))
+        if found.key_size > SHORT_MAX:
             return ROW_LONG
-        raw = _text(address(self.inputs[IN_HEADERS_RAW]), row, address(p), address(n))
-        if raw:
+        if _text(address(self.inputs[IN_HEADERS_RAW]), row, address(found.raw), address(n)):
             self.bad = IN_HEADERS_RAW
-            if n < 4 or get32(p) != n - 4:
+            if n < 4 or get32(found.raw) != n - 4:
                 return ROW_TABLE
-            table = cast(int64_t, n - 4)
+            found.table = cast(int64_t, n - 4)
         elif _present(address(self.inputs[IN_HEADERS]), row):
             self.bad = IN_HEADERS
-            table = self._map_size(row)
-            if table < 0:
+            found.table = self._map_size(row)
+            if found.table < 0:
                 return ROW_NAME_LONG
-        if table >= 0:
-            size += 4 + cast(uint64_t, table)
+        if found.table >= 0:
+            found.size += 4 + cast(uint64_t, found.table)
         for i in range(IN_PROPERTIES):
             self.bad = i
             if i == IN_HEADERS:
@@ -691,35 +692,31 @@ class Encoder:
             if i == IN_DELIVERY_MODE or i == IN_PRIORITY:
                 if _number(address(self.inputs[i]), row, address(number)) and (number < 0 or number > 255):
                     return ROW_OCTET
-                size += 1
+                found.size += 1
             elif i == IN_TIMESTAMP:
-                size += 8
+                found.size += 8
             elif _text(address(self.inputs[i]), row, address(p), address(n)):
                 if n > SHORT_MAX:
                     return ROW_LONG
-                size += 1 + n
+                found.size += 1 + n
         self.bad = IN_BODY
-        if body_size > MESSAGE_MAX or size > MESSAGE_MAX - body_size:
-            return ROW_HUGE
-        if self.used and self.used + ENTRY_HEAD + size + body_size + 8 > self.block_bytes:
-            return ROW_FULL
-        if not self._reserve(ENTRY_HEAD + size + body_size + 8):
-            return ROW_MEMORY
-        route = self._route(exchange, cast(uint32_t, exchange_size), key, cast(uint32_t, key_size))
-        if route == ROUTES_MAX:
-            return ROW_FULL
-        entry = self.out + self.used
-        at = entry + ENTRY_HEAD + CONTENT_HEADER_SIZE
+        return ROW_HUGE if found.body_size > MESSAGE_MAX or found.size > MESSAGE_MAX - found.body_size else ROW_FINE
+
+    def _put_properties(self, row: uint32_t, found: pointer[row_t], at: pointer[uint8_t]) -> pointer[uint8_t]:
+        """Writes the row's properties, and notes them in `found.flags`. Returns what is behind them; NULL: a time is negative (`bad`)."""
+        p: pointer[cython.const[uint8_t]] = NULL
+        n: uint64_t = 0
+        number: int64_t = 0
+        i: uint32_t
         for i in range(IN_PROPERTIES):
             if i == IN_HEADERS:
-                if table < 0:
+                if found.table < 0:
                     continue
-                put32(at, cast(uint32_t, table))
+                put32(at, cast(uint32_t, found.table))
                 at += 4
-                if raw:
-                    _text(address(self.inputs[IN_HEADERS_RAW]), row, address(p), address(n))
-                    memcpy(at, p + 4, n - 4)
-                    at += n - 4
+                if found.raw != NULL:
+                    memcpy(at, found.raw + 4, cast(uint64_t, found.table))
+                    at += found.table
                 else:
                     at = self._put_map(at, row)
             elif i == IN_DELIVERY_MODE or i == IN_PRIORITY:
@@ -732,7 +729,7 @@ class Encoder:
                     continue
                 if number < 0:
                     self.bad = i
-                    return ROW_TIME
+                    return NULL
                 put64(at, cast(uint64_t, number))
                 at += 8
             else:
@@ -741,37 +738,57 @@ class Encoder:
                 at[0] = cast(uint8_t, n)
                 memcpy(at + 1, p, n)
                 at += 1 + n
-            flags |= cast(uint16_t, PROP_CONTENT_TYPE >> i)
+            found.flags |= cast(uint16_t, PROP_CONTENT_TYPE >> i)
+        return at
+
+    def _row(self, row: uint32_t) -> c_int:
+        """Appends the row to the block; ROW_*: it did not, and why (`bad`: the input)."""
+        entry: pointer[uint8_t]
+        at: pointer[uint8_t]
+        outcome: c_int
+        route: uint32_t
+        header: uint32_t
+        size: uint64_t
+        found: row_t
+        scanned: props_scan_t
+        memset(address(found), 0, sizeof(row_t))
+        found.size = CONTENT_HEADER_SIZE
+        found.table = -1
+        outcome = self._look(row, address(found))
+        if outcome != ROW_FINE:
+            return outcome
+        size = ENTRY_HEAD + found.size + found.body_size + 8
+        if self.used and self.used + size > self.block_bytes:
+            return ROW_FULL
+        if not self._reserve(size):
+            return ROW_MEMORY
+        route = self._route(found.exchange, cast(uint32_t, found.exchange_size), found.key, cast(uint32_t, found.key_size))
+        if route == ROUTES_MAX:
+            return ROW_FULL
+        entry = self.out + self.used
+        at = self._put_properties(row, address(found), entry + ENTRY_HEAD + CONTENT_HEADER_SIZE)
+        if at == NULL:
+            return ROW_TIME
         header = cast(uint32_t, at - entry - ENTRY_HEAD)
         put16(entry + ENTRY_HEAD, 60)
         put16(entry + ENTRY_HEAD + 2, 0)
-        put64(entry + ENTRY_HEAD + 4, body_size)
-        put16(entry + ENTRY_HEAD + 12, flags)
-        if scan_properties(entry + ENTRY_HEAD, header, address(found)) != 0:
-            self.bad = IN_HEADERS_RAW if raw else IN_HEADERS
+        put64(entry + ENTRY_HEAD + 4, found.body_size)
+        put16(entry + ENTRY_HEAD + 12, found.flags)
+        if scan_properties(entry + ENTRY_HEAD, header, address(scanned)) != 0:
+            self.bad = IN_HEADERS_RAW if found.raw != NULL else IN_HEADERS
             return ROW_TABLE
-        if found.expiration_ms == EXPIRATION_INVALID:
+        if scanned.expiration_ms == EXPIRATION_INVALID:
             self.bad = IN_EXPIRATION
             return ROW_EXPIRATION
-        if found.delivery_mode == 2:
-            content_flags |= CONTENT_PERSISTENT
-        if flags & PROP_EXPIRATION:
-            content_flags |= CONTENT_EXPIRES
-        if flags & PROP_HEADERS:
-            content_flags |= CONTENT_HEADERS
-        if flags & PROP_REPLY_TO:
-            content_flags |= CONTENT_REPLY_TO
-        if flags & PROP_PRIORITY:
-            content_flags |= CONTENT_PRIORITY
-        memcpy(at, body, body_size)
-        set32(entry, cast(uint32_t, header + body_size))
+        memcpy(at, found.body, found.body_size)
+        set32(entry, cast(uint32_t, header + found.body_size))
         set32(entry + 4, route)
         set32(entry + 8, header)
-        entry[12] = content_flags
-        entry[13] = found.priority if found.priority != PRIORITY_ABSENT else 0
+        entry[12] = _content_flags(found.flags, scanned.delivery_mode == 2)
+        entry[13] = scanned.priority if scanned.priority != PRIORITY_ABSENT else 0
         set16(entry + 14, 0)
-        set64(entry + 16, cast(uint64_t, found.expiration_ms))
-        self.used += ENTRY_HEAD + header + body_size
+        set64(entry + 16, cast(uint64_t, scanned.expiration_ms))
+        self.used += ENTRY_HEAD + header + found.body_size
         while self.used & 7:
             self.out[self.used] = 0
             self.used += 1

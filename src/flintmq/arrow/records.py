@@ -252,36 +252,71 @@ class RowMaker:
             if self.item >= le32(record.data + 8):
                 return PUT_DONE
 
+    def _put_acquired(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
+        """A row for each run of positions that a set of Spark acquired; one for an empty set."""
+        columns: pointer[column_t] = table.columns
+        data: pointer[cython.const[uint8_t]] = record.data
+        size: uint64_t = record.size
+        count: uint64_t
+        if size < 8 or 8 + cast(uint64_t, le32(data)) * 24 != size:
+            return PUT_BAD
+        count = le32(data)
+        while True:
+            if row[0] >= table.room:
+                return PUT_MORE
+            self._common(table, row[0], record)
+            if le32(record.data + 4):
+                col_int64(columns + R_CONSUMER, row[0], le32(record.data + 4))
+            if count:
+                data = record.data + 8 + cast(uint64_t, self.item) * 24
+                col_int64(columns + R_QUEUE, row[0], cast(int64_t, le64(data)))
+                col_int64(columns + R_POSITION, row[0], cast(int64_t, le64(data + 8)))
+                col_int64(columns + R_COUNT, row[0], cast(int64_t, le64(data + 16)))
+            row[0] += 1
+            self.item += 1
+            if self.item >= count:
+                return PUT_DONE
+
+    def _put_copy(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
+        """A row for each place of a message that was copied forward; one when it has none in the record."""
+        columns: pointer[column_t] = table.columns
+        data: pointer[cython.const[uint8_t]] = record.data
+        size: uint64_t = record.size
+        count: uint64_t
+        how: c_int
+        if size < 8 or 8 + cast(uint64_t, le32(data)) * PLACE_SIZE > size:
+            return PUT_BAD
+        count = le32(data)
+        while True:
+            if row[0] >= table.room:
+                return PUT_MORE
+            how = self._content(table, row[0], record)
+            if how == PUT_BAD:
+                return how
+            self._common(table, row[0], record)
+            if count:
+                data = record.data + 8 + cast(uint64_t, self.item) * PLACE_SIZE
+                col_int64(columns + R_QUEUE, row[0], cast(int64_t, le64(data)))
+                _put_position(table, row[0], le64(data + 8))
+                _put_expiry(columns + R_EXPIRES, row[0], le64(data + 16))
+                if le64(data + 24) or le64(data + 32):
+                    col_int64(columns + R_TX_LSN, row[0], cast(int64_t, le64(data + 24) if le64(data + 24) else le64(data + 32)))
+            row[0] += 1
+            self.item += 1
+            if self.item >= count:
+                return how
+
     def _put_record(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
         columns: pointer[column_t] = table.columns
         data: pointer[cython.const[uint8_t]] = record.data
         size: uint64_t = record.size
         kind: uint8_t = record.type
-        count: uint64_t = 0
         how: c_int = PUT_DONE
         if self.containers.log == 2:
             if kind < RECORD_DTX_START or kind == 64:
                 return PUT_BAD
             if kind == RECORD_ACQUIRE_SET:
-                if size < 8 or 8 + cast(uint64_t, le32(data)) * 24 != size:
-                    return PUT_BAD
-                count = le32(data)
-                while True:
-                    if row[0] >= table.room:
-                        return PUT_MORE
-                    self._common(table, row[0], record)
-                    if le32(data + 4):
-                        col_int64(columns + R_CONSUMER, row[0], le32(data + 4))
-                    if count:
-                        data = record.data + 8 + cast(uint64_t, self.item) * 24
-                        col_int64(columns + R_QUEUE, row[0], cast(int64_t, le64(data)))
-                        col_int64(columns + R_POSITION, row[0], cast(int64_t, le64(data + 8)))
-                        col_int64(columns + R_COUNT, row[0], cast(int64_t, le64(data + 16)))
-                        data = record.data
-                    row[0] += 1
-                    self.item += 1
-                    if self.item >= count:
-                        return PUT_DONE
+                return self._put_acquired(table, row, record)
             if (kind == RECORD_TX_COPY and (size < 6 or data[0] > 4)) or (kind == RECORD_HEURISTIC and (size < 1 or data[0] > 2)):
                 return PUT_BAD
             self._common(table, row[0], record)
@@ -294,27 +329,7 @@ class RowMaker:
         if kind >= RECORD_DTX_START:
             return PUT_BAD
         if kind == RECORD_COPY:
-            if size < 8 or 8 + cast(uint64_t, le32(data)) * PLACE_SIZE > size:
-                return PUT_BAD
-            count = le32(data)
-            while True:
-                if row[0] >= table.room:
-                    return PUT_MORE
-                how = self._content(table, row[0], record)
-                if how == PUT_BAD:
-                    return how
-                self._common(table, row[0], record)
-                if count:
-                    data = record.data + 8 + cast(uint64_t, self.item) * PLACE_SIZE
-                    col_int64(columns + R_QUEUE, row[0], cast(int64_t, le64(data)))
-                    _put_position(table, row[0], le64(data + 8))
-                    _put_expiry(columns + R_EXPIRES, row[0], le64(data + 16))
-                    if le64(data + 24) or le64(data + 32):
-                        col_int64(columns + R_TX_LSN, row[0], cast(int64_t, le64(data + 24) if le64(data + 24) else le64(data + 32)))
-                row[0] += 1
-                self.item += 1
-                if self.item >= count:
-                    return how
+            return self._put_copy(table, row, record)
         if kind == RECORD_QUEUE_PURGE:
             return self._put_purge(table, row, record)
         if kind == RECORD_START:

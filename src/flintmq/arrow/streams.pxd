@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.arrow.containers cimport Containers, stored_content_t
 from flintmq.arrow.keys cimport KeyPart
 from flintmq.arrow.table cimport Table
-from flintmq.store.log.reader cimport log_reader_t
+from flintmq.store.log.reader cimport log_place_t, log_reader_t
 from flintmq.store.log.record cimport record_t
 
 cdef class StreamFiles:
@@ -20,4 +20,7 @@ cdef class StreamFiles:
     cdef void _hop(self, uint64_t offset, uint64_t us, uint64_t lsn) noexcept nogil
     cdef void _seek(self, uint64_t offset, uint64_t us) noexcept nogil
     cdef int _content(self, record_t *record, stored_content_t *out) noexcept nogil
+    cdef int _next(self, record_t *record) noexcept nogil
+    cdef int _unread(self, int what, record_t *record, log_place_t *before, bint tolerant) noexcept nogil
+    cdef bint _lose(self, uint64_t upto, bint tolerant, int refusal) noexcept nogil
     cdef uint32_t _fill(self, Table table, uint64_t upto, uint64_t bytes_max, bint tolerant, const char *queue, uint32_t queue_size, int64_t body_max, KeyPart part) noexcept nogil

@@ -77,6 +77,19 @@ def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) 
     return stream_look(cast(pointer[log_reader_t], context), sequence, first_us)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_facts(columns: pointer[column_t], row: uint32_t, offset: uint64_t, lsn: uint64_t, published_us: uint64_t) -> void:
+    """What a row of a stream's message has beside its content and queue: it is never redelivered here."""
+    col_int64(columns + M_POSITION, row, cast(int64_t, offset))
+    col_int64(columns + M_LSN, row, cast(int64_t, lsn))
+    put_time(columns + M_ENQUEUED, row, published_us)
+    put_time(columns + M_PUBLISHED, row, published_us)
+    col_bool(columns + M_REDELIVERED, row, False)
+    col_int32(columns + M_DELIVERIES, row, 0)
+
+
 @cclass
 class StreamFiles:
     """One stream's containers. Not for use by two threads at once; `close` from another one waits until what is being read was read.
@@ -264,22 +277,12 @@ class StreamFiles:
         before: log_place_t
         self._refused = 0
         while row < table.room and self.following < upto:
-            what = reader_step(self.reader, address(record))
+            what = self._next(address(record))
             if what == STEP_RECORD:
-                if record.type != RECORD_STREAM_MESSAGE or record.size < STREAM_FIXED:
-                    reader_pass(self.reader, address(record))
-                    continue
                 found = le64(record.data)
-                if found < self.following:
-                    reader_pass(self.reader, address(record))
-                    continue
                 if found > self.following:
-                    if not tolerant:
-                        self._refused = REFUSED_GAP
+                    if not self._lose(min(found, upto), tolerant, REFUSED_GAP):
                         break
-                    found = min(found, upto)
-                    self.lost += found - self.following
-                    self.following = found
                     continue
                 size = le32(record.data + 8)
                 if row and used + size > bytes_max:
@@ -296,36 +299,17 @@ class StreamFiles:
                 if what == GOOD:
                     if put_content(table, row, address(content), body_max):
                         col_bytes(columns + M_QUEUE, row, queue, queue_size)
-                        col_int64(columns + M_POSITION, row, cast(int64_t, found))
-                        col_int64(columns + M_LSN, row, cast(int64_t, lsn))
-                        put_time(columns + M_ENQUEUED, row, content.published_us)
-                        put_time(columns + M_PUBLISHED, row, content.published_us)
-                        col_bool(columns + M_REDELIVERED, row, False)
-                        col_int32(columns + M_DELIVERIES, row, 0)
+                        _put_facts(columns, row, found, lsn, content.published_us)
                         row += 1
                         used += size
                         self.following = found + 1
                         continue
                     what = BAD
-                if what == UNFINISHED:
+                what = self._unread(what, address(record), address(before), tolerant)
+                if what == STEP_RECORD:
                     continue
-                if what == NO_MEMORY:
-                    self.containers.error = 12
-                    reader_return(self.reader, address(before))
+                if what == STEP_BAD:
                     break
-                if what == ENDED:
-                    reader_return(self.reader, address(before))
-                    what = STEP_IO if self.reader.error else STEP_END
-                else:
-                    if self.reader.at == before.at:  # its own fields make no sense
-                        reader_pass(self.reader, address(record))
-                    if not tolerant:
-                        reader_return(self.reader, address(before))
-                        self._refused = REFUSED_DAMAGE
-                        break
-                    self.lost += 1
-                    self.following = found + 1
-                    continue
             if what == STEP_BAD:
                 what = reader_salvage(self.reader)
                 if what == STEP_RECORD:
@@ -333,12 +317,45 @@ class StreamFiles:
             if what == STEP_IO:
                 break
             # Below `end` every message that was visible stands: what is wanted and not there is lost.
-            if not tolerant:
-                self._refused = REFUSED_END
+            if not self._lose(upto, tolerant, REFUSED_END):
                 break
-            self.lost += upto - self.following
-            self.following = upto
         return row
+
+    def _next(self, record: pointer[record_t]) -> c_int:
+        """Steps to a message at or behind `following`."""
+        what: c_int = reader_step(self.reader, record)
+        while what == STEP_RECORD:
+            if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= self.following:
+                break
+            reader_pass(self.reader, record)
+            what = reader_step(self.reader, record)
+        return what
+
+    def _unread(self, what: c_int, record: pointer[record_t], before: pointer[log_place_t], tolerant: bint) -> c_int:
+        """The message at `following` can't be read. STEP_RECORD: it was passed; STEP_BAD: no more rows; else how the log ends there."""
+        if what == UNFINISHED:
+            return STEP_RECORD
+        if what == ENDED:
+            reader_return(self.reader, before)
+            return STEP_IO if self.reader.error else STEP_END
+        if what == NO_MEMORY:
+            self.containers.error = 12
+        else:
+            if self.reader.at == before.at:  # its own fields make no sense
+                reader_pass(self.reader, record)
+            if self._lose(self.following + 1, tolerant, REFUSED_DAMAGE):
+                return STEP_RECORD
+        reader_return(self.reader, before)
+        return STEP_BAD
+
+    def _lose(self, upto: uint64_t, tolerant: bint, refusal: c_int) -> bint:
+        """Messages before `upto` are missing. True: they are counted as lost, and passed."""
+        if not tolerant:
+            self._refused = refusal
+            return False
+        self.lost += upto - self.following
+        self.following = upto
+        return True
 
     # --- for Python callers -----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ cdef class Loop:
     cdef void kick(self) noexcept nogil
     cdef object _complete(self)
     cdef int run_pass(self) noexcept nogil
+    cdef bint flush(self) noexcept nogil
     cdef int give_shares(self) noexcept nogil
     cdef bint may_begin(self, int64_t *end) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil

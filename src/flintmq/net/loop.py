@@ -516,16 +516,8 @@ class Loop:
                     entry = list_pop(self.io.lists, LIST_WAITING)
                 if self.commits_wait:
                     return LOOP_COMMITS
-            entry = list_pop(self.io.lists, LIST_DIRTY)
-            while entry != NULL:
-                if entry.tls:
-                    output_confirms(address(self.io), entry)
-                    if out_pending(address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
-                        self.subject = entry
-                        # Encrypting needs Python; sending happens there too.
-                        return LOOP_TLS_OUT
-                output_flush(address(self.io), entry)
-                entry = list_pop(self.io.lists, LIST_DIRTY)
+            if self.flush():
+                return LOOP_TLS_OUT
             output_lingering(address(self.io))
             if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end)):
                 self.subject = list_pop(self.io.lists, LIST_FAILED)
@@ -557,6 +549,19 @@ class Loop:
                     return result
                 continue
             self.sleep(now)
+
+    def flush(self) -> bint:
+        """Sends what connections have to send. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
+        entry: pointer[socket_t] = list_pop(self.io.lists, LIST_DIRTY)
+        while entry != NULL:
+            if entry.tls:
+                output_confirms(address(self.io), entry)
+                if out_pending(address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
+                    self.subject = entry
+                    return True
+            output_flush(address(self.io), entry)
+            entry = list_pop(self.io.lists, LIST_DIRTY)
+        return False
 
     def give_shares(self) -> c_int:
         """Long work has its share of the pass: what needs no Python here; returns LOOP_CHORES when there is some that does, else 0."""

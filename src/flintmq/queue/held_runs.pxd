@@ -32,6 +32,19 @@ cdef struct placed_t:           # a message that enters a queue: 40 bytes
     int32_t priority            # -1: not set
     uint32_t zero
 
+cdef struct holding_t:          # one section of run_hold, under the list's lock
+    run_t *run
+    uint64_t upto
+    uint64_t *messages
+    uint64_t *bytes_left
+    bint alone
+    uint32_t ranges_max
+    uint32_t taken
+    uint32_t passed
+    uint32_t cold
+    uint64_t bytes
+    int outcome                 # HOLD_MORE while it goes on
+
 cdef enum:                      # what run_hold came to
     HOLD_MORE = 0               # call again: there may be more
     HOLD_END = 1                # nothing more is available (below `upto`)

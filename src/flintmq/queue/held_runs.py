@@ -90,6 +90,89 @@ def _note(run: pointer[run_t], slot: pointer[slot_t], position: uint64_t, state:
     run.bytes += body_len
 
 
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _goes_on(section: pointer[holding_t]) -> bint:
+    return section.outcome == HOLD_MORE and section.taken < CHUNK and section.passed < PASSED_MAX
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _hold_one(section: pointer[holding_t], slot: pointer[slot_t], position: uint64_t) -> void:
+    """Holds an available entry, unless it is beyond a limit, or was taken meanwhile."""
+    run: pointer[run_t] = section.run
+    state: uint64_t
+    body_len: uint32_t
+    if section.upto and position > section.upto:
+        section.outcome = HOLD_END
+        return
+    if section.messages[0] == 0:
+        section.outcome = HOLD_FULL
+        return
+    state = slot_hold(slot, False)
+    if not state:
+        return
+    body_len = slot_body_len(slot)
+    if (body_len > section.bytes_left[0] and not (section.alone and section.taken == 0)) or (
+        run.ranges >= section.ranges_max and (run.entries + run.count - 1).position + 1 != position
+    ):
+        slot_unhold(slot, state)
+        section.outcome = HOLD_FULL
+        return
+    _note(run, slot, position, state, body_len)
+    if state & ENTRY_NOT_RESIDENT:
+        section.cold += 1
+        state |= ENTRY_ASIDE
+    slot_unhold(slot, (state & ~cast(uint64_t, ENTRY_STATE_MASK)) | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE)
+    section.messages[0] -= 1
+    section.bytes_left[0] -= min(cast(uint64_t, body_len), section.bytes_left[0])
+    section.bytes += body_len
+    section.taken += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _hold_level(section: pointer[holding_t], level: pointer[level_t], level_no: uint32_t, index: uint64_t, tail: uint64_t) -> uint64_t:
+    """Holds entries of one level, from `index` on. Returns behind the last one looked at; above `tail`: the level has no more."""
+    segment: pointer[segment_t]
+    slot: pointer[slot_t]
+    place: uint32_t
+    end: uint64_t
+    last: uint64_t
+    while index <= tail and _goes_on(section):
+        last = tail
+        if index < level.floor:  # an available entry there is in a span
+            place = span_find(level, index)
+            if place < level.span_count:
+                index = max(index, level.spans[level.span_start + place].first)
+                last = min(level.spans[level.span_start + place].last, tail)
+            else:
+                index = level.floor
+            if index > tail:
+                break
+        place = list_directory_find(level, index)
+        if place >= level.count:
+            return tail + 1
+        segment = level.directory[level.start + place]
+        index = max(index, segment.base)
+        end = min(segment.base + segment.count, last + 1)
+        slot = segment.slots + (index - segment.base)
+        while index < end and section.taken < CHUNK and section.passed < PASSED_MAX:
+            if at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
+                _hold_one(section, slot, (cast(uint64_t, level_no) << LEVEL_SHIFT) | index)
+                if section.outcome != HOLD_MORE:
+                    break
+            slot += 1
+            index += 1
+            section.passed += 1
+    return index
+
+
 def run_hold(
     queue: pointer[queue_t],
     run: pointer[run_t],
@@ -104,102 +187,42 @@ def run_hold(
     level_no: uint32_t = cast(uint32_t, cursor[0] >> LEVEL_SHIFT)
     index: uint64_t = cursor[0] & INDEX_MASK
     level: pointer[level_t]
-    segment: pointer[segment_t]
-    slot: pointer[slot_t]
-    place: uint32_t
-    end: uint64_t
-    last: uint64_t
     tail: uint64_t
-    position: uint64_t
-    state: uint64_t
-    body_len: uint32_t
-    taken: uint32_t = 0
-    passed: uint32_t = 0
-    cold: uint32_t = 0
-    bytes_: uint64_t = 0
-    what: c_int = HOLD_MORE
+    section: holding_t
     floored: bint
     if not _room(run, CHUNK):
         return HOLD_NO_MEMORY
+    memset(address(section), 0, sizeof(holding_t))
+    section.run, section.upto, section.messages, section.bytes_left = run, upto, messages, bytes_left
+    section.alone, section.ranges_max = alone, ranges_max
     spin_lock(address(entries.lock))
-    while what == HOLD_MORE and taken < CHUNK and passed < PASSED_MAX:
+    while _goes_on(address(section)):
         if level_no >= entries.level_count:
-            what = HOLD_END
+            section.outcome = HOLD_END
             break
         level = entries.levels + level_no
         tail = level.tail
         floored = index <= max(level.floor, cast(uint64_t, 1))
-        index = max(index, cast(uint64_t, 1))
-        while index <= tail and taken < CHUNK and passed < PASSED_MAX and what == HOLD_MORE:
-            last = tail
-            if index < level.floor:  # an available entry there is in a span
-                place = span_find(level, index)
-                if place < level.span_count:
-                    index = max(index, level.spans[level.span_start + place].first)
-                    last = min(level.spans[level.span_start + place].last, tail)
-                else:
-                    index = level.floor
-                if index > tail:
-                    break
-            place = list_directory_find(level, index)
-            if place >= level.count:
-                index = tail + 1
-                break
-            segment = level.directory[level.start + place]
-            if segment.base > index:
-                index = segment.base
-            end = min(segment.base + segment.count, last + 1)
-            slot = segment.slots + (index - segment.base)
-            while index < end and taken < CHUNK and passed < PASSED_MAX:
-                state = at_load64(address(slot.state))
-                if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
-                    position = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
-                    if upto and position > upto:
-                        what = HOLD_END
-                        break
-                    if messages[0] == 0:
-                        what = HOLD_FULL
-                        break
-                    state = slot_hold(slot, False)
-                    if state:
-                        body_len = slot_body_len(slot)
-                        if (body_len > bytes_left[0] and not (alone and taken == 0)) or (
-                            run.ranges >= ranges_max and (run.entries + run.count - 1).position + 1 != position
-                        ):
-                            slot_unhold(slot, state)
-                            what = HOLD_FULL
-                            break
-                        _note(run, slot, position, state, body_len)
-                        if state & ENTRY_NOT_RESIDENT:
-                            cold += 1
-                            state |= ENTRY_ASIDE
-                        slot_unhold(slot, (state & ~cast(uint64_t, ENTRY_STATE_MASK)) | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE)
-                        messages[0] -= 1
-                        bytes_left[0] -= min(cast(uint64_t, body_len), bytes_left[0])
-                        bytes_ += body_len
-                        taken += 1
-                slot += 1
-                index += 1
-                passed += 1
+        index = _hold_level(address(section), level, level_no, max(index, cast(uint64_t, 1)), tail)
         # Everything from the floor to here is taken: a returned entry goes to a span, under this lock.
         if floored and index > level.floor:
             check(index <= tail + 1, b"held_runs R1 a floor is not above the tail", index, tail)
             at_store64(address(level.floor), index)
-        if what == HOLD_MORE and index > tail:
+        if section.outcome == HOLD_MORE and index > tail:
             level_no += 1
             index = 0
-    if taken:
-        at_store64(address(entries.taken), entries.taken + taken)
-        at_store64(address(entries.taken_bytes), entries.taken_bytes + bytes_)
-        if cold:
-            count_cold(entries, -cast(longlong, cold))
+    if section.taken:
+        at_store64(address(entries.taken), entries.taken + section.taken)
+        at_store64(address(entries.taken_bytes), entries.taken_bytes + section.bytes)
+        if section.cold:
+            count_cold(entries, -cast(longlong, section.cold))
     spin_unlock(address(entries.lock))
     cursor[0] = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
-    if cold:  # were consumers parked on them, those behind are theirs now
+    if section.cold:  # were consumers parked on them, those behind are theirs now
         manager_changed(queue)
         queue_wake_if_available(queue)
         manager_wake_waiters(queue)
-    return what
+    return section.outcome
 
 
 def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, count: uint64_t) -> bint:

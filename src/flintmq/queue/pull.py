@@ -13,7 +13,7 @@ I6  A consumer has at most one offer that was not sent; it has a position.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_load32, at_load64, at_load_ptr, at_store64, at_store_ptr, at_swap_ptr, spin_lock, spin_unlock,
@@ -134,29 +134,88 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if manager_credit_back(queue, consumer, True):
             found.returned = True
         start = position
-    if outcome == TAKEN:
-        if position > last:
-            at_store64(address(consumer.last_seen), position)
-        else:
-            consumer.released = position + 1
-        if position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-    elif position > last:
-        at_store64(address(consumer.last_seen), position - 1)
+    if position > last:
+        at_store64(address(consumer.last_seen), position if outcome == TAKEN else position - 1)
     else:
-        consumer.released = position
+        consumer.released = position + 1 if outcome == TAKEN else position
+    if outcome == TAKEN and position % FLOOR_EVERY == 0:
+        list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
     return outcome
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _goes_to_rest(queue: pointer[queue_t], consumer: pointer[consumer_t], has_offer: bint) -> bint:
+    """A consumer that is suspended, or has no credit, waits for either. True: its send_lock is released; False: its credit is back."""
+    manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
+    # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
+    if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
+        manager_move(queue, consumer, CONSUMER_INTERESTED)
+        return False
+    spin_unlock(address(consumer.send_lock))
+    if has_offer:
+        queue_withdraw_offer(queue, consumer)
+    queue_wake_if_available(queue)
+    return True
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _found_nothing(queue: pointer[queue_t], consumer: pointer[consumer_t], outcome: c_int) -> void:
+    """A consumer looked twice in vain. Releases its send_lock."""
+    spin_unlock(address(consumer.send_lock))
+    if outcome == OUTRANKED or consumer.interest != NULL:
+        queue_wake_if_available(queue)  # for a consumer that can take what this one can't
+    if outcome == OUTRANKED:
+        # The entries that the one above it leaves are its work, and that changes no version: it may be woken again for the same.
+        # Only now, so that it did not wake itself just above.
+        at_store64(address(consumer.idle_version), ~cast(uint64_t, 0))
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _fill(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> void:
+    """The delivery of an entry that the consumer has acquired."""
+    state: uint64_t = at_load64(address(found.slot.state))
+    check(state >> ENTRY_OWNER_SHIFT == consumer.id, b"pull I5 a delivered entry is acquired by its consumer", found.position, state)
+    delivery_fill(out, found.slot, slot_content(found.slot), found.position, state)
+    at_store64(address(consumer.delivered), consumer.delivered + 1)
+    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
+        queue_read_ahead(queue, found.position)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _rotates(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> bint:
+    """Whether others have their turn after this delivery (`out.rotate`). True: one of them is to be woken for what is left."""
+    group: pointer[group_t] = consumer.group
+    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
+        manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
+    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        manager_count(queue, consumer)
+    if at_load32(address(group.interested.count)):
+        out.rotate = True
+        return list_scan(address(queue.entries), address(consumer.place), found.position + 1, found)
+    if at_load32(address(group.notified.count)) > 1:
+        out.rotate = True
+    return False
 
 
 def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     found: found_t
     outcome: c_int
     version: uint64_t
-    state: uint64_t
     offered: pointer[slot_t]
-    group: pointer[group_t]
     looked_again: bint = False
-    wake: bint = False
+    wake: bint
     if queue.ops != NULL:
         return queue.ops.deliver(queue, consumer, out)
     spin_lock(address(consumer.send_lock))
@@ -191,56 +250,24 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
             count_acquired(consumer, found.slot)
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
-            manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
-            # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
-            if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
-                manager_move(queue, consumer, CONSUMER_INTERESTED)
-                continue
-            spin_unlock(address(consumer.send_lock))
-            if offered != NULL:
-                queue_withdraw_offer(queue, consumer)
-            queue_wake_if_available(queue)
-            return False
+            if _goes_to_rest(queue, consumer, offered != NULL):
+                return False
+            continue
         if looked_again:
             at_store64(address(consumer.idle_version), version)
             if outcome == PARKED:
                 if not queue_ask_content(queue, found.slot, found.position):
                     continue
                 out.position = found.position
-            spin_unlock(address(consumer.send_lock))
-            if outcome == OUTRANKED or consumer.interest != NULL:
-                queue_wake_if_available(queue)  # for a consumer that can take what this one can't
-            if outcome == OUTRANKED:
-                # The entries that the one above it leaves are its work, and that changes no version: it may be woken again for the same.
-                # Only now, so that it did not wake itself just above.
-                at_store64(address(consumer.idle_version), ~cast(uint64_t, 0))
+            _found_nothing(queue, consumer, outcome)
             return False
         # I3: first Interested, then through the list lock, then look again.
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         spin_lock(address(queue.entries.lock))
         spin_unlock(address(queue.entries.lock))
         looked_again = True
-    state = at_load64(address(found.slot.state))
-    check(
-        state >> ENTRY_OWNER_SHIFT == consumer.id,
-        b"pull I5 a delivered entry is acquired by its consumer",
-        found.position,
-        state,
-    )
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, state)
-    at_store64(address(consumer.delivered), consumer.delivered + 1)
-    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        queue_read_ahead(queue, found.position)
-    group = consumer.group
-    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
-        manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
-    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        manager_count(queue, consumer)
-    if at_load32(address(group.interested.count)):
-        out.rotate = True
-        wake = list_scan(address(queue.entries), address(consumer.place), found.position + 1, address(found))
-    elif at_load32(address(group.notified.count)) > 1:
-        out.rotate = True
+    _fill(queue, consumer, address(found), out)
+    wake = _rotates(queue, consumer, address(found), out)
     spin_unlock(address(consumer.send_lock))
     if wake:
         manager_wake_one(queue, NULL, False)  # a backlog spreads to all

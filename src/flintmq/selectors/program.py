@@ -67,12 +67,22 @@ def _set_text(value: pointer[value_t], text: pointer[cython.const[uint8_t]], siz
 @cfunc
 @nogil
 @exceptval(check=False)
+def _set_decimal(value: pointer[value_t], scale: c_int, digits: int32_t) -> void:
+    value.kind = KIND_FLOAT
+    value.number = digits
+    while scale > 0 and value.number != 0.0:
+        value.number /= 10.0
+        scale -= 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _field(p: pointer[cython.const[uint8_t]], left: uint32_t, out: pointer[value_t]) -> uint32_t:
     """Bytes of a table field from its type octet on, its value in `out` (NULL: of a kind that selectors don't know); 0: unknown type, or
     it does not fit into `left` bytes."""
     size: uint64_t = 0
     kind: uint8_t
-    scale: c_int
     single: c_float
     bits32: uint32_t
     bits64: uint64_t
@@ -129,12 +139,7 @@ def _field(p: pointer[cython.const[uint8_t]], left: uint32_t, out: pointer[value
         memcpy(address(out.number), address(bits64), 8)
         out.kind = KIND_FLOAT
     elif kind == ord("D"):
-        out.kind = KIND_FLOAT
-        out.number = cast(int32_t, get32(p + 2))
-        scale = p[1]
-        while scale > 0 and out.number != 0.0:
-            out.number /= 10.0
-            scale -= 1
+        _set_decimal(out, p[1], cast(int32_t, get32(p + 2)))
     else:
         _set_integer(out, cast(int64_t, get64(p + 1)))
     return cast(uint32_t, size)

@@ -7,7 +7,7 @@ I1  A copy stands behind what it replaces, and lives from the step on in which t
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
@@ -25,53 +25,13 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 LEAST_PIECE = declare(uint32_t, 64)
 
 
-def ml_copy(
-    ml: pointer[message_log_t],
-    content: pointer[content_t],
-    message_id: uint64_t,
-    at: uint64_t,
-    plain: pointer[location_t],
-    published_us: uint64_t,
-) -> uint64_t:
-    message: pointer[message_t]
-    places: pointer[location_t] = plain
-    count: uint32_t = 1
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put_places(own: pointer[uint8_t], places: pointer[location_t], count: uint32_t, published_us: uint64_t) -> pointer[uint8_t]:
+    """What a Message-Copy has before its content: the places of the message, and when it was published. Returns what is behind it."""
     i: uint32_t
-    fixed: uint32_t
-    total: uint32_t = content_total(content)
-    piece: uint32_t
-    offset: uint32_t
-    room: uint32_t
-    length: uint32_t
-    size: uint64_t
-    first: uint64_t = 0
-    lsn: uint64_t = 0
-    record: pointer[uint8_t]
-    own: pointer[uint8_t]
-    log_begin(ml.log)
-    if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
-        log_end(ml.log)
-        return 0
-    message = list_find(address(ml.messages), message_id)
-    if message != NULL:
-        places = message.locations
-        count = message.count
-        if plain != NULL:  # it was listed by a transaction, which does not know when it expires
-            for i in range(count):
-                if places[i].queue_id == plain.queue_id and places[i].position == plain.position and places[i].expires_at_ms == 0:
-                    places[i].expires_at_ms = plain.expires_at_ms
-    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + (8 if published_us else 0) + CONTENT_FIXED
-    room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cast(uint32_t, ml.log.buffer_size - 1024)))
-    if (places == NULL and count) or room < fixed + LEAST_PIECE:
-        log_end(ml.log)
-        return 0
-    piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
-    length = fixed + piece
-    record = log_append(ml.log, length, address(first))
-    if record == NULL:
-        log_end(ml.log)
-        return 0
-    own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
     set32(own, count)
     set32(own + 4, COPY_PUBLISHED if published_us else 0)
     own += 8
@@ -85,6 +45,93 @@ def ml_copy(
     if published_us:
         set64(own, published_us)
         own += 8
+    return own
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_chunks(ml: pointer[message_log_t], content: pointer[content_t], message_id: uint64_t, offset: uint32_t) -> bint:
+    """The content from `offset` on, which a Message-Copy had no room for. False: the log has none."""
+    total: uint32_t = content_total(content)
+    piece: uint32_t
+    room: uint32_t
+    length: uint32_t
+    lsn: uint64_t = 0
+    record: pointer[uint8_t]
+    own: pointer[uint8_t]
+    while offset < total:
+        room = log_room(ml.log, ml.split_above // 4)
+        if room < RECORD_HEADER + 4 + 64:
+            return False
+        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
+        length = RECORD_HEADER + 4 + piece
+        record = log_append(ml.log, length, address(lsn))
+        if record == NULL:
+            return False
+        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(ml.log), message_id, 0, 0)
+        set32(own, offset)
+        content_copy_out(content, offset, piece, own + 4)
+        log_append_done(ml.log, record, length, lsn)
+        offset += piece
+    return True
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _learn_expiry(places: pointer[location_t], count: uint32_t, plain: pointer[location_t]) -> void:
+    """A place that a transaction listed does not know when its entry expires; the queue says it."""
+    i: uint32_t
+    for i in range(count):
+        if places[i].queue_id == plain.queue_id and places[i].position == plain.position and places[i].expires_at_ms == 0:
+            places[i].expires_at_ms = plain.expires_at_ms
+
+
+def ml_copy(
+    ml: pointer[message_log_t],
+    content: pointer[content_t],
+    message_id: uint64_t,
+    at: uint64_t,
+    plain: pointer[location_t],
+    published_us: uint64_t,
+) -> uint64_t:
+    message: pointer[message_t]
+    places: pointer[location_t] = plain
+    count: uint32_t = 1
+    fixed: uint32_t
+    total: uint32_t = content_total(content)
+    piece: uint32_t
+    room: uint32_t
+    length: uint32_t
+    size: uint64_t
+    first: uint64_t = 0
+    record: pointer[uint8_t]
+    own: pointer[uint8_t]
+    log_begin(ml.log)
+    if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
+        log_end(ml.log)
+        return 0
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
+        places = message.locations
+        count = message.count
+        if plain != NULL:
+            _learn_expiry(places, count, plain)
+    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + (8 if published_us else 0) + CONTENT_FIXED
+    room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cast(uint32_t, ml.log.buffer_size - 1024)))
+    if (places == NULL and count) or room < fixed + LEAST_PIECE:
+        log_end(ml.log)
+        return 0
+    piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
+    length = fixed + piece
+    record = log_append(ml.log, length, address(first))
+    if record == NULL:
+        log_end(ml.log)
+        return 0
+    own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
+    own = _put_places(own, places, count, published_us)
     set32(own, content.body_len)
     set32(own + 4, content.header_len)
     set16(own + 8, content.route_len)
@@ -94,24 +141,10 @@ def ml_copy(
     content_copy_out(content, 0, piece, own + CONTENT_FIXED)
     log_append_done(ml.log, record, length, first)
     size = align8(length) + total - piece
-    offset = piece
     # One lock for all of it: the message must not change between its copy and the copy's last chunk.
-    while offset < total:
-        room = log_room(ml.log, ml.split_above // 4)
-        if room < RECORD_HEADER + 4 + 64:
-            log_end(ml.log)
-            return 0
-        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
-        length = RECORD_HEADER + 4 + piece
-        record = log_append(ml.log, length, address(lsn))
-        if record == NULL:
-            log_end(ml.log)
-            return 0
-        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(ml.log), message_id, 0, 0)
-        set32(own, offset)
-        content_copy_out(content, offset, piece, own + 4)
-        log_append_done(ml.log, record, length, lsn)
-        offset += piece
+    if not _put_chunks(ml, content, message_id, piece):
+        log_end(ml.log)
+        return 0
     if map64_put(address(ml.log.moved), message_id, first):
         check(first > at, b"message_copy I1 a copy stands behind the original", first, at)
         check(not log_is_live(ml.log, first), b"message_copy I1 nothing lived where a copy stands", first, message_id)

@@ -249,6 +249,36 @@ def _stands(work: pointer[work_t], message_id: uint64_t, queue: uint32_t, positi
     return outcome
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _decide_places(
+    work: pointer[work_t],
+    table: pointer[cython.const[uint8_t]],
+    number: uint32_t,
+    message_id: uint64_t,
+    content: uint32_t,
+    ended: uint32_t,
+    lost_max: uint64_t,
+) -> uint64_t:
+    """What becomes of a message in each of its places, `number` and those behind it. Returns in how many of them it lives."""
+    place: pointer[seen_place_t]
+    outcome: uint8_t
+    alive: uint64_t = 0
+    while number:
+        place = place_at(work, number)
+        place.position = place_position(work, place)
+        place.row = 0
+        if work_purged(work, place.queue, place.position):
+            place.dequeue = DEQUEUE_PLAIN
+        outcome = _decide(table, content, place.enqueue, place.dequeue, ended, queue_at(work, place.queue).status)
+        place.outcome = _stands(work, message_id, place.queue, place.position, outcome, lost_max)
+        if place.outcome <= OUTCOME_PENDING:
+            alive += 1
+        number = place.next
+    return alive
+
+
 def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], last_damage: uint64_t, lost_max: uint64_t) -> void:
     i: uint64_t
     message_id: uint64_t
@@ -256,7 +286,6 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
     moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
     entry: pointer[seen_t]
     extra: pointer[extra_t]
-    place: pointer[seen_place_t]
     nodes: pointer[name_node_t] = cast(pointer[name_node_t], work.names.data)
     info: pointer[tx_info_t]
     content: uint32_t
@@ -285,25 +314,8 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             extra = extra_of(work, entry)
             if extra.missing and content == CONTENT_PRESENT:
                 content = CONTENT_DAMAGED if entry.lsn < last_damage else CONTENT_TORN
-            number = extra.first
-            while number:
-                place = place_at(work, number)
-                places += 1
-                place.position = place_position(work, place)
-                place.row = 0
-                if work_purged(work, place.queue, place.position):
-                    place.dequeue = DEQUEUE_PLAIN
-                place.outcome = _stands(
-                    work,
-                    message_id,
-                    place.queue,
-                    place.position,
-                    _decide(table, content, place.enqueue, place.dequeue, ended, queue_at(work, place.queue).status),
-                    lost_max,
-                )
-                if place.outcome <= OUTCOME_PENDING:
-                    alive += 1
-                number = place.next
+            places = 1 if extra.first else 0
+            alive = _decide_places(work, table, extra.first, message_id, content, ended, lost_max)
             number = extra.names
             if alive:
                 work.location_count += alive
@@ -360,6 +372,40 @@ def _restore(
     entry.flags = flags
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _fill_places(
+    work: pointer[work_t],
+    entries: pointer[restored_t],
+    locations: pointer[location_t],
+    number: uint32_t,
+    message_id: uint64_t,
+    body_len: uint32_t,
+    flags: uint32_t,
+) -> uint32_t:
+    """The places in which a message lives, of `number` and those behind it. Returns how many."""
+    queues: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
+    place: pointer[seen_place_t]
+    held: uint32_t
+    count: uint32_t = 0
+    while number:
+        place = cast(pointer[seen_place_t], work.places.data) + (number - 1)
+        number = place.next
+        if place.outcome > OUTCOME_PENDING:
+            continue
+        locations[count].queue_id = queues[place.queue].id
+        locations[count].position = place.position
+        locations[count].expires_at_ms = place.expires_at_ms
+        locations[count].enqueued_by = place.enqueued_by if place.outcome == OUTCOME_PENDING else 0
+        locations[count].dequeued_by = place.dequeued_by
+        count += 1
+        if place.outcome != OUTCOME_PENDING:
+            held = flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags
+            _restore(work, entries, place.queue, place.position, message_id, place.expires_at_ms, body_len, held)
+    return count
+
+
 def result_fill(
     work: pointer[work_t],
     entries: pointer[restored_t],
@@ -381,7 +427,6 @@ def result_fill(
     expires: uint64_t
     entry: seen_t
     extra: pointer[extra_t]
-    place: pointer[seen_place_t]
     moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
     node: pointer[name_node_t]
     queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
@@ -405,30 +450,8 @@ def result_fill(
         live[count].places = 0
         if entry.flags & SEEN_EXTRA:
             extra = cast(pointer[extra_t], work.extras.data) + entry.word
-            number = extra.first
-            while number:
-                place = cast(pointer[seen_place_t], work.places.data) + (number - 1)
-                number = place.next
-                if place.outcome > OUTCOME_PENDING:
-                    continue
-                locations[places].queue_id = queue[place.queue].id
-                locations[places].position = place.position
-                locations[places].expires_at_ms = place.expires_at_ms
-                locations[places].enqueued_by = place.enqueued_by if place.outcome == OUTCOME_PENDING else 0
-                locations[places].dequeued_by = place.dequeued_by
-                live[count].places += 1
-                places += 1
-                if place.outcome != OUTCOME_PENDING:
-                    _restore(
-                        work,
-                        entries,
-                        place.queue,
-                        place.position,
-                        message_id,
-                        place.expires_at_ms,
-                        entry.body_len,
-                        flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags,
-                    )
+            live[count].places = _fill_places(work, entries, locations + places, extra.first, message_id, entry.body_len, flags)
+            places += live[count].places
             number = extra.names
             while number:
                 node = cast(pointer[name_node_t], work.names.data) + (number - 1)

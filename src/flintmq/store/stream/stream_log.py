@@ -261,21 +261,45 @@ def _append_message(
     return True
 
 
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _hot_add(stream: pointer[stream_t], offset: uint64_t, entry: pointer[hot_t]) -> void:
+    """The window of the last messages goes on with the next one; others leave it when it is too large."""
+    size: uint64_t = _hot_size(entry.content)
+    most: uint64_t = (
+        stream.space.hot_each if at_load64(address(stream.space.hot_bytes)) <= stream.space.hot_most else stream.space.hot_least
+    )
+    spin_lock(address(stream.hot_lock))
+    check(
+        stream.hot_end == offset and stream.hot_end - stream.hot_first < stream.hot_room,
+        b"stream_log I3 the window goes on with the next offset",
+        stream.hot_end,
+        offset,
+    )
+    _hot(stream, offset)[0] = entry[0]
+    stream.hot_end = offset + 1
+    stream.hot_bytes += size
+    at_add64(address(stream.space.hot_bytes), size)
+    if stream.hot_bytes > most:
+        _hot_shrink(stream, most)
+    spin_unlock(address(stream.hot_lock))
+
+
 def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin: uint64_t, ticket: pointer[uint64_t]) -> uint64_t:
     log: pointer[log_t] = stream.dirty.log
     arena: pointer[arena_t] = cast(pointer[arena_t], stream_arena_slot()[0])
     hot: pointer[content_t]
     parts: parts_t
     at: pointer[uint8_t] = NULL
-    entry: pointer[hot_t]
+    entry: hot_t
     value: pointer[cython.const[uint8_t]] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
     offset: uint64_t
     start: uint64_t = 0
     end: uint64_t = 0
-    size: uint64_t
-    most: uint64_t
     taken: bint
     ticket[0] = 0
     if arena == NULL:
@@ -291,7 +315,6 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
         value = content_header(hot) + filter_at
     else:
         filter_size = 0
-    size = _hot_size(hot)
     spin_lock(address(stream.append_lock))
     spin_lock(address(stream.hot_lock))
     taken = not at_load32(address(stream.closed)) and not at_load32(address(stream.writer.failed)) and _hot_grow(stream)
@@ -317,28 +340,14 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
         stream_learn(stream, start // log.container_size, offset, log.now_us)
         stream.container_end = (start // log.container_size + 1) * log.container_size
     at_add64(address(stream.space.unwritten), end - start)
-    # The window's entry comes before the log's lock is let go: once it is, the writer may make the message durable (I3).
-    most = stream.space.hot_each if at_load64(address(stream.space.hot_bytes)) <= stream.space.hot_most else stream.space.hot_least
-    spin_lock(address(stream.hot_lock))
-    check(
-        stream.hot_end == offset and stream.hot_end - stream.hot_first < stream.hot_room,
-        b"stream_log I3 the window goes on with the next offset",
-        stream.hot_end,
-        offset,
-    )
+    # The window's entry comes before the log's lock is released: once it is, the writer may make the message durable (I3).
     check(end > start, b"stream_log I1 a message has records", start, end)
-    entry = _hot(stream, offset)
     entry.start = start
     entry.end = end
     entry.filter_at = filter_at
     entry.filter_size = filter_size
     entry.content = hot
-    stream.hot_end = offset + 1
-    stream.hot_bytes += size
-    at_add64(address(stream.space.hot_bytes), size)
-    if stream.hot_bytes > most:
-        _hot_shrink(stream, most)
-    spin_unlock(address(stream.hot_lock))
+    _hot_add(stream, offset, address(entry))
     at_store64(address(stream.appended), stream.appended + 1)
     at_store64(address(stream.appended_bytes), stream.appended_bytes + content.body_len)
     # Last, behind writer_dirty: a ticket that the writer sees stands for a log that it sees, too.

@@ -11,7 +11,7 @@ I3  Only bytes below the durable LSN are looked at: they never change any more, 
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void, with_gil
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void, with_gil
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
@@ -363,6 +363,120 @@ def _large(
     return STEP_RECORD
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _enter(stream: pointer[stream_t], offset: uint64_t, visible: uint64_t, batch: pointer[stream_batch_t]) -> c_int:
+    """STREAM_MESSAGES: the stream is open and has the offset, as far as is known; else what a read answers."""
+    batch.next_offset = offset
+    if at_load32(address(stream.closed)):
+        return STREAM_GONE
+    if offset < at_load64(address(stream.first)):
+        batch.next_offset = at_load64(address(stream.first))
+        return STREAM_TRUNCATED
+    return STREAM_MESSAGES if offset < visible else STREAM_EMPTY
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _go_to(stream: pointer[stream_t], reader: pointer[stream_reader_t], offset: uint64_t) -> c_int:
+    """The reader is at `offset`, or a walk before it, when this returns STEP_RECORD."""
+    reader.walk.limit = at_load64(address(stream.dirty.log.durable))
+    reader.io_ns = 0
+    reader.walk.error = 0
+    if reader.walk.at and reader.offset <= offset <= reader.offset + WALK_MOST:
+        return STEP_RECORD
+    if stream_search(reader, offset, 0):
+        return STEP_RECORD
+    return STEP_IO if reader.walk.error else STEP_END
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_head(
+    reader: pointer[stream_reader_t],
+    record: pointer[record_t],
+    head: pointer[stream_head_t],
+    wanted: uint64_t,
+    all_count: bint,
+    looked: pointer[uint64_t],
+) -> c_int:
+    """Steps to the record in which a message of offset `wanted` or above begins. looked: grows by the bytes of messages, or of all records
+    (`all_count`), that were passed."""
+    what: c_int
+    while True:
+        what = reader_step(address(reader.walk), record)
+        if what != STEP_RECORD:
+            return what
+        if all_count or record.type == RECORD_STREAM_MESSAGE:
+            looked[0] += record.length
+        if stream_head(record, head):
+            if head.offset >= wanted:
+                return STEP_RECORD
+            reader.offset = head.offset + 1
+        reader_pass(address(reader.walk), record)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _take(
+    reader: pointer[stream_reader_t],
+    record: pointer[record_t],
+    head: pointer[stream_head_t],
+    batch: pointer[stream_batch_t],
+    taken: pointer[uint32_t],
+) -> c_int:
+    """Puts the message that begins at `record` into the batch, and counts it; one whose end was never written is passed."""
+    content: pointer[content_t] = NULL
+    what: c_int = STEP_RECORD
+    if head.here != head.total:
+        what = _large(reader, record, head, address(content))
+    else:
+        content = _small(reader, head)
+        if content == NULL:
+            reader.walk.error = ENOMEM
+            return STEP_IO
+        reader_pass(address(reader.walk), record)
+    if what != STEP_RECORD or content == NULL:
+        return what
+    if not stream_batch_put(batch, content, head.offset):
+        content_decref(content)
+        reader.walk.error = ENOMEM
+        return STEP_IO
+    taken[0] += 1
+    return STEP_RECORD
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _missing(
+    stream: pointer[stream_t],
+    reader: pointer[stream_reader_t],
+    offset: uint64_t,
+    visible: uint64_t,
+    what: c_int,
+    damaged: bint,
+    batch: pointer[stream_batch_t],
+) -> c_int:
+    """A message is visible and was not met: it can't be read, or retention took the container under the reader."""
+    reader.walk.at = 0
+    if what == STEP_IO:
+        batch.error = reader.walk.error
+        return STREAM_IO
+    if offset < at_load64(address(stream.first)):
+        batch.next_offset = at_load64(address(stream.first))
+        return STREAM_TRUNCATED
+    if not damaged and what != STEP_END:
+        return STREAM_EMPTY
+    batch.next_offset = visible
+    return STREAM_DAMAGED
+
+
 def stream_read(
     stream: pointer[stream_t],
     reader: pointer[stream_reader_t],
@@ -374,60 +488,37 @@ def stream_read(
 ) -> c_int:
     wanted: uint64_t = offset
     visible: uint64_t
-    found: uint64_t
     looked: uint64_t = 0
     taken: uint32_t = 0
+    before: uint32_t
     start: uint64_t = batch.bytes
     what: c_int
     head: stream_head_t
-    content: pointer[content_t] = NULL
     record: record_t
     damaged: bint = False
-    size: uint64_t
-    batch.next_offset = offset
-    if at_load32(address(stream.closed)):
-        return STREAM_GONE
-    if offset < at_load64(address(stream.first)):
-        batch.next_offset = at_load64(address(stream.first))
-        return STREAM_TRUNCATED
-    # In this order: everything visible is below the limit (I2).
     visible = at_load64(address(stream.visible))
-    if offset >= visible:
-        return STREAM_EMPTY
-    reader.walk.limit = at_load64(address(stream.dirty.log.durable))
-    reader.io_ns = 0
-    reader.walk.error = 0
-    what = STEP_RECORD
-    if reader.walk.at == 0 or offset < reader.offset or offset > reader.offset + WALK_MOST:
-        if not stream_search(reader, offset, 0):
-            what = STEP_IO if reader.walk.error else STEP_END
+    what = _enter(stream, offset, visible, batch)
+    if what != STREAM_MESSAGES:
+        return what
+    # After `visible` was read: everything visible is below the limit (I2).
+    what = _go_to(stream, reader, offset)
     while what == STEP_RECORD and taken < max_count and wanted < visible:
-        what = reader_step(address(reader.walk), address(record))
+        what = _next_head(reader, address(record), address(head), wanted, wanted > offset, address(looked))
         if what == STEP_BAD:
-            if taken or wanted > offset or offset < at_load64(address(stream.first)):
+            if wanted > offset or offset < at_load64(address(stream.first)):
                 break  # first what came before it; and what retention took is not damaged
             damaged = True
             what = reader_salvage(address(reader.walk))
             continue
         if what != STEP_RECORD:
             break
-        if wanted > offset or record.type == RECORD_STREAM_MESSAGE:
-            looked += record.length
-        if not stream_head(address(record), address(head)):
-            reader_pass(address(reader.walk), address(record))
-            continue
-        found = head.offset
-        if found < wanted:
-            reader.offset = found + 1
-            reader_pass(address(reader.walk), address(record))
-            continue
-        if found > wanted:
-            if taken == 0 and wanted == offset:
-                batch.next_offset = min(found, visible)
-                batch.io_ns += reader.io_ns
-                reader.offset = wanted
-                return STREAM_DAMAGED
-            break
+        if head.offset > wanted:
+            if wanted > offset:
+                break
+            batch.next_offset = min(head.offset, visible)
+            batch.io_ns += reader.io_ns
+            reader.offset = wanted
+            return STREAM_DAMAGED
         if filter != NULL and not stream_filter_matches(filter, head.value, head.value_size):
             reader_pass(address(reader.walk), address(record))
             wanted += 1
@@ -435,60 +526,27 @@ def stream_read(
             if looked >= LOOK_MOST:
                 break
             continue
-        size = cast(uint64_t, head.body_len) + head.header_len
-        if taken and batch.bytes - start + size > max_bytes:
+        if taken and batch.bytes - start + head.body_len + head.header_len > max_bytes:
             break
-        if head.here == head.total:
-            content = _small(reader, address(head))
-            if content == NULL:
-                reader.walk.error = ENOMEM
-                what = STEP_IO
-                break
-            reader_pass(address(reader.walk), address(record))
-        else:
-            what = _large(reader, address(record), address(head), address(content))
-            if what == STEP_BAD:
-                if taken or wanted > offset:
-                    reader.walk.at = 0  # it is met again by the next read
-                    break
-                damaged = True
-                what = reader_salvage(address(reader.walk))
-                continue
-            if what != STEP_RECORD:
-                reader.walk.at = 0
-                break
-            if content == NULL:
-                continue
-        if not stream_batch_put(batch, content, found):
-            content_decref(content)
-            reader.walk.error = ENOMEM
-            reader.walk.at = 0
-            what = STEP_IO
+        before = taken
+        what = _take(reader, address(record), address(head), batch, address(taken))
+        if what == STEP_BAD and wanted == offset:
+            damaged = True
+            what = reader_salvage(address(reader.walk))
+            continue
+        if what != STEP_RECORD:
+            reader.walk.at = 0  # damage behind messages is met again by the next read
             break
-        taken += 1
-        wanted = found + 1
-        reader.offset = wanted
+        if taken != before:
+            wanted += 1
+            reader.offset = wanted
     batch.io_ns += reader.io_ns
     batch.next_offset = wanted
     if taken:
         return STREAM_MESSAGES
-    if what == STEP_IO:
-        batch.error = reader.walk.error
-        reader.walk.at = 0
-        return STREAM_IO
-    if wanted > offset:
+    if what != STEP_IO and wanted > offset:
         return STREAM_FILTERED
-    if wanted >= visible:
-        return STREAM_EMPTY
-    # Visible, and not there: the end of what is durable can't be read, or retention took the container under the reader.
-    reader.walk.at = 0
-    if offset < at_load64(address(stream.first)):
-        batch.next_offset = at_load64(address(stream.first))
-        return STREAM_TRUNCATED
-    if not damaged and what != STEP_END:
-        return STREAM_EMPTY
-    batch.next_offset = visible
-    return STREAM_DAMAGED
+    return _missing(stream, reader, offset, visible, what, damaged, batch)
 
 
 def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t], ms: uint64_t) -> uint64_t:
