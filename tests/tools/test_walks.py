@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `([\w/]+\.(?:py|pxd))` \| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 WALKS = {
     "publish": ("CONTRIBUTING.md", "## A persistent publish in fifteen minutes", r"names (\d+) files"),
+    "declare": ("CONTRIBUTING.md", "## A durable queue.declare in ten minutes", r"names (\d+) files"),
     "pull": ("docs/ARCHITECTURE.md", "#### A pull of a stream's group over HTTP", r"That is (\d+) files"),
     "recovery": ("docs/ARCHITECTURE.md", "#### Recovery", r"That is (\d+) files"),
 }
