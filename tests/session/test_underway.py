@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import struct
 from collections.abc import Callable
@@ -100,6 +101,7 @@ def test_what_a_client_declares_in_one_piece_is_saved_together(gate_and_broker: 
 def test_what_joins_has_a_bound(gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "VERBS_MAX", 4)
     gate, broker = gate_and_broker
+    gc.collect()
     channel = connect(broker).channel()
     wait_until(lambda: len(broker.node.broker.connections) == 1, what="the connection is there")
     (handler,) = broker.node.broker.connections.values()
@@ -205,6 +207,7 @@ def test_what_the_database_refuses_is_told_in_its_turn(gate_and_broker: tuple[Ga
 def test_a_client_that_hangs_up_leaves_nothing_under_way(gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any]) -> None:
     """What was given to the database is there, and what the connection had in the account is not."""
     gate, broker = gate_and_broker
+    gc.collect()  # what other tests left does not go in the midst of it
     other = connect(broker).channel()
     before = bytes_by_kind()["connections"]
     slow = connect(broker).channel()

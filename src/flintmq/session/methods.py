@@ -220,12 +220,11 @@ def _declare_reply_queue(handler: Session, number: int, name: str, no_wait: bool
 
 def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
     name = _queue_name(handler, number, method.queue)
-    key = method.routing_key
-    if not method.queue and not key:
-        key = name  # specification 1.7.2.3: both empty means the queue's own name
+    # specification 1.7.2.3: both empty means the queue's own name
+    key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
-    authorize_topic(handler, ports.Verb.READ, method.exchange, [_key(key)])
-    verb = handler.vhost.bind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    authorize_topic(handler, ports.Verb.READ, method.exchange, [key])
+    verb = handler.vhost.bind_queue(name, method.exchange, key, method.arguments, connection_id=handler.connection_id)
     answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
     handler.change(number, method, verb, late_answer.before_answer(handler, number, method.exchange, QUEUE, name, answer))
 

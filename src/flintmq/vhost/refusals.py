@@ -70,7 +70,7 @@ class Refusals:
         limits = self._limits
         own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
         reason = ""
-        most = self._most(BINDING, limits.bindings_max)
+        most = self._most(BINDING, limits.bindings_max) if self._quotas else limits.bindings_max
         if self.binding_count >= most:
             reason = f"binding limit ({most}) is reached"
         elif binding.arguments_bytes > own:

@@ -11,7 +11,7 @@ Everything under the virtual host's lock, but `wait`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from flintmq.clock import Clock
@@ -30,7 +30,7 @@ class Spreading:
     """Args: lock: the virtual host's; leading: exchanges that lead to one, copied; tell: the hook."""
 
     def __init__(
-        self, lock: Any, clock: Clock, leading: Callable[[Exchange], Iterable[Exchange]], tell: Callable[[Exchange], object]
+        self, lock: Any, clock: Clock, leading: Callable[[Exchange], Collection[Exchange]], tell: Callable[[Exchange], object]
     ) -> None:
         self.in_slices: InSlices | None = None
         self._lock = lock
@@ -45,12 +45,17 @@ class Spreading:
         self._waiting_next: list[Callable[[], object]] = []
         self.late = False  # a change since this was set is told in slices
 
-    def add(self, changed: Iterable[Exchange]) -> None:
+    def add(self, changed: Collection[Exchange]) -> None:
         """The routes of these exchanges changed."""
         if self._running:
             self._changed.update(dict.fromkeys(changed))
             self.late = True
             return
+        if len(changed) == 1:
+            (exchange,) = changed
+            if not self._leading(exchange):  # as most
+                self._tell(exchange)
+                return
         self._ways = [iter(list(changed))]
         self._seen = {}
         if self._some() or not self._ways:

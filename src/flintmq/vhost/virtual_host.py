@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -247,10 +247,12 @@ class VirtualHost(Scheduling, Refusals):
         if changed:
             self.spreading.add(changed)
 
-    def _leading(self, exchange: Exchange) -> list[Exchange]:
-        """Exchanges that lead to this one: bound to it, or with it as their alternate."""
+    def _leading(self, exchange: Exchange) -> Collection[Exchange]:
+        """Exchanges that lead to this one: bound to it, or with it as their alternate. Copied."""
         alternates = self._alternate_of.get(exchange.name)
-        return [*exchange.upstream, *alternates] if alternates else list(exchange.upstream)
+        if not alternates and not exchange.upstream:
+            return ()
+        return [*exchange.upstream, *(alternates or ())]
 
     def _default_route_changed(self, queue_name: str) -> None:
         self.on_default_route_changed(queue_name)
