@@ -129,12 +129,12 @@ def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = _of_views(column, name)
     try:
-        found = column.cast(kind)
+        converted = column.cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise EncodeError(None, name, f"type {column.type}: {wanted} is needed ({_line(error)})") from error
-    if not isinstance(found, pa.Array):  # several chunks: what 32-bit offsets can't say in one
+    if not isinstance(converted, pa.Array):  # several chunks: what 32-bit offsets can't say in one
         raise EncodeError(None, name, "more than 2 GiB in one column of a batch")
-    return found
+    return converted
 
 
 def _buffer_of(array: Any, index: int, name: str) -> Any:
@@ -257,21 +257,21 @@ def _copy_views(
     length: int32_t = 0
     index: int32_t = 0
     start: int32_t = 0
-    at: int32_t = 0
+    end: int32_t = 0
     base: uint64_t = 0
-    memcpy(offsets, address(at), 4)
+    memcpy(offsets, address(end), 4)
     for i in range(count):
         if valid == NULL or valid[(first + i) >> 3] >> ((first + i) & 7) & 1:
             memcpy(address(length), views + (first + i) * VIEW_SIZE, 4)
             if length <= VIEW_INLINE:
-                memcpy(data + at, views + (first + i) * VIEW_SIZE + 4, length)
+                memcpy(data + end, views + (first + i) * VIEW_SIZE + 4, length)
             else:
                 memcpy(address(index), views + (first + i) * VIEW_SIZE + 8, 4)
                 memcpy(address(start), views + (first + i) * VIEW_SIZE + 12, 4)
                 memcpy(address(base), known + cast(uint64_t, index) * 16, 8)
-                memcpy(data + at, cast(p_char, base) + start, length)
-            at += length
-        memcpy(offsets + 4 * (i + 1), address(at), 4)
+                memcpy(data + end, cast(p_char, base) + start, length)
+            end += length
+        memcpy(offsets + 4 * (i + 1), address(end), 4)
 
 
 def _check_decoded(total: int, name: str) -> None:
@@ -442,13 +442,13 @@ class Encoder:
                 self._constant(i, name, getattr(options, name))
             elif name == "delivery_mode":
                 self.inputs[i].number_otherwise = DELIVERY_MODE
-            at = name if name in names else "value" if name == "body" and "value" in names else None
-            if at is None:
+            column_name = name if name in names else "value" if name == "body" and "value" in names else None
+            if column_name is None:
                 continue
-            if names.count(at) > 1:
-                raise EncodeError(None, at, "there are several columns of this name")
+            if names.count(column_name) > 1:
+                raise EncodeError(None, column_name, "there are several columns of this name")
             try:
-                self._column(i, name, batch.column(names.index(at)))
+                self._column(i, name, batch.column(names.index(column_name)))
             except SystemError:  # Python's answer to an array whose length is negative
                 raise EncodeError(None, name, "the array has no length") from None
         if self.rows and self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == NULL:
@@ -562,12 +562,12 @@ class Encoder:
 
     # --- one message
 
-    def _reserve(self, more: uint64_t) -> bint:
+    def _reserve(self, bytes_more: uint64_t) -> bint:
         size: uint64_t = self.size * 2 if self.size else 65536
         out: pointer[uint8_t]
-        if self.used + more <= self.size:
+        if self.used + bytes_more <= self.size:
             return True
-        while size < self.used + more:
+        while size < self.used + bytes_more:
             size *= 2
         out = cast(pointer[uint8_t], realloc(self.out, size))
         if out == NULL:
@@ -659,7 +659,7 @@ class Encoder:
         exchange: pointer[cython.const[uint8_t]] = NULL
         body: pointer[cython.const[uint8_t]] = NULL
         entry: pointer[uint8_t]
-        at: pointer[uint8_t]
+        byte: pointer[uint8_t]
         n: uint64_t = 0
         key_size: uint64_t = 0
         exchange_size: uint64_t = 0
@@ -672,7 +672,7 @@ class Encoder:
         route: uint32_t
         flags: uint16_t = 0
         header: uint32_t
-        found: props_scan_t
+        properties: props_scan_t
         content_flags: uint8_t = 0
         self.bad = IN_BODY
         if not _text(address(self.inputs[IN_BODY]), row, address(body), address(body_size)):
@@ -723,51 +723,51 @@ class Encoder:
         if route == ROUTES_MAX:
             return ROW_FULL
         entry = self.out + self.used
-        at = entry + ENTRY_HEAD + CONTENT_HEADER_SIZE
+        byte = entry + ENTRY_HEAD + CONTENT_HEADER_SIZE
         for i in range(IN_PROPERTIES):
             if i == IN_HEADERS:
                 if table < 0:
                     continue
-                put32(at, cast(uint32_t, table))
-                at += 4
+                put32(byte, cast(uint32_t, table))
+                byte += 4
                 if raw:
                     _text(address(self.inputs[IN_HEADERS_RAW]), row, address(p), address(n))
-                    memcpy(at, p + 4, n - 4)
-                    at += n - 4
+                    memcpy(byte, p + 4, n - 4)
+                    byte += n - 4
                 else:
-                    at = self._put_map(at, row)
+                    byte = self._put_map(byte, row)
             elif i == IN_DELIVERY_MODE or i == IN_PRIORITY:
                 if not _number(address(self.inputs[i]), row, address(number)):
                     continue
-                at[0] = cast(uint8_t, number)
-                at += 1
+                byte[0] = cast(uint8_t, number)
+                byte += 1
             elif i == IN_TIMESTAMP:
                 if not _number(address(self.inputs[i]), row, address(number)):
                     continue
                 if number < 0:
                     self.bad = i
                     return ROW_TIME
-                put64(at, cast(uint64_t, number))
-                at += 8
+                put64(byte, cast(uint64_t, number))
+                byte += 8
             else:
                 if not _text(address(self.inputs[i]), row, address(p), address(n)):
                     continue
-                at[0] = cast(uint8_t, n)
-                memcpy(at + 1, p, n)
-                at += 1 + n
+                byte[0] = cast(uint8_t, n)
+                memcpy(byte + 1, p, n)
+                byte += 1 + n
             flags |= cast(uint16_t, PROP_CONTENT_TYPE >> i)
-        header = cast(uint32_t, at - entry - ENTRY_HEAD)
+        header = cast(uint32_t, byte - entry - ENTRY_HEAD)
         put16(entry + ENTRY_HEAD, 60)
         put16(entry + ENTRY_HEAD + 2, 0)
         put64(entry + ENTRY_HEAD + 4, body_size)
         put16(entry + ENTRY_HEAD + 12, flags)
-        if scan_properties(entry + ENTRY_HEAD, header, address(found)) != 0:
+        if scan_properties(entry + ENTRY_HEAD, header, address(properties)) != 0:
             self.bad = IN_HEADERS_RAW if raw else IN_HEADERS
             return ROW_TABLE
-        if found.expiration_ms == EXPIRATION_INVALID:
+        if properties.expiration_ms == EXPIRATION_INVALID:
             self.bad = IN_EXPIRATION
             return ROW_EXPIRATION
-        if found.delivery_mode == 2:
+        if properties.delivery_mode == 2:
             content_flags |= CONTENT_PERSISTENT
         if flags & PROP_EXPIRATION:
             content_flags |= CONTENT_EXPIRES
@@ -777,14 +777,14 @@ class Encoder:
             content_flags |= CONTENT_REPLY_TO
         if flags & PROP_PRIORITY:
             content_flags |= CONTENT_PRIORITY
-        memcpy(at, body, body_size)
+        memcpy(byte, body, body_size)
         set32(entry, cast(uint32_t, header + body_size))
         set32(entry + 4, route)
         set32(entry + 8, header)
         entry[12] = content_flags
-        entry[13] = found.priority if found.priority != PRIORITY_ABSENT else 0
+        entry[13] = properties.priority if properties.priority != PRIORITY_ABSENT else 0
         set16(entry + 14, 0)
-        set64(entry + 16, cast(uint64_t, found.expiration_ms))
+        set64(entry + 16, cast(uint64_t, properties.expiration_ms))
         self.used += ENTRY_HEAD + header + body_size
         while self.used & 7:
             self.out[self.used] = 0

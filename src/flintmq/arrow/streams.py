@@ -218,7 +218,7 @@ class StreamFiles:
         total: uint64_t
         filled: uint64_t
         size: uint64_t
-        what: c_int
+        step: c_int
         grown: pointer[uint8_t]
         if not stream_head(record, address(head)):
             return BAD
@@ -241,10 +241,10 @@ class StreamFiles:
                 self.containers.scratch_size = total
             memcpy(self.containers.scratch, data, filled)
             while filled < total:
-                what = reader_step(self.reader, record)
-                if what == STEP_BAD:
+                step = reader_step(self.reader, record)
+                if step == STEP_BAD:
                     return BAD
-                if what != STEP_RECORD:
+                if step != STEP_RECORD:
                     return ENDED
                 if (
                     record.type != RECORD_STREAM_CHUNK
@@ -281,48 +281,48 @@ class StreamFiles:
         row: uint32_t = 0
         used: uint64_t = 0
         passed: uint64_t = 0
-        found: uint64_t
+        offset: uint64_t
         size: uint64_t
         lsn: uint64_t
-        what: c_int
+        step: c_int
         content: stored_content_t
         record: record_t
         before: log_place_t
         self._refused = 0
         while row < table.room and self.following < upto:
-            what = reader_step(self.reader, address(record))
-            if what == STEP_RECORD:
+            step = reader_step(self.reader, address(record))
+            if step == STEP_RECORD:
                 if record.type != RECORD_STREAM_MESSAGE or record.size < STREAM_FIXED:
                     reader_pass(self.reader, address(record))
                     continue
-                found = le64(record.data)
-                if found < self.following:
+                offset = le64(record.data)
+                if offset < self.following:
                     reader_pass(self.reader, address(record))
                     continue
-                if found > self.following:
+                if offset > self.following:
                     if not tolerant:
                         self._refused = REFUSED_GAP
                         break
-                    found = min(found, upto)
-                    self.lost += found - self.following
-                    self.following = found
+                    offset = min(offset, upto)
+                    self.lost += offset - self.following
+                    self.following = offset
                     continue
                 size = le32(record.data + 8)
                 if row and used + size > bytes_max:
                     break
                 reader_keep(self.reader, address(before))
                 lsn = record.lsn
-                what = self._content(address(record), address(content))
-                if what == GOOD and part is not None and not part.here(address(content), found):
-                    self.following = found + 1
+                step = self._content(address(record), address(content))
+                if step == GOOD and part is not None and not part.here(address(content), offset):
+                    self.following = offset + 1
                     passed += size + PASSED_BYTES_MIN
                     if passed > PASSED_BATCHES * bytes_max:
                         break
                     continue
-                if what == GOOD:
+                if step == GOOD:
                     if put_content(table, row, address(content), body_max):
                         col_bytes(columns + M_QUEUE, row, queue, queue_size)
-                        col_int64(columns + M_POSITION, row, cast(int64_t, found))
+                        col_int64(columns + M_POSITION, row, cast(int64_t, offset))
                         col_int64(columns + M_LSN, row, cast(int64_t, lsn))
                         put_time(columns + M_ENQUEUED, row, content.published_us)
                         put_time(columns + M_PUBLISHED, row, content.published_us)
@@ -330,18 +330,18 @@ class StreamFiles:
                         col_int32(columns + M_DELIVERIES, row, 0)
                         row += 1
                         used += size
-                        self.following = found + 1
+                        self.following = offset + 1
                         continue
-                    what = BAD
-                if what == UNFINISHED:
+                    step = BAD
+                if step == UNFINISHED:
                     continue
-                if what == NO_MEMORY:
+                if step == NO_MEMORY:
                     self.containers.error = 12
                     reader_return(self.reader, address(before))
                     break
-                if what == ENDED:
+                if step == ENDED:
                     reader_return(self.reader, address(before))
-                    what = STEP_IO if self.reader.error else STEP_END
+                    step = STEP_IO if self.reader.error else STEP_END
                 else:
                     if self.reader.at == before.at:  # its own fields make no sense
                         reader_pass(self.reader, address(record))
@@ -350,13 +350,13 @@ class StreamFiles:
                         self._refused = REFUSED_DAMAGE
                         break
                     self.lost += 1
-                    self.following = found + 1
+                    self.following = offset + 1
                     continue
-            if what == STEP_BAD:
-                what = reader_salvage(self.reader)
-                if what == STEP_RECORD:
+            if step == STEP_BAD:
+                step = reader_salvage(self.reader)
+                if step == STEP_RECORD:
                     continue  # whether something is missing shows with the next message
-            if what == STEP_IO:
+            if step == STEP_IO:
                 break
             # Below `end` every message that was visible stands: what is wanted and not there is lost.
             if not tolerant:
@@ -424,24 +424,24 @@ class StreamFiles:
         """(LSN, time in microseconds) of a visible message. Raises: StreamDamaged, OSError."""
         record: record_t
         wanted: uint64_t = offset
-        what: c_int = STEP_RECORD
-        found: bint = False
+        step: c_int = STEP_RECORD
+        is_found: bint = False
         with self.containers.lock:
             with nogil:
                 self._seek(wanted, 0)
-                while what == STEP_RECORD:
-                    what = reader_step(self.reader, address(record))
-                    if what == STEP_BAD:
-                        what = reader_salvage(self.reader)
-                    elif what == STEP_RECORD:
+                while step == STEP_RECORD:
+                    step = reader_step(self.reader, address(record))
+                    if step == STEP_BAD:
+                        step = reader_salvage(self.reader)
+                    elif step == STEP_RECORD:
                         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= wanted:
-                            found = True
+                            is_found = True
                             break
                         reader_pass(self.reader, address(record))
                 self.reader.at = 0
-            found = found and le64(record.data) == wanted
+            is_found = is_found and le64(record.data) == wanted
         self.containers.raise_error()
-        if not found:
+        if not is_found:
             raise StreamDamaged(f"the message at offset {offset} can't be read", offset, offset + 1)
         return record.lsn, record.time_us
 
@@ -469,18 +469,18 @@ class StreamFiles:
 
     def _first_message(self, lsn: uint64_t, us: uint64_t) -> object:
         record: record_t
-        what: c_int = STEP_RECORD
-        found: bint = False
+        step: c_int = STEP_RECORD
+        is_found: bint = False
         with nogil:
-            while what == STEP_RECORD:
-                what = reader_step(self.reader, address(record))
-                if what == STEP_BAD:
-                    what = reader_salvage(self.reader)
-                elif what == STEP_RECORD:
+            while step == STEP_RECORD:
+                step = reader_step(self.reader, address(record))
+                if step == STEP_BAD:
+                    step = reader_salvage(self.reader)
+                elif step == STEP_RECORD:
                     if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.lsn >= lsn and record.time_us >= us:
-                        found = True
+                        is_found = True
                         break
                     reader_pass(self.reader, address(record))
             self.reader.at = 0
         self.containers.raise_error()
-        return le64(record.data) if found else None
+        return le64(record.data) if is_found else None

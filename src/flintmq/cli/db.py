@@ -34,20 +34,20 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
             stack.enter_context(store_locked(location.path.parent))
         driver = open_driver(location, Limits(), create=False)
         stack.callback(driver.close)
-        state, found = check_state(driver)
+        state, version = check_state(driver)
         if state is State.NEW:
             raise OperatorError(f"{driver.where} is empty: 'flintmq serve' makes its tables")
         if state is State.CURRENT:
-            click.echo(f"{driver.where}: schema {found}, nothing to do", err=dry_run)
+            click.echo(f"{driver.where}: schema {version}, nothing to do", err=dry_run)
             return
         from flintmq.store.sql.migrate import migrate as run_migrations
         from flintmq.store.sql.migrate import versions_after
 
         if dry_run:
-            click.echo(run_migrations(location, dry_run_from=found), nl=False)
+            click.echo(run_migrations(location, dry_run_from=version), nl=False)
             return
-        steps = versions_after(found)
+        steps = versions_after(version)
         run_migrations(location)  # the driver stays open: on a server it holds the lock that keeps brokers out
         for step in steps:
             click.echo(step)
-        click.echo(f"{driver.where}: schema {found} -> {SCHEMA_VERSION}")
+        click.echo(f"{driver.where}: schema {version} -> {SCHEMA_VERSION}")

@@ -101,11 +101,11 @@ class SqlDefinitions:
 
     def _prepare(self, location: Location, clock: Clock, first: Sequence[Any]) -> bool:
         """Makes or migrates the tables. True when they were made."""
-        state, found = check_state(self._driver)
+        state, version = check_state(self._driver)
         if state is State.OLDER:
             from flintmq.store.sql.migrate import migrate  # imports SQLAlchemy and Alembic
 
-            log.warning("%s has schema version %s: migrating it to %s", self._driver.where, found, SCHEMA_VERSION)
+            log.warning("%s has schema version %s: migrating it to %s", self._driver.where, version, SCHEMA_VERSION)
             migrate(location)
         elif state is State.NEW:
             identity = {

@@ -35,10 +35,10 @@ def _config(stdout: io.StringIO) -> Config:
     return config
 
 
-def versions_after(found: str) -> Sequence[str]:
-    """`0002: what it does` for each version that follows `found`, oldest first."""
+def versions_after(version: str) -> Sequence[str]:
+    """`0002: what it does` for each version that follows `version`, oldest first."""
     script = ScriptDirectory.from_config(_config(io.StringIO()))
-    return [f"{step.revision}: {step.doc}" for step in reversed(list(script.iterate_revisions("head", found)))]
+    return [f"{step.revision}: {step.doc}" for step in reversed(list(script.iterate_revisions("head", version)))]
 
 
 def migrate(location: Location, *, dry_run_from: str | None = None) -> str:

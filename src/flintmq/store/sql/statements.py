@@ -1,7 +1,7 @@
 """Every SQL statement of the definitions, made with SQLAlchemy Core and compiled to the driver's text once.
 
 in: a dialect. out: name -> text with named parameters. SQLite's texts are kept in sqlite_text.py, so that a start with the default
-database does not import SQLAlchemy (0.15 s, 20 MiB); a test compares them with what is compiled here.
+database does not import SQLAlchemy (0.15 s, 20 MiB); a test compares them with the ones compiled here.
 """
 
 from __future__ import annotations

@@ -215,15 +215,15 @@ def _bad_container(walk: pointer[log_reader_t]) -> uint64_t:
     """The container to be named: between two blocks that is the next one when this one just ends there, in zeros."""
     size: uint64_t = walk.container_size
     sequence: uint64_t = (walk.at - 1) // size
-    at: uint64_t = align_sector(walk.block_end)
+    lsn: uint64_t = align_sector(walk.block_end)
     i: uint32_t
-    if walk.at < walk.block_end or at <= sequence * size + CONTAINER_HEADER:
+    if walk.at < walk.block_end or lsn <= sequence * size + CONTAINER_HEADER:
         return sequence
-    if at + BLOCK_HEADER <= (sequence + 1) * size:
-        if reader_fill(walk, at, BLOCK_HEADER) < BLOCK_HEADER:
+    if lsn + BLOCK_HEADER <= (sequence + 1) * size:
+        if reader_fill(walk, lsn, BLOCK_HEADER) < BLOCK_HEADER:
             return sequence
         for i in range(BLOCK_HEADER):
-            if walk.window[at - walk.window_lsn + i]:
+            if walk.window[lsn - walk.window_lsn + i]:
                 return sequence
     return sequence + 1
 
@@ -250,7 +250,7 @@ def _tell(walk: pointer[log_reader_t]) -> void:
         try:
             cast(object, reader.stream.owner).note_damage(sequence, reader.bad_at)
         except Exception:
-            pass  # the reading goes on; who reads is told what is damaged
+            pass  # the reading goes on; the reader is told of the damage
 
 
 # --- places -----------------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ WALK_MOST = declare(uint64_t, 4096)
 @exceptval(check=False)
 def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> pointer[content_t]:
     """The content of a message that is one record."""
-    at: pointer[uint8_t] = NULL
+    byte: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
     parts: parts_t
@@ -325,7 +325,7 @@ def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> po
     parts.body_len = head.body_len
     parts.flags = head.flags
     parts.priority = head.priority
-    return stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
+    return stream_content(reader.arena, address(parts), head.offset, address(byte), address(filter_at), address(filter_size))
 
 
 @cfunc
@@ -358,10 +358,10 @@ def _large(
     reader: pointer[stream_reader_t], record: pointer[record_t], head: pointer[stream_head_t], out: pointer[pointer[content_t]]
 ) -> c_int:
     """The content of a message whose chunks follow; the reader goes on behind them. STEP_RECORD: NULL in `*out` when it is not whole."""
-    at: pointer[uint8_t] = NULL
+    byte: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
-    what: c_int
+    step: c_int
     start: uint64_t = record.lsn
     total: uint64_t = head.total
     filled: uint64_t = head.here
@@ -377,10 +377,10 @@ def _large(
     _put(content, 0, head.run, filled)
     reader_pass(address(reader.walk), record)
     while filled < total:
-        what = reader_step(address(reader.walk), address(piece))
-        if what != STEP_RECORD:
+        step = reader_step(address(reader.walk), address(piece))
+        if step != STEP_RECORD:
             content_decref(content)
-            return what
+            return step
         if (
             piece.type != RECORD_STREAM_CHUNK
             or piece.undo_prev != start
@@ -394,7 +394,7 @@ def _large(
         filled += piece.size - 12
         reader_pass(address(reader.walk), address(piece))
     parts_of(content, address(parts))
-    out[0] = stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
+    out[0] = stream_content(reader.arena, address(parts), head.offset, address(byte), address(filter_at), address(filter_size))
     content_decref(content)
     if out[0] == NULL:
         reader.walk.error = ENOMEM
@@ -413,11 +413,11 @@ def stream_read(
 ) -> c_int:
     wanted: uint64_t = offset
     visible: uint64_t
-    found: uint64_t
+    read_offset: uint64_t
     looked: uint64_t = 0
     taken: uint32_t = 0
     start: uint64_t = batch.bytes
-    what: c_int
+    step: c_int
     head: stream_head_t
     content: pointer[content_t] = NULL
     record: record_t
@@ -436,33 +436,33 @@ def stream_read(
     reader.walk.limit = at_load64(address(stream.dirty.log.durable))
     reader.io_ns = 0
     reader.walk.error = 0
-    what = STEP_RECORD
+    step = STEP_RECORD
     if reader.walk.at == 0 or offset < reader.offset or offset > reader.offset + WALK_MOST:
         if not stream_search(reader, offset, 0):
-            what = STEP_IO if reader.walk.error else STEP_END
-    while what == STEP_RECORD and taken < max_count and wanted < visible:
-        what = reader_step(address(reader.walk), address(record))
-        if what == STEP_BAD:
+            step = STEP_IO if reader.walk.error else STEP_END
+    while step == STEP_RECORD and taken < max_count and wanted < visible:
+        step = reader_step(address(reader.walk), address(record))
+        if step == STEP_BAD:
             if taken or wanted > offset or offset < at_load64(address(stream.first)):
                 break  # first what came before it; and what retention took is not damaged
             damaged = True
-            what = reader_salvage(address(reader.walk))
+            step = reader_salvage(address(reader.walk))
             continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             break
         if wanted > offset or record.type == RECORD_STREAM_MESSAGE:
             looked += record.length
         if not stream_head(address(record), address(head)):
             reader_pass(address(reader.walk), address(record))
             continue
-        found = head.offset
-        if found < wanted:
-            reader.offset = found + 1
+        read_offset = head.offset
+        if read_offset < wanted:
+            reader.offset = read_offset + 1
             reader_pass(address(reader.walk), address(record))
             continue
-        if found > wanted:
+        if read_offset > wanted:
             if taken == 0 and wanted == offset:
-                batch.next_offset = min(found, visible)
+                batch.next_offset = min(read_offset, visible)
                 batch.io_ns += reader.io_ns
                 reader.offset = wanted
                 return STREAM_DAMAGED
@@ -481,37 +481,37 @@ def stream_read(
             content = _small(reader, address(head))
             if content == NULL:
                 reader.walk.error = ENOMEM
-                what = STEP_IO
+                step = STEP_IO
                 break
             reader_pass(address(reader.walk), address(record))
         else:
-            what = _large(reader, address(record), address(head), address(content))
-            if what == STEP_BAD:
+            step = _large(reader, address(record), address(head), address(content))
+            if step == STEP_BAD:
                 if taken or wanted > offset:
                     reader.walk.at = 0  # it is met again by the next read
                     break
                 damaged = True
-                what = reader_salvage(address(reader.walk))
+                step = reader_salvage(address(reader.walk))
                 continue
-            if what != STEP_RECORD:
+            if step != STEP_RECORD:
                 reader.walk.at = 0
                 break
             if content == NULL:
                 continue
-        if not stream_batch_put(batch, content, found):
+        if not stream_batch_put(batch, content, read_offset):
             content_decref(content)
             reader.walk.error = ENOMEM
             reader.walk.at = 0
-            what = STEP_IO
+            step = STEP_IO
             break
         taken += 1
-        wanted = found + 1
+        wanted = read_offset + 1
         reader.offset = wanted
     batch.io_ns += reader.io_ns
     batch.next_offset = wanted
     if taken:
         return STREAM_MESSAGES
-    if what == STEP_IO:
+    if step == STEP_IO:
         batch.error = reader.walk.error
         reader.walk.at = 0
         return STREAM_IO
@@ -519,12 +519,12 @@ def stream_read(
         return STREAM_FILTERED
     if wanted >= visible:
         return STREAM_EMPTY
-    # Visible, and not there: the end of what is durable can't be read, or retention took the container under the reader.
+    # Visible, and not there: the end of the durable part can't be read, or retention took the container under the reader.
     reader.walk.at = 0
     if offset < at_load64(address(stream.first)):
         batch.next_offset = at_load64(address(stream.first))
         return STREAM_TRUNCATED
-    if not damaged and what != STEP_END:
+    if not damaged and step != STEP_END:
         return STREAM_EMPTY
     batch.next_offset = visible
     return STREAM_DAMAGED
@@ -532,8 +532,8 @@ def stream_read(
 
 def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t], ms: uint64_t) -> uint64_t:
     us: uint64_t = ms * 1000
-    what: c_int
-    found: uint64_t
+    step: c_int
+    offset: uint64_t
     record: record_t
     first: uint64_t = at_load64(address(stream.first))
     visible: uint64_t = at_load64(address(stream.visible))
@@ -545,17 +545,17 @@ def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t]
         reader.walk.at = 0
         return first
     while True:
-        what = reader_step(address(reader.walk), address(record))
-        if what == STEP_BAD:
-            what = reader_salvage(address(reader.walk))
-            if what == STEP_RECORD:
+        step = reader_step(address(reader.walk), address(record))
+        if step == STEP_BAD:
+            step = reader_salvage(address(reader.walk))
+            if step == STEP_RECORD:
                 continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             break
         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.time_us >= us:
-            found = le64(record.data)
+            offset = le64(record.data)
             reader.walk.at = 0
-            return max(first, min(found, visible))
+            return max(first, min(offset, visible))
         reader_pass(address(reader.walk), address(record))
     reader.walk.at = 0
     return visible
