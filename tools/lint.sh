@@ -13,6 +13,7 @@ $bin/python -m tools.gen_states --check
 $bin/python tools/waits.py
 $bin/python tools/compiled.py
 $bin/python tools/tidy.py
+$bin/python tools/words.py
 $bin/python tools/checks.py
 $bin/python tools/unused.py
 echo "lint: ok"

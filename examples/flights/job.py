@@ -119,16 +119,16 @@ def read_figures(url: str) -> list[CarrierFigures]:
     from examples.flights.publish import drain
 
     rows = [json.loads(body) for body in drain(url, FIGURES_QUEUE)]
-    found = [CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in rows]
-    return sorted(found, key=lambda row: row.name)
+    figures = [CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in rows]
+    return sorted(figures, key=lambda row: row.name)
 
 
-def differences(found: Sequence[CarrierFigures], expected: Sequence[CarrierFigures]) -> list[str]:
+def differences(figures: Sequence[CarrierFigures], expected: Sequence[CarrierFigures]) -> list[str]:
     """One line per carrier whose figures differ, or that is there twice; empty when they agree. Means may differ by rounding only
     (1e-9, relative)."""
-    carriers = [row.carrier for row in found]
+    carriers = [row.carrier for row in figures]
     lines = [f"{carrier}: {carriers.count(carrier)} times" for carrier in sorted(set(carriers)) if carriers.count(carrier) > 1]
-    ours, theirs = {row.carrier: row for row in found}, {row.carrier: row for row in expected}
+    ours, theirs = {row.carrier: row for row in figures}, {row.carrier: row for row in expected}
     for carrier in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(carrier), theirs.get(carrier)
         if a is None or b is None:
@@ -252,11 +252,11 @@ def run(place: Place, out: Path, limit: int | None, transport: str = "flight") -
         rows, distinct = written.count(), written.select("message_id").distinct().count()
         table = figures(spark, out / "flights", airlines)
         if over_amqp:
-            found = [dataset.CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in table.collect()]
-            found.sort(key=lambda row: row.name)
+            rows_read = [dataset.CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in table.collect()]
+            rows_read.sort(key=lambda row: row.name)
         else:
             publish_figures(table, plane)
-            found = read_figures(place.url)
+            rows_read = read_figures(place.url)
         if place.own:
             report(spark, plane, out / "report.html")
     except Exception as error:
@@ -264,15 +264,15 @@ def run(place: Place, out: Path, limit: int | None, transport: str = "flight") -
     finally:
         spark.stop()
     wait_empty(place.url)
-    print(f"\n{show(found)}\n", flush=True)
-    wrong = differences(found, expected)
+    print(f"\n{show(rows_read)}\n", flush=True)
+    wrong = differences(rows_read, expected)
     if not rows == distinct == read == sent:
         wrong.insert(0, f"{sent:,} messages confirmed, {read:,} read, {rows:,} rows in Parquet, {distinct:,} of them different")
     if wrong:
         raise OperatorError("the result differs from the data set:\n  " + "\n  ".join(wrong), EXIT_BAD_DATA)
     print(f"ok: {sent:,} flights arrived exactly once in {out / 'flights'}, their queue is empty", flush=True)
     if not over_amqp:
-        print(f"    {len(found)} messages of {FIGURES_QUEUE}, read back over AMQP, equal the figures of the data set", flush=True)
+        print(f"    {len(rows_read)} messages of {FIGURES_QUEUE}, read back over AMQP, equal the figures of the data set", flush=True)
     if place.own:
         print(f"    how the queue filled and emptied: {out / 'report.html'}", flush=True)
 

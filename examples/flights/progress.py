@@ -18,8 +18,8 @@ _WIDTH = 30
 class Progress:
     """Counts up to `total`. `show` may be called as often as one likes."""
 
-    def __init__(self, what: str, total: int, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-        self._what = what
+    def __init__(self, label: str, total: int, stream: TextIO | None = None, clock: Clock | None = None) -> None:
+        self._what = label
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock if clock is not None else SystemClock()

@@ -184,7 +184,7 @@ def drain(url: str, queue: str) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def _channel(url: str, what: str) -> Iterator[Any]:
+def _channel(url: str, role: str) -> Iterator[Any]:
     try:
         connection = pika.BlockingConnection(pika.URLParameters(url))
         try:
@@ -192,7 +192,7 @@ def _channel(url: str, what: str) -> Iterator[Any]:
         finally:
             connection.close()
     except pika.exceptions.AMQPError as e:
-        raise OperatorError(f"cannot {what}: {_line(e)}", EXIT_UNAVAILABLE) from e
+        raise OperatorError(f"cannot {role}: {_line(e)}", EXIT_UNAVAILABLE) from e
 
 
 def _line(error: BaseException | str) -> str:

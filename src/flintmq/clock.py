@@ -9,7 +9,7 @@ from typing import Protocol
 class Clock(Protocol):
     """Source of time.
 
-    monotonic_ns is for timeouts and measuring; it never goes back. wall_ms (Unix epoch, milliseconds) is for what is shown
+    monotonic_ns is for timeouts and measuring; it never goes back. wall_ms (Unix epoch, milliseconds) is for shown times
     to people or stored, such as message expiry; it is clamped so that it never goes back within one process either.
     """
 

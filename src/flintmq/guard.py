@@ -56,8 +56,8 @@ class Guard:
             if now - last < self._interval_s:
                 return
             self._told[place] = (now, count)
-        more = count - before - 1
-        hidden = f" ({more} more like it were not logged)" if more else ""
+        unlogged = count - before - 1
+        hidden = f" ({unlogged} more like it were not logged)" if unlogged else ""
         log.error("%s: %s failed, the others go on%s", place, subject, hidden, exc_info=error)
 
 

@@ -1,7 +1,7 @@
 """The form of a log line in all processes of the broker, and the short way of the lines that come with every connection.
 
-in: records of the logging module, which hold names that clients choose. out: lines of text. What can't be printed is shown as an escape, so
-that nobody writes lines, or commands for a terminal, of his own; the lines of a trace, which holds such names too, begin with a bar.
+in: records of the logging module, which hold names that clients choose. out: lines of text. An unprintable character is shown as an escape,
+so that nobody writes lines, or commands for a terminal, of his own; the lines of a trace, which holds such names too, begin with a bar.
 
 A record of the logging module passes some ten functions on its way to a line: 390 of the 4,100 bytecodes of a short connection.
 `flintmq serve`, which alone decides what becomes of its lines, sets `LineLogger.sink`; without it a LineLogger is a logger as any other.
@@ -53,11 +53,11 @@ class LineLogger(logging.Logger):
 
     sink: ClassVar[Callable[[str, str], None] | None] = None
 
-    def info(self, msg: Any, *args: object, **more: Any) -> None:
+    def info(self, msg: Any, *args: object, **options: Any) -> None:
         if self.isEnabledFor(logging.INFO):
             sink = LineLogger.sink
-            if sink is None or more:
-                self._log(logging.INFO, msg, args, **more)
+            if sink is None or options:
+                self._log(logging.INFO, msg, args, **options)
             else:
                 sink(self.name, msg % args if args else msg)
 

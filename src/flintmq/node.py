@@ -220,7 +220,7 @@ class Node:
         self.evicted = 0
 
     def _make_parts(self, definitions: Definitions, store_log: Any) -> None:
-        """What stands on the open store."""
+        """The parts that stand on the open store."""
         config = self.config
         if self.store is not None:
             self.store.logs.on_failure = self._store_failed
@@ -556,7 +556,7 @@ class Node:
             loop.call(partial(self._serve, loop, *peer, secure, None, layered))
 
     def _layered(self, listener: socket.socket, host: str) -> Callable[[ConnectionHandler, Any], Any] | None:
-        """What makes the layers of a connection out of its TLS layer (or None), when it has more than that."""
+        """The function that makes the layers of a connection out of its TLS layer (or None), when it has more than that."""
         proxied = listener is not self._unix_listener and proxy.is_trusted(host, self._proxies)
         limits, config = self.config.limits, self.config
 
@@ -674,7 +674,7 @@ class Node:
         loop.job(step, lambda done: self._rounds.discard(loop))
 
     def _alarm(self, loop: Loop, low: str) -> None:
-        """What is low changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""
+        """The scarce resource changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""
         if low:
             log.warning("low on %s: publishers are blocked (message memory: %d bytes are allowed)", low, self.memory_limit)
             return

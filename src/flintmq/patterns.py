@@ -120,7 +120,7 @@ def undecided() -> dict[str, int]:
 
 
 class _Form:
-    """What is compiled of a text. head: verbs; limits: lower ones that the text asks for; body; kind: how it is tried."""
+    """The compiled form of a text. head: verbs; limits: lower ones that the text asks for; body; kind: how it is tried."""
 
     __slots__ = ("body", "head", "kind", "limits")
 
@@ -259,7 +259,7 @@ class Pattern:
             self._octets = None
 
     def told(self) -> Pattern:
-        """Itself; says in the log when it is none: of what was stored by an earlier version."""
+        """Itself; says in the log when it is none: of a pattern stored by an earlier version."""
         reason = check(self.source)
         if reason is not None:
             log.warning("the stored %s pattern %r matches nothing: %s. Set another one", self.use, self.source[:_SHOWN], reason)
@@ -312,7 +312,7 @@ def matches_glob(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _glob(pattern: str) -> re.Pattern[str]:
-    """The engine looks at names some hundred times faster than Python can. What stands between two stars is found at its first place and
+    """The engine looks at names some hundred times faster than Python can. The text between two stars is found at its first place and
     tried nowhere else (an atomic group), so no pattern takes exponential time."""
     first, *parts = ("".join("." if one == "?" else re.escape(one) for one in part) for part in pattern.split("*"))
     between = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)

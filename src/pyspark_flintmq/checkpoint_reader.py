@@ -48,11 +48,11 @@ class CheckpointReader(QueueStreamReader):
         """The end of the newest batch that Spark has committed. Raises: SourceError CHECKPOINT_FOREIGN."""
         log = CommitLog(self._options.checkpoint)
         if self._given is None:
-            found = self._own(log, "commits")
-            if found is None and (planned := self._own(log, "offsets")) is not None:
+            entries = self._own(log, "commits")
+            if entries is None and (planned := self._own(log, "offsets")) is not None:
                 # With AvailableNow Spark asks before it runs a first batch again.
-                found = self._opened().before(planned)
-            return self.initialOffset() if found is None else found
+                entries = self._opened().before(planned)
+            return self.initialOffset() if entries is None else entries
         if not log.has(self._given):
             raise SourceError(
                 "CHECKPOINT_FOREIGN",
@@ -64,8 +64,8 @@ class CheckpointReader(QueueStreamReader):
     def _own(self, log: CommitLog, folder: str) -> dict[str, Any] | None:
         """This source's offset of the newest batch; None: there is no batch."""
         opened = self._opened()
-        found = log.newest(opened.KEYS, folder)
+        entries = log.newest(opened.KEYS, folder)
         # Each batch has an offset of each source. A single one is this source's, also when its queues are others now.
-        if len(found) > 1:
-            found = [one for one in found if opened.owns(one)]
-        return found[0] if found else None
+        if len(entries) > 1:
+            entries = [one for one in entries if opened.owns(one)]
+        return entries[0] if entries else None

@@ -103,7 +103,7 @@ class Claim:
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins. The same until the first batch is committed.
 
-        What is there already is looked at, not opened: Spark asks this also for a first batch that it is about to plan again.
+        An existing subscription is looked at, not opened: Spark asks this also for a first batch that it is about to plan again.
         """
         if self.sub_id:
             self._first = self._committed + 1
@@ -191,7 +191,7 @@ class Claim:
         for seq in range(first, last + 1):
             plan = self._set_call("sub.plan", seq, seq=seq, slices=self._options.partitions)
             self._compare(seq, int(plan["count"]))
-            # What can't be read stops the query, or is left out.
+            # An unreadable message stops the query, or is left out.
             tolerant = {} if self._options.fail_on_loss else {"tolerant": True}
             tickets += [json.dumps({**ticket, **tolerant}) for ticket in plan["tickets"]]
         self._planned = last
@@ -446,18 +446,18 @@ class Claim:
             "and its transient messages are gone"
         )
         if self._options.fail_on_loss:
-            # Said once: the next plan, also after a restart, goes on with what is left.
+            # Said once: the next plan, also after a restart, goes on with the rest.
             self._acquired = (0, 0)
             raise SourceError("DATA_LOSS", text + ". Start the query again to go on without them; failOnDataLoss=false only logs this")
         log.warning("%s", text)
 
     # --- calls and their errors ---------------------------------------------------------------------------------------
 
-    def _set_call(self, name: str, at: int | None = None, /, **arguments: Any) -> Any:
-        """A call of this incarnation and epoch. Args: at: the batch of the checkpoint, for people."""
-        return self._call(name, at, sub_id=self.sub_id, epoch=self.epoch, **arguments)
+    def _set_call(self, name: str, seq: int | None = None, /, **arguments: Any) -> Any:
+        """A call of this incarnation and epoch. Args: seq: the batch of the checkpoint, for people."""
+        return self._call(name, seq, sub_id=self.sub_id, epoch=self.epoch, **arguments)
 
-    def _call(self, name: str, at: int | None = None, /, **arguments: Any) -> Any:
+    def _call(self, name: str, seq: int | None = None, /, **arguments: Any) -> Any:
         options = self._options
         until = self._now() + options.connection.timeout
         while True:
@@ -466,7 +466,7 @@ class Claim:
                     return self._opened_plane().action(name, **arguments)
             except SourceError as e:
                 if e.code not in LATER or self._now() >= until:
-                    raise self._explained(e, at) from e.__cause__
+                    raise self._explained(e, seq) from e.__cause__
                 log.warning("%s: %s, trying again", name, e)
             time.sleep(LATER_S)
 
@@ -478,7 +478,7 @@ class Claim:
     def _explained(self, error: SourceError, seq: int | None) -> SourceError:
         """What a refusal of the broker means for the owner of a query, and what to do."""
         name = self._name
-        at = "a batch" if seq is None else f"batch {seq}"
+        batch = "a batch" if seq is None else f"batch {seq}"
         if error.code == "FENCED":
             text = (
                 f"another reader has opened subscription '{name}' since: one subscription serves one streaming query, and a DataFrame of "
@@ -489,8 +489,8 @@ class Claim:
             return self._behind(seq)
         elif error.code == "CHECKPOINT_LOST":
             text = (
-                f"subscription '{name}' holds {at if seq is None else f'batch {seq + 1}'} of an earlier checkpoint, which may or may not "
-                "have been processed. Use that checkpoint again, or set option onLostCheckpoint=redeliver to process the batch (again)"
+                f"subscription '{name}' holds {batch if seq is None else f'batch {seq + 1}'} of an earlier checkpoint, which may or may "
+                "not have been processed. Use that checkpoint again, or set option onLostCheckpoint=redeliver to process the batch (again)"
             )
         elif error.code == "CHECKPOINT_NEW":
             text = (
@@ -500,8 +500,8 @@ class Claim:
             )
         elif error.code == "NOT_READ":
             text = (
-                f"{at} of subscription '{name}' is in Spark's commit log, and no task has read it: the sink left it out, because it has a "
-                "batch with its number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is "
+                f"{batch} of subscription '{name}' is in Spark's commit log, and no task has read it: the sink left it out, because it has "
+                "a batch with its number in the query from an earlier checkpoint (a file sink: in _spark_metadata of its path). Nothing is "
                 f"lost: its messages are in the broker. {UNREAD}. A foreachBatch that leaves out its first batch on purpose needs option "
                 "onUnreadBatch=commit"
             )
@@ -513,7 +513,7 @@ class Claim:
             )
         elif error.code in ("CHECKPOINT_AHEAD", "NOT_PREPARED"):
             text = (
-                f"the checkpoint stands at {at}, which subscription '{name}' does not have: the broker's store is an older copy, or an "
+                f"the checkpoint stands at {batch}, which subscription '{name}' does not have: the broker's store is an older copy, or an "
                 f"operator gave the batch back. To go on, {NEW_CHECKPOINT}. {error.text}"
             )
             return SourceError("CHECKPOINT_AHEAD", text)
@@ -535,11 +535,11 @@ class Claim:
             f"go on; {NEW_CHECKPOINT}",
         )
 
-    def _foreign(self, checkpoint: str, found: str) -> SourceError:
+    def _foreign(self, checkpoint: str, sub_id: str) -> SourceError:
         return SourceError(
             "CHECKPOINT_FOREIGN",
             f"the checkpoint belongs to incarnation {checkpoint} of a subscription, '{self._options.subscription}' at "
-            f"{self._options.connection.where} is incarnation {found}: it was deleted and made again, or it is another one. "
+            f"{self._options.connection.where} is incarnation {sub_id}: it was deleted and made again, or it is another one. "
             f"Use the pair that belongs together, or {NEW_CHECKPOINT}",
         )
 

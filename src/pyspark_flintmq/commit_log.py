@@ -83,8 +83,8 @@ class CommitLog:
         else:
             from pyarrow.fs import FileSelector
 
-            found = self._files.get_file_info(FileSelector(f"{self._base}/{folder}", allow_not_found=True))
-            names = [one.base_name for one in found]
+            files = self._files.get_file_info(FileSelector(f"{self._base}/{folder}", allow_not_found=True))
+            names = [one.base_name for one in files]
         return [int(name) for name in names if name.isdecimal()]
 
     def _read(self, name: str) -> str:

@@ -28,7 +28,7 @@ _QUEUES_ONLY = {
     "subscription": "a stream needs no subscription: the query's place is in its checkpoint alone",
     "onLostCheckpoint": "nothing is taken from a stream: a new checkpoint begins at 'startingOffsets'",
 }
-# A data plane that knows no streams has no such action; everything else is told by what is opened then.
+# A data plane that knows no streams has no such action; everything else is told by the opened stream.
 _NO_STREAM = ("NOT_A_STREAM", "NOT_FOUND", "FORBIDDEN", "UNAUTHENTICATED", "LOGIN_REFUSED", "BAD_ARGUMENT")
 
 
@@ -65,7 +65,7 @@ def are_streams(options: QueueOptions, connect: Callable[[], Any]) -> bool:
 
 
 def keys_of_queues(options: QueueOptions) -> SourceError:
-    """The error for partitions by key of what is no stream."""
+    """The error for partitions by key of a queue that is no stream."""
     names = " and ".join(f"'{name}'" for name in ("partitions", "keyColumn") if name in options.given)
     return SourceError(
         "OPTION_VALUE",
@@ -89,9 +89,9 @@ def by_offset(place: Position) -> Position:
     return {"offset": place["position"]} if isinstance(place, dict) and "position" in place else place
 
 
-def lost(what: str, text: str) -> SourceError:
+def lost(subject: str, text: str) -> SourceError:
     """The error for messages that are not there any more."""
-    return SourceError("DATA_LOSS", f"{what}: {text}. Option failOnDataLoss=false goes on without them; or {NEW_CHECKPOINT}")
+    return SourceError("DATA_LOSS", f"{subject}: {text}. Option failOnDataLoss=false goes on without them; or {NEW_CHECKPOINT}")
 
 
 def note_missing(ticket: str, rows: int) -> None:
@@ -172,15 +172,15 @@ class Cursor:
         if self._too_early():
             return start
         share, bytes_share = -(-max_messages // len(places)), -(-max_bytes // len(places))
-        ends, left, more = {}, max_messages, []
+        ends, room, options = {}, max_messages, []
         for name, place in places.items():
-            answer = self._next(name, place, place["offset"], min(share, left), bytes_share)
+            answer = self._next(name, place, place["offset"], min(share, room), bytes_share)
             ends[name] = int(answer["offset"])
-            left = max(1, left - (ends[name] - max(place["offset"], int(answer["first"]))))
+            room = max(1, room - (ends[name] - max(place["offset"], int(answer["first"]))))
             if ends[name] < answer["next"]:
-                more.append(name)
+                options.append(name)
         taken = sum(ends[name] - place["offset"] for name, place in places.items())
-        for name in more if len(places) > 1 else ():
+        for name in options if len(places) > 1 else ():
             # what others did not need
             if taken < max_messages:
                 end = int(self._next(name, places[name], ends[name], max_messages - taken, bytes_share)["offset"])

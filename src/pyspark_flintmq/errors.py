@@ -50,7 +50,7 @@ class SourceError(Exception):
 
 
 class ConnectionLost(SourceError):
-    """The broker could not be reached, or the connection ended. What was delivered but not acknowledged goes back to the queue."""
+    """The broker could not be reached, or the connection ended. Unacknowledged deliveries go back to the queue."""
 
     def __init__(self, text: str, code: str = "CONNECTION_LOST") -> None:
         super().__init__(code, text)

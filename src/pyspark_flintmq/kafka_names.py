@@ -1,4 +1,4 @@
-"""What has the place of the options of Spark's Kafka connector, for those who come from there.
+"""The counterparts of the options of Spark's Kafka connector, for those who come from there.
 
 In: the name of an option that nobody here knows. Out: a hint; the names as Kafka's documentation and people write them.
 """

@@ -82,7 +82,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
         options = self._options
         view = take_view(options)
         ids = view.queue_ids(options)
-        found: list[InputPartition] = []
+        parts: list[InputPartition] = []
         for name in options.logs:
             facts = view.logs[name]
             if facts.torn_at:
@@ -93,7 +93,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             again = self._repeated(view, facts, chosen)
             groups = [chosen] if options.stream == "tx" else _grouped(chosen, facts.size, options.partitions)
             for group in groups:
-                found.append(
+                parts.append(
                     LogPartition(
                         log=name,
                         paths=tuple(group),
@@ -108,7 +108,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
                         repeated=None if again is None else {number: again[number] for number, _ in group if number in again},
                     )
                 )
-        return found
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up one partition when there are none.
@@ -134,10 +134,10 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
         try:
             with offline("" if keeper.online or options.view else options.store_dir), _linked(everything) as paths:
                 numbers = [number for number, _ in chosen]
-                found = repeated(list(zip(numbers, paths, strict=True)), facts.size, facts.end, bytes.fromhex(view.uuid), keeper.extend)
+                copies = repeated(list(zip(numbers, paths, strict=True)), facts.size, facts.end, bytes.fromhex(view.uuid), keeper.extend)
         except (ContainerGone, FileNotFoundError) as e:
             raise SourceError("LOG_GONE", f"{e}: the broker gave the container back while the query was planned; load() again") from e
-        return found
+        return copies
 
     def _chosen(self, facts: LogFacts) -> list[tuple[int, str]]:
         """Containers that may hold wanted rows."""
@@ -435,8 +435,8 @@ def _transactions(options: LogOptions, part: LogPartition) -> Iterator[pa.Record
     batch = batch.take(pa.array(keep, pa.int64())) if len(keep) < batch.num_rows else batch
     schema = options.arrow()
     rows = 32_768
-    for at in range(0, batch.num_rows, rows):
-        yield batch.slice(at, rows).select(list(options.names)).cast(schema)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows).select(list(options.names)).cast(schema)
 
 
 def _wanted_transaction(options: LogOptions, part: LogPartition, row: dict[str, Any]) -> bool:

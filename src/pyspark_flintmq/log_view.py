@@ -79,7 +79,7 @@ class LogView:
     def queue_ids(self, options: LogOptions) -> frozenset[int]:
         """Ids of the queues that the options name. Raises: SourceError QUEUE_MISSING."""
         vhost = options.connection.vhost
-        found = set(options.queue_ids)
+        ids = set(options.queue_ids)
         for name in options.queues:
             numbers = [number for number, names in self.queues.items() if names == (vhost, name)]
             if not numbers:
@@ -87,8 +87,8 @@ class LogView:
                     "QUEUE_MISSING",
                     f"no definition of queue '{name}' in vhost '{vhost}'; a deleted one can be named by its id: option 'queueIds'",
                 )
-            found.update(numbers)
-        return frozenset(found)
+            ids.update(numbers)
+        return frozenset(ids)
 
 
 def take_view(options: LogOptions) -> LogView:
@@ -181,11 +181,11 @@ def _offline(options: LogOptions) -> LogView:
     if not any(os.path.isdir(os.path.join(directory, name)) for name in LOGS):
         raise SourceError("NO_STORE", f"{directory} is no store: it has neither a directory 'messages' nor 'transactions'")
     with offline(options.store_dir):
-        found = {name: _containers(os.path.join(directory, name)) for name in LOGS}
-        headers = [one for containers in found.values() for one in containers if one.good]
+        by_log = {name: _containers(os.path.join(directory, name)) for name in LOGS}
+        headers = [one for containers in by_log.values() for one in containers if one.good]
         uuid = headers[0].store_uuid if headers else b""
         logs = {}
-        for name, containers in found.items():
+        for name, containers in by_log.items():
             ends = log_ends(os.path.join(directory, name), LOGS.index(name) + 1) if containers else None
             if ends is None:
                 logs[name] = LogFacts(0, 0, 0, 0, (), 0)

@@ -48,7 +48,7 @@ class Presence:
         self._beaten = float("-inf")
         self._parent = os.getppid()
         self._finder = (finder or Finder(self._parent)) if commits is None else None
-        # What is searched for, since when, and how many batches were there before.
+        # The searched offset, since when, and how many batches were there before.
         self._sought: dict[str, Any] | None = None
         self._since = 0.0
         self._batches = 0
@@ -119,14 +119,14 @@ class Presence:
             self._finder = None
             return
         for place in list(finder.places):
-            found = CommitLog(place)
+            candidate = CommitLog(place)
             try:
-                known = found.knows(end)
+                known = candidate.knows(end)
             except (OSError, ValueError):
                 continue
             if known:
                 log.info("the query's checkpoint is %s", place)
-                self._commits, self._finder = found, None
+                self._commits, self._finder = candidate, None
                 return
 
     def _commit(self) -> None:

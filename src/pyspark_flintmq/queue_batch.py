@@ -68,13 +68,13 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
             return list(answer["tickets"])
         plane.action("browse.close", id=answer["id"])
         tickets: list[dict[str, Any]] = []
-        left = self._options.limit
+        room = self._options.limit
         for queue in queues:
             begin: Position | None = start
-            while begin is not None and (left or not self._options.limit):
-                answer = self._open(plane, [queue], begin, end, left)
+            while begin is not None and (room or not self._options.limit):
+                answer = self._open(plane, [queue], begin, end, room)
                 tickets += answer["tickets"]
-                left = max(0, left - answer["count"])
+                room = max(0, room - answer["count"])
                 begin = {"position": answer["queues"][0]["last"] + 1} if answer["more"] else None
         return tickets
 
@@ -82,17 +82,17 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
         """Tickets of ranges of offsets: what the streams hold between the two places now."""
         start, end = (by_offset(place) for place in self._range())
         tickets: list[dict[str, Any]] = []
-        left = self._options.limit
+        room = self._options.limit
         for name in streams:
             opened = plane.action("stream.open", queue=name, start=start)
             stream, first = opened["stream"], int(opened["offset"])
             last = int(plane.action("stream.open", queue=name, stream=stream, start=end)["offset"])
             if self._options.limit:
-                last = min(last, first + left)
+                last = min(last, first + room)
             if first < last:
                 cut = {"slices": self._options.partitions} | ({"key": self._options.key} if self._options.key else {})
                 tickets += plane.action("stream.plan", queue=name, stream=stream, offset=first, end=last, **cut)["tickets"]
-                left -= last - first
+                room -= last - first
         return tickets
 
     def _open(self, plane: Any, queues: list[str], start: Position, end: Position, limit: int) -> Any:

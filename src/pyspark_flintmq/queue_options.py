@@ -48,7 +48,7 @@ STREAM_OPTIONS = (
     "checkpointLocation",
 )
 BATCH_OPTIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "maxMessages")
-# Names of Spark's Kafka connector for what has the same meaning here.
+# Names of Spark's Kafka connector for options of the same meaning here.
 _ALIASES = {"maxOffsetsPerTrigger": "maxMessagesPerTrigger", "minOffsetsPerTrigger": "minMessagesPerTrigger"}
 # Names of the old transport: what to do instead. Those of Kafka's connector: connection.py.
 _ELSEWHERE = {
@@ -256,9 +256,9 @@ def _position(values: Mapping[str, str], which: str, default: str, *, streaming:
     if re.fullmatch(r"[0-9]{1,18}", offsets.strip()):
         return {"offset": int(offsets)}
     try:
-        found = json.loads(offsets)
-        if isinstance(found, dict) and len(found) == 1:
-            ((key, value),) = found.items()
+        parsed = json.loads(offsets)
+        if isinstance(parsed, dict) and len(parsed) == 1:
+            ((key, value),) = parsed.items()
             if key in keys and isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
                 return {key: value}
     except ValueError:

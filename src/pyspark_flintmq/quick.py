@@ -21,7 +21,7 @@ from pathlib import Path
 NAME = "flintmq-spark-python"
 # Of glibc and of pyarrow, where the environment says nothing else. Bytes: blocks above the first go back when they are freed, the one heap
 # keeps as much as the second at its end (a batch that is given back comes again as pages to fill: 16 MiB cost a tenth more processor time).
-# What is kept goes back when a worker has nothing to do (heap.py).
+# Kept memory goes back when a worker has nothing to do (heap.py).
 MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
@@ -85,13 +85,13 @@ def quick_python(directory: str | Path) -> str:
 
 def _homes() -> list[str]:
     """The names of the directory that PySpark is imported from; none when it or py4j comes from an archive."""
-    found = []
+    homes = []
     for name in ("pyspark", "py4j"):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             return []
-        found.append(Path(spec.origin).parent)
-    return list(dict.fromkeys((str(found[0]), str(found[0].resolve()))))
+        homes.append(Path(spec.origin).parent)
+    return list(dict.fromkeys((str(homes[0]), str(homes[0].resolve()))))
 
 
 def main() -> int:

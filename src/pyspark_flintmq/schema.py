@@ -149,15 +149,15 @@ class Table:
             return batch
         columns = []
         for field in schema:
-            at = batch.schema.get_field_index(field.name)
+            index = batch.schema.get_field_index(field.name)
             if field.name == "body" and self.body is None:
                 columns.append(pa.nulls(batch.num_rows, field.type))
-            elif at < 0 and field.name in _ALWAYS_THERE:
+            elif index < 0 and field.name in _ALWAYS_THERE:
                 raise SourceError("SCHEMA_MISMATCH", f"the broker sent no column '{field.name}': it is of another version than this source")
-            elif at < 0:
+            elif index < 0:
                 columns.append(pa.nulls(batch.num_rows, field.type))
             else:
-                columns.append(self._cell(batch.column(at), field))
+                columns.append(self._cell(batch.column(index), field))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _cell(self, column: pa.Array, field: pa.Field) -> pa.Array:

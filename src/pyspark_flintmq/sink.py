@@ -10,7 +10,7 @@ Invariants:
   * a batch that is committed already is not staged again, and a driver whose epoch is not the newest commits nothing;
   * a batch that the broker has committed while Spark's checkpoint is older is an error, never a silent skip;
   * messages of one partition keep the order of its rows, and partitions follow each other.
-Spark gives query id and batch id to tasks only, so the names of what was staged come back in the commit messages.
+Spark gives query id and batch id to tasks only, so the names of the stages come back in the commit messages.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class _Kept:
         return self._bytes <= self._limit
 
     def from_first(self) -> Iterator[pa.RecordBatch]:
-        """What is kept, then the rest. To be used again only while `whole`."""
+        """The kept rows, then the rest. To be used again only while `whole`."""
         yield from list(self._kept)
         for one in self._rows:
             self._bytes += one.nbytes
@@ -363,7 +363,7 @@ class _Again:
         return gone and self._left > 0
 
     def pause(self) -> None:
-        """What is asked for at once by all tasks would find no room again."""
+        """Room that all tasks ask for at once would find no room again."""
         if self._pause:
             time.sleep(self._pause * random.uniform(0.5, 1.5))
 
@@ -435,8 +435,8 @@ def _refused(staged: Sequence[Staged]) -> SourceError:
     first = refused[0]
     unroutable, over_limit = sum(one.unroutable for one in refused), sum(one.over_limit for one in refused)
     if not unroutable and not over_limit:
-        more = f" (and {len(refused) - 1} more partitions were refused)" if len(refused) > 1 else ""
-        return SourceError(first.code, f"partition {first.part}: {first.refused}{more}. Nothing of the batch was published")
+        suffix = f" (and {len(refused) - 1} more partitions were refused)" if len(refused) > 1 else ""
+        return SourceError(first.code, f"partition {first.part}: {first.refused}{suffix}. Nothing of the batch was published")
     counts = " and ".join(
         f"{count} {word}"
         for count, word in ((unroutable, "unroutable messages"), (over_limit, "messages over the limit of a queue"))

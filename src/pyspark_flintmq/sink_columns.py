@@ -124,7 +124,7 @@ def plan_columns(schema: StructType, options: SinkOptions) -> ColumnPlan:
 
     Raises: SourceError COLUMN_UNKNOWN, COLUMN_TYPE, COLUMN_TWICE, COLUMN_MISSING, OPTION_MISSING.
     """
-    found: dict[str, _Column] = {}
+    columns: dict[str, _Column] = {}
     names = {field.name.lower() for field in schema.fields}
     for index, field in enumerate(schema.fields):
         name = ALIASES.get(field.name.lower(), field.name.lower())
@@ -132,7 +132,7 @@ def plan_columns(schema: StructType, options: SinkOptions) -> ColumnPlan:
             if not options.ignoreUnknownColumns and not _of_the_source(name, field.dataType, names):
                 raise _unknown(field.name, field.dataType, names)
             continue
-        if name in found:
+        if name in columns:
             raise SourceError("COLUMN_TWICE", f"there is more than one column for '{name}' (a second is '{field.name}'): keep one")
         kind = _kind(field.dataType)
         if kind not in COLUMNS[name]:
@@ -140,22 +140,22 @@ def plan_columns(schema: StructType, options: SinkOptions) -> ColumnPlan:
             raise SourceError(
                 "COLUMN_TYPE", f"column '{field.name}' must be {allowed}, not {field.dataType.simpleString()}{_advice(name, kind)}"
             )
-        found[name] = _Column(name, index, default=_default(name))
-    if "body" not in found:
+        columns[name] = _Column(name, index, default=_default(name))
+    if "body" not in columns:
         raise SourceError("COLUMN_MISSING", "a column 'body' (or 'value') of type binary or string is needed: to_json(struct(*)) makes one")
     for name, value in options.constants.items():
-        found[name] = _Column(name, constant=value)
-    if "exchange" not in found and "routing_key" not in found:
+        columns[name] = _Column(name, constant=value)
+    if "exchange" not in columns and "routing_key" not in columns:
         raise SourceError(
             "OPTION_MISSING", "where to? Give option 'queue', or option or column 'exchange' and 'routing_key' (routingKey as an option)"
         )
     for name in ("exchange", "routing_key", "delivery_mode"):
-        found.setdefault(name, _Column(name, constant=_default(name)))
-    if found["exchange"].constant == "" and found["routing_key"].constant == "":
+        columns.setdefault(name, _Column(name, constant=_default(name)))
+    if columns["exchange"].constant == "" and columns["routing_key"].constant == "":
         raise SourceError(
             "OPTION_MISSING", "the default exchange needs a routing key: the name of a queue (option 'queue' or 'routingKey')"
         )
-    return ColumnPlan(tuple(found[name] for name in COLUMNS if name in found))
+    return ColumnPlan(tuple(columns[name] for name in COLUMNS if name in columns))
 
 
 def sink_schema(options: SinkOptions) -> StructType:
@@ -208,20 +208,20 @@ def _of_the_source(name: str, dtype: DataType, names: set[str]) -> bool:
 
 
 def _unknown(name: str, dtype: DataType, names: set[str]) -> SourceError:
-    more = "; drop it, or set option 'ignoreUnknownColumns' to true"
+    suffix = "; drop it, or set option 'ignoreUnknownColumns' to true"
     if name.lower() == "queue" and dtype.simpleString() == "string":
         return SourceError(
             "COLUMN_UNKNOWN",
-            f"column '{name}' does not say where messages go: rename it to routing_key and set option 'exchange' to ''{more}",
+            f"column '{name}' does not say where messages go: rename it to routing_key and set option 'exchange' to ''{suffix}",
         )
     if name.lower() in OF_THE_SOURCE:
         return SourceError(
             "COLUMN_UNKNOWN",
-            f"column '{name}' has type {dtype.simpleString()}, not {OF_THE_SOURCE[name.lower()]} as messages have it{more}",
+            f"column '{name}' has type {dtype.simpleString()}, not {OF_THE_SOURCE[name.lower()]} as messages have it{suffix}",
         )
     near = difflib.get_close_matches(name.lower(), [known for known in (*COLUMNS, *ALIASES) if known not in names], n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return SourceError("COLUMN_UNKNOWN", f"column '{name}' is not part of a message{hint} Known: {', '.join(COLUMNS)}{more}")
+    return SourceError("COLUMN_UNKNOWN", f"column '{name}' is not part of a message{hint} Known: {', '.join(COLUMNS)}{suffix}")
 
 
 def _arrow_type(name: str) -> pa.DataType:

@@ -38,7 +38,7 @@ except ImportError:
         max_bytes: int
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """The mark of a source that ends at what is there now."""
+        """The mark of a source that ends at the present end."""
 
 
 try:

@@ -99,7 +99,7 @@ def test_a_nack_is_said_and_acks_nothing() -> None:
 
 def test_so_many_and_no_more() -> None:
     """What comes beyond `left` is neither published nor acked."""
-    mover = Mover(CONFIRMED, left=2, window=8)
+    mover = Mover(CONFIRMED, messages_left=2, window=8)
     out, _ = feed(mover, b"".join(message(tag, b"x%d" % tag) for tag in range(1, 6)), [])
     assert [body for *_, body in published(out)] == [b"x1", b"x2"]
     assert not mover.finished

@@ -84,17 +84,17 @@ class Audit:
     def refused_total(self) -> int:
         return self._bound.asked_total
 
-    def changed(self, user: str, what: str) -> None:
+    def changed(self, user: str, text: str) -> None:
         """Something that an administrator did which is no change of definitions."""
-        log.info("user %r: %s", user[:255], what[:1024])
+        log.info("user %r: %s", user[:255], text[:1024])
 
-    def refused(self, user: str, what: str, peer: str = "") -> None:
-        """One refusal. Args: user: who asked, as far as is known; what: the words of the refusal; peer: from where."""
+    def refused(self, user: str, text: str, peer: str = "") -> None:
+        """One refusal. Args: user: who asked, as far as is known; text: the words of the refusal; peer: from where."""
         left_out = self._bound.take(user)
         if left_out is None:
             return
-        more = f" ({left_out} more refusals of this user had no line)" if left_out else ""
-        log.warning("refused: user %r%s: %s%s", user[:255], f" at {peer}" if peer else "", what[:1024], more)
+        suffix = f" ({left_out} more refusals of this user had no line)" if left_out else ""
+        log.warning("refused: user %r%s: %s%s", user[:255], f" at {peer}" if peer else "", text[:1024], suffix)
 
 
 class AuditFile(logging.Handler):

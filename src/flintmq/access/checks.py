@@ -9,7 +9,7 @@ C1  At most Limits.password_checks_max run at once, at most `password_waiting_ma
 C2  Sources are served in turn, in each of them users in turn. Whoever holds the longest line loses its newest check to a newcomer with a
     shorter one; else the newcomer is refused.
 C3  A source whose user was verified within `password_recent_ms` with this very password goes before all others: somebody else's flood
-    does not have that password. What is remembered of it is the keyed MAC that the caller gave.
+    does not have that password. The memory of it is the keyed MAC that the caller gave.
 C4  Equal credentials that wait share one check, wherever they come from. Whoever leaves (`Check.cancel`) is taken out; a check that
     nobody waits for does not run.
 """

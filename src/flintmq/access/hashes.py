@@ -56,12 +56,12 @@ def stored_hash(algorithm: str, text: str) -> str:
 
 
 def hash_of(stored: str) -> str:
-    """The hash of what is stored, without keys."""
+    """The hash of a stored text, without keys."""
     return stored.partition(" ")[0]
 
 
 def keys_of(stored: str) -> str:
-    """The text of the keys of what is stored; "": there are none."""
+    """The keys in a stored text; "": there are none."""
     return stored.partition(" ")[2]
 
 

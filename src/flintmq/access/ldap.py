@@ -180,15 +180,15 @@ class Directory:
         where, label, mac = source_of(source), fold(user), self._mac(user, password)
 
         def answered(good: bool | None) -> None:
-            found = self.cached(user, password) if good else None
+            outcome = self.cached(user, password) if good else None
             with self._lock:
                 unsure = mac in self._unsure
                 self._unsure.pop(mac, None)
-            if found is not None:
+            if outcome is not None:
                 self._throttle.passed(label, where)
             elif good is not None and not unsure:  # a directory that is away makes nobody a guesser
                 self._throttle.failed(label, where)
-            answer(None if good is None else found or False)
+            answer(None if good is None else outcome or False)
 
         if self._throttle.refuses(label, where):
             answer(None)
@@ -198,7 +198,7 @@ class Directory:
     def check(self, user: str, password: Secret | str) -> bool:
         """The check itself, in this thread, Limits.ldap_answer_ms at most and what a look for the server's address takes."""
         try:
-            found = self.verify(user, password)
+            outcome = self.verify(user, password)
         except LdapError as error:
             self._say(log.error, "no answer", "the directory can't say whether user %.80r may log in, who is refused: %s", user, error)
             with self._lock:
@@ -206,11 +206,11 @@ class Directory:
                 if len(self._unsure) > self._limits.password_waiting_max:
                     self._unsure.popitem(last=False)
             return False
-        if found is None:
+        if outcome is None:
             return False
         until = self._clock.monotonic_ns() + self._limits.credential_cache_ms * 1_000_000
         with self._lock:
-            self._verified[self._mac(user, password)] = found, until
+            self._verified[self._mac(user, password)] = outcome, until
             if len(self._verified) > self._limits.ldap_cache_max:
                 self._verified.popitem(last=False)
         return True
@@ -292,11 +292,11 @@ class Directory:
         """The DN of the one entry of a name. None: there is none, or more than one."""
         assert self._config.ldap_base is not None
         try:
-            found = talk.find(self._config.ldap_base, self._config.ldap_attribute, user, most=1)
+            entries = talk.find(self._config.ldap_base, self._config.ldap_attribute, user, most=1)
         except TooManyError:
             self._say(log.warning, "several entries", "user %.80r stands for several entries of the directory: the login is refused", user)
             return None
-        return found[0].dn if found and found[0].dn else None
+        return entries[0].dn if entries and entries[0].dn else None
 
     def _name_of(self, entry: Entry, user: str) -> str | None:
         """The name as the directory spells it (D3)."""
@@ -333,7 +333,7 @@ class Directory:
         """Groups whose attribute names the user; nested: and groups that name these. All or an error: a query may say `not`."""
         base, most = self._group_base(), self._limits.ldap_groups_max
         assert base is not None
-        found: dict[Dn, str] = {}
+        groups: dict[Dn, str] = {}
         members = [dn]
         for _ in range(_NESTED_MAX if nested else 1):
             fresh: list[str] = []
@@ -343,17 +343,17 @@ class Directory:
                         key = folded(read_dn(entry.dn))
                     except ValueError as error:
                         raise LdapError(f"a group's name: {error}") from None
-                    if key not in found:
-                        found[key] = entry.dn
+                    if key not in groups:
+                        groups[key] = entry.dn
                         fresh.append(entry.dn)
-                if len(found) > most:
+                if len(groups) > most:
                     raise TooManyError(f"{dn[:200]!r} is in more than {most} groups")
             members = fresh
             if not members:
-                return frozenset(found)
+                return frozenset(groups)
         if nested:
             raise TooManyError(f"groups of {dn[:200]!r} are nested more than {_NESTED_MAX} deep")
-        return frozenset(found)
+        return frozenset(groups)
 
     def _mac(self, user: str, password: Secret | str) -> bytes:
         name = user.encode("utf-8", "surrogatepass")

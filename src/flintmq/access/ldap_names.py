@@ -33,15 +33,15 @@ def read_dn(text: str) -> Dn:
     """The parts of a DN; values are as they are written, without escapes. Raises: ValueError."""
     parts: list[tuple[tuple[str, str], ...]] = []
     pairs: list[tuple[str, str]] = []
-    at = 0
+    offset = 0
     while True:
-        kind, equals, _ = text[at:].partition("=")
+        kind, equals, _ = text[offset:].partition("=")
         if not equals or not re.fullmatch(r"\s*[A-Za-z0-9][A-Za-z0-9.-]*\s*", kind):
             raise ValueError(f"{text[:200]!r} is no distinguished name")
-        value, at = _value(text, at + len(kind) + 1)
+        value, offset = _value(text, offset + len(kind) + 1)
         pairs.append((kind.strip().lower(), value))
-        sign = text[at : at + 1]
-        at += 1
+        sign = text[offset : offset + 1]
+        offset += 1
         if sign != "+":
             parts.append(tuple(sorted(pairs)))
             pairs = []
@@ -49,23 +49,23 @@ def read_dn(text: str) -> Dn:
             return tuple(parts)
 
 
-def _value(text: str, at: int) -> tuple[str, int]:
+def _value(text: str, offset: int) -> tuple[str, int]:
     """(value, where the sign behind it stands)."""
     octets = bytearray()
     spaces = 0  # at the end, which count only with an escape
-    while at < len(text) and text[at] == " ":
-        at += 1
-    while at < len(text) and text[at] not in ",;+":
-        one = text[at]
-        at += 1
+    while offset < len(text) and text[offset] == " ":
+        offset += 1
+    while offset < len(text) and text[offset] not in ",;+":
+        one = text[offset]
+        offset += 1
         if one == "\\":
-            pair = text[at : at + 2]
+            pair = text[offset : offset + 2]
             if len(pair) == 2 and set(pair) <= _HEX:
                 octets.append(int(pair, 16))
-                at += 2
+                offset += 2
             elif pair:
                 octets += pair[0].encode("utf-8", "surrogatepass")
-                at += 1
+                offset += 1
             else:
                 raise ValueError("a distinguished name ends with a backslash")
             spaces = 0
@@ -74,7 +74,7 @@ def _value(text: str, at: int) -> tuple[str, int]:
         else:
             octets += one.encode("utf-8", "surrogatepass")
             spaces = spaces + 1 if one == " " else 0
-    return octets[: len(octets) - spaces].decode("utf-8", "replace"), at
+    return octets[: len(octets) - spaces].decode("utf-8", "replace"), offset
 
 
 def folded(dn: Dn) -> Dn:
@@ -84,4 +84,4 @@ def folded(dn: Dn) -> Dn:
 
 def fill(dn: Dn, values: Mapping[str, str]) -> Dn:
     """A pattern's DN with its variables, to compare: a value stays within its part, whatever it is."""
-    return tuple(tuple(sorted((kind, fold(_VARIABLE.sub(lambda found: values[found[1]], value))) for kind, value in part)) for part in dn)
+    return tuple(tuple(sorted((kind, fold(_VARIABLE.sub(lambda match: values[match[1]], value))) for kind, value in part)) for part in dn)

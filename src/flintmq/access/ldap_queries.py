@@ -76,7 +76,7 @@ class Query(NamedTuple):
 
 
 def parse(text: str, kind: str) -> Query:
-    """A query. Args: kind: a key of VARIABLES. Raises: ValueError with what is wrong."""
+    """A query. Args: kind: a key of VARIABLES. Raises: ValueError with the mistake."""
     parser = _Parser(text, VARIABLES[kind])
     term = parser.term(0)
     parser.end()
@@ -100,16 +100,16 @@ class _Parser:
 
     @staticmethod
     def _split(text: str) -> Iterator[str]:
-        at, text = 0, text.strip()
-        while at < len(text):
-            found = _TOKENS.match(text, at)
-            if found is None:
-                raise ValueError(f"{text[at : at + 20]!r} can't be read")
-            at = found.end()
-            if found["text"] is not None:
-                yield _Text(re.sub(r"\\(.)", r"\1", found["text"][1:-1], flags=re.DOTALL))
+        offset, text = 0, text.strip()
+        while offset < len(text):
+            match = _TOKENS.match(text, offset)
+            if match is None:
+                raise ValueError(f"{text[offset : offset + 20]!r} can't be read")
+            offset = match.end()
+            if match["text"] is not None:
+                yield _Text(re.sub(r"\\(.)", r"\1", match["text"][1:-1], flags=re.DOTALL))
             else:
-                yield found["sign"] or found["word"].strip("'")
+                yield match["sign"] or match["word"].strip("'")
 
     # --- terms ------------------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ def is_attribute(name: str) -> bool:
 
 def filled(text: str, values: Values, escape: Callable[[str], str] = str) -> str:
     """A text with its variables; what a value looks like is not looked at again."""
-    return _VARIABLE.sub(lambda found: escape(values[found[1]]), text)
+    return _VARIABLE.sub(lambda match: escape(values[match[1]]), text)
 
 
 # --- users --------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ in: what to ask, until when. out: result codes and entries, or LdapError: the se
 
 W1  A value reaches a filter as an element of its own, never as text of a filter: no value is syntax (RFC 4515 is not needed).
 W2  One deadline for all of a conversation, whatever the server does; what it sends is bounded, and each length is checked.
-W3  The server's certificate is checked, its name too. What came before TLS began is an error, not the first answer within it.
+W3  The server's certificate is checked, its name too. Bytes from before TLS are an error, not the first answer within it.
 W4  Referrals are not followed.
 """
 
@@ -83,34 +83,34 @@ def _text(value: Secret | str, tag: int = _OCTETS) -> bytes:
     return encode(tag, value.encode("utf-8", "surrogatepass"))
 
 
-def read_length(data: bytes, at: int) -> tuple[int, int] | None:
-    """(length, where the content begins) of the element whose tag is at `at`; None: more bytes are needed. Raises: LdapError."""
-    if len(data) < at + 2:
+def read_length(data: bytes, offset: int) -> tuple[int, int] | None:
+    """(length, where the content begins) of the element whose tag is at `offset`; None: more bytes are needed. Raises: LdapError."""
+    if len(data) < offset + 2:
         return None
-    first = data[at + 1]
+    first = data[offset + 1]
     if first < 128:
-        return first, at + 2
+        return first, offset + 2
     count = first & 127
     if not 1 <= count <= 4:
         raise LdapError("an answer has a length that LDAP does not have")
-    if len(data) < at + 2 + count:
+    if len(data) < offset + 2 + count:
         return None
-    size = int.from_bytes(data[at + 2 : at + 2 + count], "big")
+    size = int.from_bytes(data[offset + 2 : offset + 2 + count], "big")
     if size > MESSAGE_BYTES_MAX:
         raise LdapError(f"an answer of {size} bytes is too large")
-    return size, at + 2 + count
+    return size, offset + 2 + count
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
     """(tag, content) of each element. Raises: LdapError."""
-    at = 0
-    while at < len(data):
-        found = read_length(data, at)
-        if found is None or found[1] + found[0] > len(data):
+    offset = 0
+    while offset < len(data):
+        length = read_length(data, offset)
+        if length is None or length[1] + length[0] > len(data):
             raise LdapError("an answer is cut short")
-        size, start = found
-        yield data[at], data[start : start + size]
-        at = start + size
+        size, start = length
+        yield data[offset], data[start : start + size]
+        offset = start + size
 
 
 def _read_entry(content: bytes) -> Entry:
@@ -194,20 +194,20 @@ class Conversation:
 
     def read(self, dn: str, wanted: Sequence[str]) -> Entry | None:
         """An entry; None: it is not there, or not to be seen."""
-        found = self._search(dn, BASE, _text("objectClass", 0x87), wanted, 1)
-        return found[0] if found else None
+        entries = self._search(dn, BASE, _text("objectClass", 0x87), wanted, 1)
+        return entries[0] if entries else None
 
     def _search(self, base: str, scope: int, condition: bytes, wanted: Sequence[str], most: int) -> list[Entry]:
         request = _text(base) + _integer(scope, _ENUMERATED) + _integer(0, _ENUMERATED)
         request += _integer(most + 1) + _integer(max(1, int(self._left_s()))) + encode(_BOOLEAN, b"\x00") + condition
         request += encode(_SEQUENCE, b"".join(map(_text, wanted)))
         self._send(encode(_SEARCH, request))
-        found: list[Entry] = []
+        entries: list[Entry] = []
         while True:  # ends with the deadline at the latest
             tag, content = self._receive()
             if tag == _ENTRY:
-                found.append(_read_entry(content))
-                if len(found) > most:
+                entries.append(_read_entry(content))
+                if len(entries) > most:
                     raise TooManyError(f"{self._server.name}: more than {most} entries below {base!r}")
             elif tag != _REFERENCE:
                 code = self._result((tag, content), _DONE)
@@ -215,7 +215,7 @@ class Conversation:
                     raise TooManyError(f"{self._server.name}: more entries below {base!r} than it shows")
                 if code not in (SUCCESS, _NO_SUCH_OBJECT, _INVALID_DN):
                     raise self._error(f"the search below {base!r} failed, result {code}")
-                return found
+                return entries
 
     # --- messages ---------------------------------------------------------------------------------------------------------
 
@@ -245,8 +245,8 @@ class Conversation:
         while True:
             if self._data[:1] not in (b"", bytes((_SEQUENCE,))):
                 raise self._error("an answer that is no LDAP")
-            found = read_length(self._data, 0)
-            if found is not None and len(self._data) >= found[0] + found[1]:
+            length = read_length(self._data, 0)
+            if length is not None and len(self._data) >= length[0] + length[1]:
                 break
             try:
                 self._socket.settimeout(self._left_s())
@@ -256,7 +256,7 @@ class Conversation:
             if not data:
                 raise self._error("it hung up")
             self._data += data
-        size, start = found
+        size, start = length
         message, self._data = self._data[start : start + size], self._data[start + size :]
         parts = list(elements(message))
         if len(parts) < 2 or parts[0] != (_INTEGER, _integer(self._number)[2:]):

@@ -2,7 +2,7 @@
 
 in: a token and where it came from. out: a TokenUser, or why there is none.
 
-O1  A token is checked in a line of its own (access.checks): bounded, fair by source, slowed by source after failures. What was verified
+O1  A token is checked in a line of its own (access.checks): bounded, fair by source, slowed by source after failures. A verified token
     is remembered under a keyed MAC until it is over, Limits.credential_cache_ms at most; no token is kept.
 O2  The key decides the algorithm, and the operator's list bounds it (oauth_keys.K2); `none` is in neither.
 O3  The token must name this broker in `aud`, its issuer when one is configured, and its end. A name that a user of the broker has is
@@ -51,10 +51,10 @@ def scope_texts(claims: Mapping[str, Any], config: Config) -> list[str]:
     prefix = config.oauth_scope_prefix
     if prefix is None:
         prefix = f"{config.oauth_resource_server_id}."
-    found = [*_texts(claims.get("scope"), config)]
+    texts = [*_texts(claims.get("scope"), config)]
     for claim in config.oauth_scopes_claims:
-        found += _texts(claims.get(claim), config)
-    return [text[len(prefix) :] for text in found if text.startswith(prefix)]
+        texts += _texts(claims.get(claim), config)
+    return [text[len(prefix) :] for text in texts if text.startswith(prefix)]
 
 
 def _texts(value: Any, config: Config) -> Iterable[str]:

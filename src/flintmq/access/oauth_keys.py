@@ -57,10 +57,10 @@ class Key(NamedTuple):
 def read_keys(raw: bytes, secrets: bool, keys_max: int) -> dict[str, list[Key]]:
     """Keys of a set by their id ("": without one). Keys that can't be used for signatures are left out. Raises: ValueError."""
     try:
-        found = json.loads(raw)
+        document = json.loads(raw)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    entries = found.get("keys") if isinstance(found, dict) else None
+    entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
         raise ValueError("it is no JSON Web Key Set: an object with a list 'keys' of objects")
     if len(entries) > keys_max:
@@ -158,10 +158,10 @@ class KeySet:
         keys = self._keys
         if key_id is None:
             return [key for named in keys.values() for key in named]
-        found = keys.get(key_id, ())
-        if not found:
+        candidates = keys.get(key_id, ())
+        if not candidates:
             self.refresh()
-        return found
+        return candidates
 
     def refresh(self) -> bool:
         """Asks for a new look at the place, unless the last one was just now. Any thread; does not wait."""

@@ -4,8 +4,8 @@ in: permission records of Definitions; a user, a vhost, a verb and a resource. o
 RabbitMQ's text.
 
 Patterns are regular expressions of the operator (patterns.py), searched in the name as RabbitMQ does (so "^a" means "begins with a"; the
-empty pattern allows only the empty name). A client's input is only ever the subject of a match, never a pattern. What is not decided within
-a search's budget is refused.
+empty pattern allows only the empty name). A client's input is only ever the subject of a match, never a pattern. A search
+that exceeds its budget is refused.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ class Permissions:
 
         Args: vhost: with its `name`, `keyed` and `exchanges`. Raises: PeerError 403.
         """
-        found = vhost.exchanges.get(exchange) if asks_keys(user, vhost.keyed, exchange) else None
-        if found is not None and found.kind == "topic":
+        exchange_of = vhost.exchanges.get(exchange) if asks_keys(user, vhost.keyed, exchange) else None
+        if exchange_of is not None and exchange_of.kind == "topic":
             texts = [key.decode("utf-8", "surrogateescape") for key in keys]
             among = Among(len(texts))
             for text in texts:
@@ -290,5 +290,5 @@ class Permissions:
         return _Patterns(configure, write, read, everything)
 
     @staticmethod
-    def _refused(what: str, user: str, vhost: str, kind: str, name: str) -> PeerError:
-        return PeerError(ReplyCode.ACCESS_REFUSED, f"{what} to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'")
+    def _refused(verb: str, user: str, vhost: str, kind: str, name: str) -> PeerError:
+        return PeerError(ReplyCode.ACCESS_REFUSED, f"{verb} to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'")

@@ -47,11 +47,11 @@ _FORBIDDEN = (
 
 
 class ScramError(ValueError):
-    """A message of a client that can't be read, or asks for what is not offered. `str` is for the log."""
+    """A message of a client that can't be read, or asks for a feature that is not offered. `str` is for the log."""
 
 
 class Keys(NamedTuple):
-    """What stands for a password."""
+    """The secret that a password stands for."""
 
     iterations: int
     salt: bytes
@@ -119,8 +119,8 @@ class Stranger:
         salt = self._part(user, b"salt")[:_SALT_BYTES]
         return Keys(self._iterations, salt, self._part(user, b"stored"), self._part(user, b"server"))
 
-    def _part(self, user: str, what: bytes) -> bytes:
-        return hmac.digest(self._key, what + b"\0" + user.encode("utf-8", "surrogatepass"), "sha256")
+    def _part(self, user: str, label: bytes) -> bytes:
+        return hmac.digest(self._key, label + b"\0" + user.encode("utf-8", "surrogatepass"), "sha256")
 
 
 class Conversation:
@@ -171,9 +171,9 @@ class Conversation:
         if keys is None:
             raise ScramError("its last message came first")
         text = _text(message)
-        without_proof, found, proof_text = text.rpartition(",p=")
+        without_proof, separator, proof_text = text.rpartition(",p=")
         attributes = without_proof.split(",")
-        if not found or len(attributes) < 2 or not attributes[0].startswith("c=") or not attributes[1].startswith("r="):
+        if not separator or len(attributes) < 2 or not attributes[0].startswith("c=") or not attributes[1].startswith("r="):
             raise ScramError("its last message has no binding, nonce and proof in their places")
         if attributes[0][2:] != self._binding:
             raise ScramError("its two messages say different things about channel binding")

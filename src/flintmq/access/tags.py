@@ -2,9 +2,9 @@
 
 in: a verb of management, a user with its tags, the virtual host it is about. out: nothing, or `NotAuthorised` with RabbitMQ's text.
 
-Tags and rules are those of RabbitMQ 3.10 (tests/admin/test_api_tags.py asks both). `management`: may look at what is its own;
+Tags and rules are those of RabbitMQ 3.10 (tests/admin/test_api_tags.py asks both). `management`: may look at its own objects;
 `policymaker`: that, and policies and parameters of its virtual hosts;
-`monitoring`: may look at everything; `administrator`: everything. Its virtual hosts are those in which it has permissions. What is done to
+`monitoring`: may look at everything; `administrator`: everything. Its virtual hosts are those in which it has permissions. An action on
 queues, exchanges and messages needs AMQP's permissions besides (access.permissions).
 """
 
@@ -23,7 +23,7 @@ OWN = "own"  # one in which the user has permissions
 
 
 class Rule(NamedTuple):
-    """Who may: the tags, one of which is needed (an administrator always may), the virtual hosts, and the words of a refusal."""
+    """The allowed callers: tags, one of which is needed (an administrator always may), the virtual hosts, and the words of a refusal."""
 
     tags: frozenset[str]
     vhosts: str

@@ -63,8 +63,8 @@ class Throttle:
     def _count(self, key: tuple[str, str], bucket: tuple[int, int], now: int) -> int:
         """Failures that count still; the rest of the time to the next one that is forgiven is lost with each failure."""
         count, since = self._failures.get(key, (0, now))
-        left = count - (now - since) // bucket[1]
-        if left <= 0:
+        count_now = count - (now - since) // bucket[1]
+        if count_now <= 0:
             self._failures.pop(key, None)
             return 0
-        return left
+        return count_now

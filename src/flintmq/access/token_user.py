@@ -33,7 +33,7 @@ def is_token(password: str) -> bool:
 
 
 class Glob:
-    """A pattern with wildcards; its parts are percent-encoded. Raises: ValueError for what is no such encoding."""
+    """A pattern with wildcards; its parts are percent-encoded. Raises: ValueError for another encoding."""
 
     __slots__ = ("parts",)
 
@@ -52,12 +52,12 @@ class Glob:
         last = others.pop()
         if len(subject) < len(first) + len(last) or not subject.startswith(first) or not subject.endswith(last):
             return False
-        at, end = len(first), len(subject) - len(last)
+        offset, end = len(first), len(subject) - len(last)
         for part in others:
-            at = subject.find(part, at, end)
-            if at < 0:
+            offset = subject.find(part, offset, end)
+            if offset < 0:
                 return False
-            at += len(part)
+            offset += len(part)
         return True
 
 
@@ -78,7 +78,7 @@ class Scope(NamedTuple):
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[list[Scope], tuple[str, ...]]:
-    """Permissions and tags. What is neither, or can't be read, grants nothing."""
+    """Permissions and tags. Any other scope grants nothing."""
     scopes, tags = [], []
     for text in texts:
         if text.startswith(_TAG):

@@ -1,4 +1,4 @@
-"""Users and their passwords: argon2id in a bounded line (access.checks), and a short memory of what was verified.
+"""Users and their passwords: argon2id in a bounded line (access.checks), and a short memory of verified passwords.
 
 in: user records of Definitions; a name and a password from a peer. out: yes, no, or "must be checked" (then a callback).
 
@@ -185,7 +185,7 @@ class Users:
         self.put(replace(self._users[name], password_hash=hashed))
 
     def stored(self, name: str, password: Secret | str) -> str:
-        """What is kept of a password that this user gets: its hash, and its keys when SCRAM is on. Slow: see hash_password."""
+        """The stored form of a password that this user gets: its hash, and its keys when SCRAM is on. Slow: see hash_password."""
         hashed = hash_password(password)
         return hashed if self.stranger is None else with_keys(hashed, scram.written(self.stranger.keys_for(name, password)))
 
@@ -211,7 +211,7 @@ class Users:
 
     def login_cached(self, user: str, password: Secret | str) -> str | None:
         """The user whom this name and password let in, when they were verified lately; None: they must be checked (submit_login). Fast,
-        any thread. It goes by what is returned from then on: a directory may spell a name in another way."""
+        any thread. It goes by the returned name from then on: a directory may spell a name in another way."""
         if self.directory is not None and self.directory.is_asked(user):
             return self.directory.cached(user, password)
         return user if self.check_cached(user, password) else None

@@ -165,9 +165,9 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # Whoever speaks is who connected: a header that says otherwise would let anybody be of this machine.
+                # The connected peer is the client. A forwarding header of any client could claim an address of this machine.
                 proxy_headers=False,
-                # An answer is nobody's script or picture, and no cache's.
+                # A browser must not run an answer as a script, show it as a picture, or cache it.
                 headers=[
                     ("x-content-type-options", "nosniff"),
                     ("cross-origin-resource-policy", "same-origin"),

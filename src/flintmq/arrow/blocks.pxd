@@ -90,10 +90,10 @@ cdef class Encoder:
     cdef uint32_t bad         # index of the input that a row is refused for
     cdef list kept
     cdef int _take(self, input_t *source, object array, uint8_t kind, object name, uint64_t most) except -1
-    cdef bint _reserve(self, uint64_t more) noexcept nogil
+    cdef bint _reserve(self, uint64_t bytes_more) noexcept nogil
     cdef uint32_t _route(self, const uint8_t *exchange, uint32_t exchange_size, const uint8_t *key, uint32_t key_size) noexcept nogil
     cdef int64_t _map_size(self, uint32_t row) noexcept nogil
     cdef uint8_t *_put_map(self, uint8_t *p, uint32_t row) noexcept nogil
-    cdef int _look(self, uint32_t row, row_t *found) noexcept nogil
-    cdef uint8_t *_put_properties(self, uint32_t row, row_t *found, uint8_t *at) noexcept nogil
+    cdef int _look(self, uint32_t row, row_t *parts) noexcept nogil
+    cdef uint8_t *_put_properties(self, uint32_t row, row_t *parts, uint8_t *byte) noexcept nogil
     cdef int _row(self, uint32_t row) noexcept nogil

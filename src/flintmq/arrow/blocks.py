@@ -115,12 +115,12 @@ def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = _of_views(column, name)
     try:
-        found = column.cast(kind)
+        converted = column.cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise EncodeError(None, name, f"type {column.type}: {wanted} is needed ({_line(error)})") from error
-    if not isinstance(found, pa.Array):  # several chunks: what 32-bit offsets can't say in one
+    if not isinstance(converted, pa.Array):  # several chunks: what 32-bit offsets can't say in one
         raise EncodeError(None, name, "more than 2 GiB in one column of a batch")
-    return found
+    return converted
 
 
 def _buffer_of(array: Any, index: int, name: str) -> Any:
@@ -243,21 +243,21 @@ def _copy_views(
     length: int32_t = 0
     index: int32_t = 0
     start: int32_t = 0
-    at: int32_t = 0
+    end: int32_t = 0
     base: uint64_t = 0
-    memcpy(offsets, address(at), 4)
+    memcpy(offsets, address(end), 4)
     for i in range(count):
         if valid == NULL or valid[(first + i) >> 3] >> ((first + i) & 7) & 1:
             memcpy(address(length), views + (first + i) * VIEW_SIZE, 4)
             if length <= VIEW_INLINE:
-                memcpy(data + at, views + (first + i) * VIEW_SIZE + 4, length)
+                memcpy(data + end, views + (first + i) * VIEW_SIZE + 4, length)
             else:
                 memcpy(address(index), views + (first + i) * VIEW_SIZE + 8, 4)
                 memcpy(address(start), views + (first + i) * VIEW_SIZE + 12, 4)
                 memcpy(address(base), known + cast(uint64_t, index) * 16, 8)
-                memcpy(data + at, cast(p_char, base) + start, length)
-            at += length
-        memcpy(offsets + 4 * (i + 1), address(at), 4)
+                memcpy(data + end, cast(p_char, base) + start, length)
+            end += length
+        memcpy(offsets + 4 * (i + 1), address(end), 4)
 
 
 def _check_decoded(total: int, name: str) -> None:
@@ -446,13 +446,13 @@ class Encoder:
                 self._constant(i, name, getattr(options, name))
             elif name == "delivery_mode":
                 self.inputs[i].number_otherwise = DELIVERY_MODE
-            at = name if name in names else "value" if name == "body" and "value" in names else None
-            if at is None:
+            column_name = name if name in names else "value" if name == "body" and "value" in names else None
+            if column_name is None:
                 continue
-            if names.count(at) > 1:
-                raise EncodeError(None, at, "there are several columns of this name")
+            if names.count(column_name) > 1:
+                raise EncodeError(None, column_name, "there are several columns of this name")
             try:
-                self._column(i, name, batch.column(names.index(at)))
+                self._column(i, name, batch.column(names.index(column_name)))
             except SystemError:  # Python's answer to an array whose length is negative
                 raise EncodeError(None, name, "the array has no length") from None
         if self.rows and self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == NULL:
@@ -566,12 +566,12 @@ class Encoder:
 
     # --- one message
 
-    def _reserve(self, more: uint64_t) -> bint:
+    def _reserve(self, bytes_more: uint64_t) -> bint:
         size: uint64_t = self.size * 2 if self.size else 65536
         out: pointer[uint8_t]
-        if self.used + more <= self.size:
+        if self.used + bytes_more <= self.size:
             return True
-        while size < self.used + more:
+        while size < self.used + bytes_more:
             size *= 2
         out = cast(pointer[uint8_t], realloc(self.out, size))
         if out == NULL:
@@ -656,35 +656,35 @@ class Encoder:
                 p += 1
         return p
 
-    def _look(self, row: uint32_t, found: pointer[row_t]) -> c_int:
+    def _look(self, row: uint32_t, parts: pointer[row_t]) -> c_int:
         """What the row is made of, and how large it is; ROW_*: it is no message, and why (`bad`: the input)."""
         p: pointer[cython.const[uint8_t]] = NULL
         n: uint64_t = 0
         number: int64_t = 0
         i: uint32_t
         self.bad = IN_BODY
-        if not _text(address(self.inputs[IN_BODY]), row, address(found.body), address(found.body_size)):
+        if not _text(address(self.inputs[IN_BODY]), row, address(parts.body), address(parts.body_size)):
             return ROW_NULL
         self.bad = IN_EXCHANGE
-        _text(address(self.inputs[IN_EXCHANGE]), row, address(found.exchange), address(found.exchange_size))
-        if found.exchange_size > SHORT_MAX:
+        _text(address(self.inputs[IN_EXCHANGE]), row, address(parts.exchange), address(parts.exchange_size))
+        if parts.exchange_size > SHORT_MAX:
             return ROW_LONG
         self.bad = IN_ROUTING_KEY
-        _text(address(self.inputs[IN_ROUTING_KEY]), row, address(found.key), address(found.key_size))
-        if found.key_size > SHORT_MAX:
+        _text(address(self.inputs[IN_ROUTING_KEY]), row, address(parts.key), address(parts.key_size))
+        if parts.key_size > SHORT_MAX:
             return ROW_LONG
-        if _text(address(self.inputs[IN_HEADERS_RAW]), row, address(found.raw), address(n)):
+        if _text(address(self.inputs[IN_HEADERS_RAW]), row, address(parts.raw), address(n)):
             self.bad = IN_HEADERS_RAW
-            if n < 4 or get32(found.raw) != n - 4:
+            if n < 4 or get32(parts.raw) != n - 4:
                 return ROW_TABLE
-            found.table = cast(int64_t, n - 4)
+            parts.table = cast(int64_t, n - 4)
         elif _present(address(self.inputs[IN_HEADERS]), row):
             self.bad = IN_HEADERS
-            found.table = self._map_size(row)
-            if found.table < 0:
+            parts.table = self._map_size(row)
+            if parts.table < 0:
                 return ROW_NAME_LONG
-        if found.table >= 0:
-            found.size += 4 + cast(uint64_t, found.table)
+        if parts.table >= 0:
+            parts.size += 4 + cast(uint64_t, parts.table)
         for i in range(IN_PROPERTIES):
             self.bad = i
             if i == IN_HEADERS:
@@ -692,103 +692,103 @@ class Encoder:
             if i == IN_DELIVERY_MODE or i == IN_PRIORITY:
                 if _number(address(self.inputs[i]), row, address(number)) and (number < 0 or number > 255):
                     return ROW_OCTET
-                found.size += 1
+                parts.size += 1
             elif i == IN_TIMESTAMP:
-                found.size += 8
+                parts.size += 8
             elif _text(address(self.inputs[i]), row, address(p), address(n)):
                 if n > SHORT_MAX:
                     return ROW_LONG
-                found.size += 1 + n
+                parts.size += 1 + n
         self.bad = IN_BODY
-        return ROW_HUGE if found.body_size > MESSAGE_MAX or found.size > MESSAGE_MAX - found.body_size else ROW_FINE
+        return ROW_HUGE if parts.body_size > MESSAGE_MAX or parts.size > MESSAGE_MAX - parts.body_size else ROW_FINE
 
-    def _put_properties(self, row: uint32_t, found: pointer[row_t], at: pointer[uint8_t]) -> pointer[uint8_t]:
-        """Writes the row's properties, and notes them in `found.flags`. Returns what is behind them; NULL: a time is negative (`bad`)."""
+    def _put_properties(self, row: uint32_t, parts: pointer[row_t], byte: pointer[uint8_t]) -> pointer[uint8_t]:
+        """Writes the row's properties, and notes them in `parts.flags`. Returns what is behind them; NULL: a time is negative (`bad`)."""
         p: pointer[cython.const[uint8_t]] = NULL
         n: uint64_t = 0
         number: int64_t = 0
         i: uint32_t
         for i in range(IN_PROPERTIES):
             if i == IN_HEADERS:
-                if found.table < 0:
+                if parts.table < 0:
                     continue
-                put32(at, cast(uint32_t, found.table))
-                at += 4
-                if found.raw != NULL:
-                    memcpy(at, found.raw + 4, cast(uint64_t, found.table))
-                    at += found.table
+                put32(byte, cast(uint32_t, parts.table))
+                byte += 4
+                if parts.raw != NULL:
+                    memcpy(byte, parts.raw + 4, cast(uint64_t, parts.table))
+                    byte += parts.table
                 else:
-                    at = self._put_map(at, row)
+                    byte = self._put_map(byte, row)
             elif i == IN_DELIVERY_MODE or i == IN_PRIORITY:
                 if not _number(address(self.inputs[i]), row, address(number)):
                     continue
-                at[0] = cast(uint8_t, number)
-                at += 1
+                byte[0] = cast(uint8_t, number)
+                byte += 1
             elif i == IN_TIMESTAMP:
                 if not _number(address(self.inputs[i]), row, address(number)):
                     continue
                 if number < 0:
                     self.bad = i
                     return NULL
-                put64(at, cast(uint64_t, number))
-                at += 8
+                put64(byte, cast(uint64_t, number))
+                byte += 8
             else:
                 if not _text(address(self.inputs[i]), row, address(p), address(n)):
                     continue
-                at[0] = cast(uint8_t, n)
-                memcpy(at + 1, p, n)
-                at += 1 + n
-            found.flags |= cast(uint16_t, PROP_CONTENT_TYPE >> i)
-        return at
+                byte[0] = cast(uint8_t, n)
+                memcpy(byte + 1, p, n)
+                byte += 1 + n
+            parts.flags |= cast(uint16_t, PROP_CONTENT_TYPE >> i)
+        return byte
 
     def _row(self, row: uint32_t) -> c_int:
         """Appends the row to the block; ROW_*: it did not, and why (`bad`: the input)."""
         entry: pointer[uint8_t]
-        at: pointer[uint8_t]
+        byte: pointer[uint8_t]
         outcome: c_int
         route: uint32_t
         header: uint32_t
         size: uint64_t
-        found: row_t
+        parts: row_t
         scanned: props_scan_t
-        memset(address(found), 0, sizeof(row_t))
-        found.size = CONTENT_HEADER_SIZE
-        found.table = -1
-        outcome = self._look(row, address(found))
+        memset(address(parts), 0, sizeof(row_t))
+        parts.size = CONTENT_HEADER_SIZE
+        parts.table = -1
+        outcome = self._look(row, address(parts))
         if outcome != ROW_FINE:
             return outcome
-        size = ENTRY_HEAD + found.size + found.body_size + 8
+        size = ENTRY_HEAD + parts.size + parts.body_size + 8
         if self.used and self.used + size > self.block_bytes:
             return ROW_FULL
         if not self._reserve(size):
             return ROW_MEMORY
-        route = self._route(found.exchange, cast(uint32_t, found.exchange_size), found.key, cast(uint32_t, found.key_size))
+        route = self._route(parts.exchange, cast(uint32_t, parts.exchange_size), parts.key, cast(uint32_t, parts.key_size))
         if route == ROUTES_MAX:
             return ROW_FULL
         entry = self.out + self.used
-        at = self._put_properties(row, address(found), entry + ENTRY_HEAD + CONTENT_HEADER_SIZE)
-        if at == NULL:
+        byte = self._put_properties(row, address(parts), entry + ENTRY_HEAD + CONTENT_HEADER_SIZE)
+        if byte == NULL:
             return ROW_TIME
-        header = cast(uint32_t, at - entry - ENTRY_HEAD)
+        header = cast(uint32_t, byte - entry - ENTRY_HEAD)
         put16(entry + ENTRY_HEAD, 60)
         put16(entry + ENTRY_HEAD + 2, 0)
-        put64(entry + ENTRY_HEAD + 4, found.body_size)
-        put16(entry + ENTRY_HEAD + 12, found.flags)
+        put64(entry + ENTRY_HEAD + 4, parts.body_size)
+        put16(entry + ENTRY_HEAD + 12, parts.flags)
         if scan_properties(entry + ENTRY_HEAD, header, address(scanned)) != 0:
-            self.bad = IN_HEADERS_RAW if found.raw != NULL else IN_HEADERS
+            self.bad = IN_HEADERS_RAW if parts.raw != NULL else IN_HEADERS
             return ROW_TABLE
         if scanned.expiration_ms == EXPIRATION_INVALID:
             self.bad = IN_EXPIRATION
             return ROW_EXPIRATION
-        memcpy(at, found.body, found.body_size)
-        set32(entry, cast(uint32_t, header + found.body_size))
+        memcpy(byte, parts.body, parts.body_size)
+        set32(entry, cast(uint32_t, header + parts.body_size))
         set32(entry + 4, route)
         set32(entry + 8, header)
-        entry[12] = _content_flags(found.flags, scanned.delivery_mode == 2)
+        entry[12] = _content_flags(parts.flags, scanned.delivery_mode == 2)
         entry[13] = scanned.priority if scanned.priority != PRIORITY_ABSENT else 0
         set16(entry + 14, 0)
         set64(entry + 16, cast(uint64_t, scanned.expiration_ms))
-        self.used += ENTRY_HEAD + header + found.body_size
+        self.used += ENTRY_HEAD + header + parts.body_size
         while self.used & 7:
             self.out[self.used] = 0
             self.used += 1

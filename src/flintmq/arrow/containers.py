@@ -3,7 +3,7 @@
 in: a directory of containers, LSNs. out: records whose CRC names their LSN, contents put together from chunks, blocks.
 
 I1  No byte is handed out that was not covered by a CRC checked in our own memory.
-I2  No length from a file is used before it was compared with what is there.
+I2  No length from a file is used before it was compared with the bytes there.
 I3  At most `memory` bytes of containers are held (but three containers always).
 """
 
@@ -367,7 +367,7 @@ class Containers:
     def headers_in(self, sequence: int) -> list[tuple[int, int, int, int, int, int, int]]:
         """Every block header of a container that checks, ascending: (lsn, end without padding, epoch, durable hint, previous, base,
         flags). Empty when the container is not there. Raises: OSError."""
-        found: list = []
+        headers: list = []
         block: block_t
         size: uint64_t = self.container_size
         offset: uint64_t = CONTAINER_HEADER
@@ -382,9 +382,9 @@ class Containers:
             if offset == size:
                 break
             end = block.lsn + block.length
-            found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
+            headers.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
             offset = align_sector(end - start)
-        return found
+        return headers
 
     # --- contents
 

@@ -33,11 +33,11 @@ def repeated(
         scan = scan_container(
             path, log="messages", stream="messages", columns=["lsn", "copy"], body="none", end=end, mode="PERMISSIVE", store_uuid=store_uuid
         )
-        found = []
+        rows = []
         for batch in scan:
             is_copy = batch.column("copy")
-            found.append(batch.column("lsn").filter(is_copy if copy else pc.invert(is_copy)))
-        return pa.concat_arrays(found) if found else pa.array([], pa.int64())
+            rows.append(batch.column("lsn").filter(is_copy if copy else pc.invert(is_copy)))
+        return pa.concat_arrays(rows) if rows else pa.array([], pa.int64())
 
     copies = [(sequence, ids) for sequence, path in containers if len(ids := rows_of(path, copy=True))]
     if not copies:

@@ -61,7 +61,7 @@ class LogEnds:
 
 def list_log(directory: str | os.PathLike[str]) -> list[ContainerFacts]:
     """The log's containers in order; only headers are read. Raises: OSError."""
-    found: list[ContainerFacts] = []
+    containers: list[ContainerFacts] = []
     for name in sorted(os.listdir(directory)):
         number = sequence_of(name) or 0
         if not 0 < number < 1 << 33:
@@ -74,14 +74,16 @@ def list_log(directory: str | os.PathLike[str]) -> list[ContainerFacts]:
         except FileNotFoundError:  # recycled since the directory was listed
             continue
         if header is not None and header.known and header.sequence == number:
-            found.append(ContainerFacts(number, path, header.size, number * header.size, header.epoch, header.time_us, header.store_uuid))
+            containers.append(
+                ContainerFacts(number, path, header.size, number * header.size, header.epoch, header.time_us, header.store_uuid)
+            )
         else:
-            found.append(ContainerFacts(number, path, length, 0, 0, 0, b"", False))
-    sizes = {facts.size for facts in found if facts.good}
+            containers.append(ContainerFacts(number, path, length, 0, 0, 0, b"", False))
+    sizes = {facts.size for facts in containers if facts.good}
     size = min(sizes) if len(sizes) == 1 else 0
     return [
         facts if facts.good else ContainerFacts(facts.sequence, facts.path, facts.size, facts.sequence * size, 0, 0, b"", False)
-        for facts in found
+        for facts in containers
     ]
 
 

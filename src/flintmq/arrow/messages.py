@@ -67,7 +67,7 @@ def enqueued_us(containers: Containers | None, message: uint64_t, after: uint64_
     known: pointer[known_block_t] = containers.block_of(after - 8)
     size: uint64_t = containers.container_size
     end: uint64_t
-    found: uint64_t = 0
+    time_us: uint64_t = 0
     i: uint32_t
     if known == NULL:
         return 0
@@ -80,17 +80,19 @@ def enqueued_us(containers: Containers | None, message: uint64_t, after: uint64_
         if queue == 0 or le64(record.data) == queue:
             if position == 0 or le64(record.data + 8) == position:
                 return known.time_us + record.time_us
-            if found == 0 and (queue or position_waits(le64(record.data + 8))):
-                found = known.time_us + record.time_us
+            if time_us == 0 and (queue or position_waits(le64(record.data + 8))):
+                time_us = known.time_us + record.time_us
         after += align8(record.length)
-    return found
+    return time_us
 
 
 @cclass
 class Decoder:
     """One call's rows. The caller keeps the payload alive and holds the containers' lock."""
 
-    def __cinit__(self, containers: Containers, payload: bytes, queues: Sequence[Sequence[Any]], body_max: int64_t, left: Collection[int]):
+    def __cinit__(
+        self, containers: Containers, payload: bytes, queues: Sequence[Sequence[Any]], body_max: int64_t, left_out: Collection[int]
+    ):
         total: uint64_t = 0
         i: uint32_t
         self.containers = containers
@@ -126,9 +128,9 @@ class Decoder:
         self.moved = []
         self.wrong = []
         self.left = NULL
-        if left:
+        if left_out:
             mask = bytearray(total + 1)
-            for number in left:
+            for number in left_out:
                 mask[number] = 1
             self.left_mask = bytes(mask)
             self.left = cast(pointer[uint8_t], PyBytes_AS_STRING(self.left_mask))
@@ -140,14 +142,14 @@ class Decoder:
         free(self.queues)
 
     def _inline(self, body_len: uint32_t, content: pointer[stored_content_t]) -> c_int:
-        left: uint64_t = cast(uint64_t, self.end - self.inline_at)
+        room: uint64_t = cast(uint64_t, self.end - self.inline_at)
         size: uint64_t
         cut: uint32_t
         p: pointer[cython.const[uint8_t]] = self.inline_at
-        if left < 16:
+        if room < 16:
             return ROW_BAD
         size = le32(p)
-        if left - 16 < size:
+        if room - 16 < size:
             return ROW_BAD
         content.header_len = le32(p + 4)
         content.published_us = le64(p + 8)
@@ -199,7 +201,7 @@ class Decoder:
         if where != 0:
             how = self._logged(thing, where, body_len, address(content))
             if how == ROW_MOVED and not self.fresh:
-                # What is held may be older than the record: read it again, once.
+                # The held bytes may be older than the record: read it again, once.
                 self.containers.forget()
                 self.fresh = True
                 how = self._logged(thing, where, body_len, address(content))

@@ -189,42 +189,42 @@ class RowMaker:
         head: head_t
         wanted: uint64_t
         message_id: pointer[cython.const[uint8_t]]
-        found: stored_content_t
+        content: stored_content_t
         whole: record_t
         how: c_int = CONTENT_GOOD
         published_us: uint64_t
         if not content_head(record, address(head)):
             return PUT_BAD
         published_us = head.published_us if record.type == RECORD_COPY else self.block_us + record.time_us
-        found.body_len = head.body_len
-        found.header_len = head.header_len
-        found.route_len = head.route_len
+        content.body_len = head.body_len
+        content.header_len = head.header_len
+        content.route_len = head.route_len
         if self.needs_content:
-            wanted = found.body_len
+            wanted = content.body_len
             if columns[R_BODY].kind == COL_NONE:
                 wanted = 0
             elif self.body_max >= 0 and wanted > cast(uint64_t, self.body_max):
                 wanted = cast(uint64_t, self.body_max)
-            if head.here >= cast(uint64_t, found.header_len) + found.route_len + wanted:
-                found.route = head.run
-                found.header = found.route + found.route_len
-                found.body = found.header + found.header_len
+            if head.here >= cast(uint64_t, content.header_len) + content.route_len + wanted:
+                content.route = head.run
+                content.header = content.route + content.route_len
+                content.body = content.header + content.header_len
             else:
                 memcpy(address(whole), record, sizeof(record_t))
-                how = self.containers.content(address(whole), address(found))
+                how = self.containers.content(address(whole), address(content))
                 if how == CONTENT_BAD:
                     return PUT_BAD
             if how == CONTENT_GOOD:
-                if not route_good(found.route, found.route_len):
+                if not route_good(content.route, content.route_len):
                     return PUT_BAD
-                put_route(columns + R_EXCHANGE, columns + R_ROUTING_KEY, row, found.route, found.route_len)
+                put_route(columns + R_EXCHANGE, columns + R_ROUTING_KEY, row, content.route, content.route_len)
                 if columns[R_MESSAGE_ID].kind != COL_NONE:
-                    message_id = find_message_id(found.header, found.header_len)
+                    message_id = find_message_id(content.header, content.header_len)
                     if message_id != NULL:
                         col_text(columns + R_MESSAGE_ID, row, message_id + 1, message_id[0])
                 if self.body_max != 0:
-                    col_bytes(columns + R_BODY, row, found.body, wanted)
-        col_int64(columns + R_BODY_LENGTH, row, found.body_len)
+                    col_bytes(columns + R_BODY, row, content.body, wanted)
+        col_int64(columns + R_BODY_LENGTH, row, content.body_len)
         if published_us:
             put_time(columns + R_PUBLISHED, row, published_us)
         return PUT_DONE if how == CONTENT_GOOD else PUT_SHORT

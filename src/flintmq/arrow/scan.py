@@ -182,7 +182,7 @@ class ContainerScan:
         """Finds the next block of the chain in this container; false: there is none."""
         size: uint64_t = self.containers.container_size
         lsn: uint64_t
-        found: uint64_t
+        block_offset: uint64_t
         hint: uint64_t
         first: uint64_t
         other: block_t
@@ -199,14 +199,16 @@ class ContainerScan:
             # No block continues the chain here: is there a good one further on, and was this place durable?
             first = 0
             hint = 0
-            found = self.offset
+            block_offset = self.offset
             while True:
-                found = block_search(self.view.bytes, self.start, found, size, size, self.containers.log, self.epoch, address(other))
-                if found == size or (self.end_known and other.lsn >= self.end):
+                block_offset = block_search(
+                    self.view.bytes, self.start, block_offset, size, size, self.containers.log, self.epoch, address(other)
+                )
+                if block_offset == size or (self.end_known and other.lsn >= self.end):
                     break
                 hint = max(hint, other.durable_hint)
-                first = first or found
-                found += SECTOR
+                first = first or block_offset
+                block_offset += SECTOR
             if first == 0:
                 self._chain_end(lsn)
                 return False
@@ -361,7 +363,7 @@ class ContainerScan:
 
     def tuples(self) -> Iterator[list]:
         """Lists of (lsn, type, undo_prev, time_us, own fields), one per block, of the records as `__next__` would read them."""
-        found: list
+        rows: list
         with self.containers.lock:
             if self.ended:
                 return
@@ -372,12 +374,12 @@ class ContainerScan:
                 if not self._next_block() or not self._enter():
                     self.ended = True
                     return
-                found = self._tuples_of()
-            yield found
+                rows = self._tuples_of()
+            yield rows
 
     def _tuples_of(self) -> list:
         record: record_t
-        found: list = []
+        tuples: list = []
         good: uint32_t
         p: pointer[uint8_t] = self.view.bytes + self.offset
         while self.at < self.block.length:
@@ -397,13 +399,13 @@ class ContainerScan:
             if record.lsn >= self.base and not (self.end_known and record.lsn >= self.end):
                 self.records += 1
                 data = PyBytes_FromStringAndSize(cast(p_char, record.data), record.size)
-                found.append((record.lsn, record.type, record.undo_prev, record.time_us, data))
+                tuples.append((record.lsn, record.type, record.undo_prev, record.time_us, data))
         self.inside = False
         self.blocks += 1
         self.last = self.block.lsn
         self.epoch = self.block.epoch
         self.offset = align_sector(self.offset + self.block.length)
-        return found
+        return tuples
 
 
 def scan_container(

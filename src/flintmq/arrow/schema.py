@@ -93,7 +93,7 @@ TRANSACTIONS: tuple[Column, ...] = (
 
 TABLES: dict[str, tuple[Column, ...]] = {"messages": MESSAGES, "records": RECORDS, "log_messages": LOG_MESSAGES, "tx": TRANSACTIONS}
 
-# What may be the key of a message, besides `headers.` and the name of a header: docs/DATAPLANE.md, "Streams".
+# The keys of a message, besides `headers.` and the name of a header: docs/DATAPLANE.md, "Streams".
 KEY_COLUMNS = (
     "routing_key",
     "content_type",
@@ -115,7 +115,7 @@ LOG_ROWS_PER_BATCH = 32_768
 
 
 def key_column(text: str) -> tuple[str, str]:
-    """The column of a key, and the header's name when the column is `headers`. Raises: ValueError for what is no key."""
+    """The column of a key, and the header's name when the column is `headers`. Raises: ValueError for another text."""
     if text in KEY_COLUMNS:
         return text, ""
     column, dot, name = text.partition(".")

@@ -21,6 +21,6 @@ cdef class StreamFiles:
     cdef void _seek(self, uint64_t offset, uint64_t us) noexcept nogil
     cdef int _content(self, record_t *record, stored_content_t *out) noexcept nogil
     cdef int _next(self, record_t *record) noexcept nogil
-    cdef int _unread(self, int what, record_t *record, log_place_t *before, bint tolerant) noexcept nogil
+    cdef int _unread(self, int step, record_t *record, log_place_t *before, bint tolerant) noexcept nogil
     cdef bint _lose(self, uint64_t upto, bint tolerant, int refusal) noexcept nogil
     cdef uint32_t _fill(self, Table table, uint64_t upto, uint64_t bytes_max, bint tolerant, const char *queue, uint32_t queue_size, int64_t body_max, KeyPart part) noexcept nogil

@@ -205,7 +205,7 @@ class StreamFiles:
         total: uint64_t
         filled: uint64_t
         size: uint64_t
-        what: c_int
+        step: c_int
         grown: pointer[uint8_t]
         if not stream_head(record, address(head)):
             return BAD
@@ -228,10 +228,10 @@ class StreamFiles:
                 self.containers.scratch_size = total
             memcpy(self.containers.scratch, data, filled)
             while filled < total:
-                what = reader_step(self.reader, record)
-                if what == STEP_BAD:
+                step = reader_step(self.reader, record)
+                if step == STEP_BAD:
                     return BAD
-                if what != STEP_RECORD:
+                if step != STEP_RECORD:
                     return ENDED
                 if (
                     record.type != RECORD_STREAM_CHUNK
@@ -268,20 +268,20 @@ class StreamFiles:
         row: uint32_t = 0
         used: uint64_t = 0
         passed: uint64_t = 0
-        found: uint64_t
+        offset: uint64_t
         size: uint64_t
         lsn: uint64_t
-        what: c_int
+        step: c_int
         content: stored_content_t
         record: record_t
         before: log_place_t
         self._refused = 0
         while row < table.room and self.following < upto:
-            what = self._next(address(record))
-            if what == STEP_RECORD:
-                found = le64(record.data)
-                if found > self.following:
-                    if not self._lose(min(found, upto), tolerant, REFUSED_GAP):
+            step = self._next(address(record))
+            if step == STEP_RECORD:
+                offset = le64(record.data)
+                if offset > self.following:
+                    if not self._lose(min(offset, upto), tolerant, REFUSED_GAP):
                         break
                     continue
                 size = le32(record.data + 8)
@@ -289,56 +289,56 @@ class StreamFiles:
                     break
                 reader_keep(self.reader, address(before))
                 lsn = record.lsn
-                what = self._content(address(record), address(content))
-                if what == GOOD and part is not None and not part.here(address(content), found):
-                    self.following = found + 1
+                step = self._content(address(record), address(content))
+                if step == GOOD and part is not None and not part.here(address(content), offset):
+                    self.following = offset + 1
                     passed += size + PASSED_BYTES_MIN
                     if passed > PASSED_BATCHES * bytes_max:
                         break
                     continue
-                if what == GOOD:
+                if step == GOOD:
                     if put_content(table, row, address(content), body_max):
                         col_bytes(columns + M_QUEUE, row, queue, queue_size)
-                        _put_facts(columns, row, found, lsn, content.published_us)
+                        _put_facts(columns, row, offset, lsn, content.published_us)
                         row += 1
                         used += size
-                        self.following = found + 1
+                        self.following = offset + 1
                         continue
-                    what = BAD
-                what = self._unread(what, address(record), address(before), tolerant)
-                if what == STEP_RECORD:
+                    step = BAD
+                step = self._unread(step, address(record), address(before), tolerant)
+                if step == STEP_RECORD:
                     continue
-                if what == STEP_BAD:
+                if step == STEP_BAD:
                     break
-            if what == STEP_BAD:
-                what = reader_salvage(self.reader)
-                if what == STEP_RECORD:
+            if step == STEP_BAD:
+                step = reader_salvage(self.reader)
+                if step == STEP_RECORD:
                     continue  # whether something is missing shows with the next message
-            if what == STEP_IO:
+            if step == STEP_IO:
                 break
-            # Below `end` every message that was visible stands: what is wanted and not there is lost.
+            # Below `end` every message that was visible stands: step is wanted and not there is lost.
             if not self._lose(upto, tolerant, REFUSED_END):
                 break
         return row
 
     def _next(self, record: pointer[record_t]) -> c_int:
         """Steps to a message at or behind `following`."""
-        what: c_int = reader_step(self.reader, record)
-        while what == STEP_RECORD:
+        step: c_int = reader_step(self.reader, record)
+        while step == STEP_RECORD:
             if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= self.following:
                 break
             reader_pass(self.reader, record)
-            what = reader_step(self.reader, record)
-        return what
+            step = reader_step(self.reader, record)
+        return step
 
-    def _unread(self, what: c_int, record: pointer[record_t], before: pointer[log_place_t], tolerant: bint) -> c_int:
+    def _unread(self, step: c_int, record: pointer[record_t], before: pointer[log_place_t], tolerant: bint) -> c_int:
         """The message at `following` can't be read. STEP_RECORD: it was passed; STEP_BAD: no more rows; else how the log ends there."""
-        if what == UNFINISHED:
+        if step == UNFINISHED:
             return STEP_RECORD
-        if what == ENDED:
+        if step == ENDED:
             reader_return(self.reader, before)
             return STEP_IO if self.reader.error else STEP_END
-        if what == NO_MEMORY:
+        if step == NO_MEMORY:
             self.containers.error = 12
         else:
             if self.reader.at == before.at:  # its own fields make no sense
@@ -415,24 +415,24 @@ class StreamFiles:
         """(LSN, time in microseconds) of a visible message. Raises: StreamDamaged, OSError."""
         record: record_t
         wanted: uint64_t = offset
-        what: c_int = STEP_RECORD
-        found: bint = False
+        step: c_int = STEP_RECORD
+        is_found: bint = False
         with self.containers.lock:
             with nogil:
                 self._seek(wanted, 0)
-                while what == STEP_RECORD:
-                    what = reader_step(self.reader, address(record))
-                    if what == STEP_BAD:
-                        what = reader_salvage(self.reader)
-                    elif what == STEP_RECORD:
+                while step == STEP_RECORD:
+                    step = reader_step(self.reader, address(record))
+                    if step == STEP_BAD:
+                        step = reader_salvage(self.reader)
+                    elif step == STEP_RECORD:
                         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= wanted:
-                            found = True
+                            is_found = True
                             break
                         reader_pass(self.reader, address(record))
                 self.reader.at = 0
-            found = found and le64(record.data) == wanted
+            is_found = is_found and le64(record.data) == wanted
         self.containers.raise_error()
-        if not found:
+        if not is_found:
             raise StreamDamaged(f"the message at offset {offset} can't be read", offset, offset + 1)
         return record.lsn, record.time_us
 
@@ -460,18 +460,18 @@ class StreamFiles:
 
     def _first_message(self, lsn: uint64_t, us: uint64_t) -> object:
         record: record_t
-        what: c_int = STEP_RECORD
-        found: bint = False
+        step: c_int = STEP_RECORD
+        is_found: bint = False
         with nogil:
-            while what == STEP_RECORD:
-                what = reader_step(self.reader, address(record))
-                if what == STEP_BAD:
-                    what = reader_salvage(self.reader)
-                elif what == STEP_RECORD:
+            while step == STEP_RECORD:
+                step = reader_step(self.reader, address(record))
+                if step == STEP_BAD:
+                    step = reader_salvage(self.reader)
+                elif step == STEP_RECORD:
                     if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.lsn >= lsn and record.time_us >= us:
-                        found = True
+                        is_found = True
                         break
                     reader_pass(self.reader, address(record))
             self.reader.at = 0
         self.containers.raise_error()
-        return le64(record.data) if found else None
+        return le64(record.data) if is_found else None

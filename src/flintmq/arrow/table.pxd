@@ -30,7 +30,7 @@ cdef struct column_t:
 # Makes the next row `row`: allocates, fills the gap before it with nulls, marks it valid. False: the column failed.
 cdef bint col_slow(column_t *c, uint32_t row) noexcept nogil
 cdef bint col_room(column_t *c, uint32_t rows) noexcept nogil
-cdef bint col_grow(column_t *c, uint64_t more) noexcept nogil
+cdef bint col_grow(column_t *c, uint64_t bytes_more) noexcept nogil
 # Text that should be UTF-8: bytes that are none are replaced by U+FFFD.
 cdef void col_text(column_t *c, uint32_t row, const uint8_t *p, uint64_t n) noexcept nogil
 

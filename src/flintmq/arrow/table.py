@@ -129,16 +129,16 @@ def col_room(c: pointer[column_t], rows: uint32_t) -> bint:
     return True
 
 
-def col_grow(c: pointer[column_t], more: uint64_t) -> bint:
-    """Room for `more` bytes of data."""
+def col_grow(c: pointer[column_t], bytes_more: uint64_t) -> bint:
+    """Room for `bytes_more` bytes of data."""
     size: uint64_t = c.size * 2 if c.size else 4096
     data: pointer[uint8_t]
-    if c.failed or c.used + more > DATA_MAX:
+    if c.failed or c.used + bytes_more > DATA_MAX:
         c.failed = 1
         return False
     if c.size == 0 and c.rows > 1:
         size = 65536
-    while size < c.used + more:
+    while size < c.used + bytes_more:
         size *= 2
     data = cast(pointer[uint8_t], realloc(c.data, size))
     if data == NULL:

@@ -170,25 +170,25 @@ def _is_simple(p: pointer[cython.const[uint8_t]], n: uint32_t) -> bint:
     names: pointer[cython.const[uint8_t]][32]
     count: uint32_t = 0
     i: uint32_t
-    at: uint32_t = 0
+    offset: uint32_t = 0
     kind: uint8_t
     size: int64_t
-    while at < n:
-        if count == SIMPLE_FIELDS_MAX or not is_utf8(p + at + 1, p[at]):
+    while offset < n:
+        if count == SIMPLE_FIELDS_MAX or not is_utf8(p + offset + 1, p[offset]):
             return False
         for i in range(count):
-            if memcmp(names[i], p + at, cast(size_t, 1) + p[at]) == 0:
+            if memcmp(names[i], p + offset, cast(size_t, 1) + p[offset]) == 0:
                 return False
-        names[count] = p + at
+        names[count] = p + offset
         count += 1
-        at += 1 + p[at]
-        kind = p[at]
-        size = _simple_size(kind, p + at + 1)
+        offset += 1 + p[offset]
+        kind = p[offset]
+        size = _simple_size(kind, p + offset + 1)
         if size < 0:
             return False
-        if (kind == TYPE_LONGSTR or kind == TYPE_BYTES) and not is_utf8(p + at + 5, cast(uint64_t, size - 4)):
+        if (kind == TYPE_LONGSTR or kind == TYPE_BYTES) and not is_utf8(p + offset + 5, cast(uint64_t, size - 4)):
             return False
-        at += 1 + cast(uint32_t, size)
+        offset += 1 + cast(uint32_t, size)
     return True
 
 
@@ -197,20 +197,20 @@ def _is_simple(p: pointer[cython.const[uint8_t]], n: uint32_t) -> bint:
 @exceptval(check=False)
 def _put_decimal(c: pointer[column_t], row: uint32_t, value: int64_t) -> void:
     text: uint8_t[24]
-    at: uint32_t = 24
+    index: uint32_t = 24
     rest: uint64_t = cast(uint64_t, value)
     if value < 0:
         rest = 0 - rest
     while True:
-        at -= 1
-        text[at] = cast(uint8_t, 48 + rest % 10)
+        index -= 1
+        text[index] = cast(uint8_t, 48 + rest % 10)
         rest //= 10
         if rest == 0:
             break
     if value < 0:
-        at -= 1
-        text[at] = 45
-    col_bytes(c, row, address(text[at]), 24 - at)
+        index -= 1
+        text[index] = 45
+    col_bytes(c, row, address(text[index]), 24 - index)
 
 
 @cfunc
@@ -246,17 +246,17 @@ def _put_simple(c: pointer[column_t], row: uint32_t, kind: uint8_t, p: pointer[c
 def _put_map(table: Table, row: uint32_t, p: pointer[cython.const[uint8_t]], n: uint32_t) -> void:
     """The field table at `p` (without its length, checked) as entries of the map column."""
     column: pointer[column_t] = table.columns + M_HEADERS
-    at: uint32_t = 0
+    offset: uint32_t = 0
     kind: uint8_t
     if not col_next(column, row):
         return
     if _is_simple(p, n):
-        while at < n:
-            col_bytes(address(table.keys), table.entries, p + at + 1, p[at])
-            at += 1 + p[at]
-            kind = p[at]
-            _put_simple(address(table.items), table.entries, kind, p + at + 1)
-            at += 1 + cast(uint32_t, _simple_size(kind, p + at + 1))
+        while offset < n:
+            col_bytes(address(table.keys), table.entries, p + offset + 1, p[offset])
+            offset += 1 + p[offset]
+            kind = p[offset]
+            _put_simple(address(table.items), table.entries, kind, p + offset + 1)
+            offset += 1 + cast(uint32_t, _simple_size(kind, p + offset + 1))
             table.entries += 1
     else:
         _put_readable(table, column, p, n)

@@ -421,7 +421,7 @@ def _on_settle(context: p_void, number: uint16_t, method: uint32_t, tag: uint64_
 @nogil
 @exceptval(check=False)
 def _settle_slowly(connection: pointer[connection_t], number: uint16_t, method: uint32_t, tag: uint64_t, how: uint32_t) -> c_int:
-    """What is dead-lettered needs Python; so do the slices of what is too much for one piece."""
+    """Leaves a settlement to Python: dead letters are made there, and a settlement of many deliveries goes in slices."""
     connection.slow = SLOW_DEAD_LETTER
     connection.slow_channel = number
     connection.slow_method = method
@@ -434,7 +434,7 @@ def _settle_slowly(connection: pointer[connection_t], number: uint16_t, method: 
 @nogil
 @exceptval(check=False)
 def _may_dead_letter(channel: pointer[channel_t], tag: uint64_t, multiple: bint) -> bint:
-    """Whether the first of them, those that would be settled at once, have to be dead-lettered."""
+    """Whether one of the deliveries that would be settled at once (SETTLE_AT_ONCE) has to be dead-lettered."""
     item: pointer[unacked_t]
     at: uint64_t
     most: c_int = SETTLE_AT_ONCE

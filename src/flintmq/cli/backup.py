@@ -88,7 +88,7 @@ def _keeper(remote: Any, identity: str) -> Any:
     return keep
 
 
-def _teller(what: str, total: int, quiet: bool) -> Any:
+def _teller(label: str, total: int, quiet: bool) -> Any:
     """A line on stderr for each second of work."""
     done, last = [0], [time.monotonic()]
 
@@ -96,7 +96,7 @@ def _teller(what: str, total: int, quiet: bool) -> Any:
         done[0] += count
         if not quiet and time.monotonic() - last[0] >= 1:
             last[0] = time.monotonic()
-            click.echo(f"{what} {done[0] >> 20} of {total >> 20} MiB", err=True)
+            click.echo(f"{label} {done[0] >> 20} of {total >> 20} MiB", err=True)
 
     return tell
 

@@ -29,7 +29,7 @@ from flintmq.shared.owners import Owners
 from flintmq.shared.queue import ALIVE
 
 _COLUMNS = ("name", "state", "version", "amqp", "http", "flight", "left")
-# seconds between two looks at what is waited for
+# seconds between two looks at the awaited state
 _LOOK_S = 0.5
 
 Nodes = list[dict[str, Any]]
@@ -42,10 +42,10 @@ class Node:
         self._remote = remote
 
     def nodes(self) -> Nodes:
-        found = self._remote.ask("GET", "v1/cluster")
-        if not found["cluster"]:
+        answer = self._remote.ask("GET", "v1/cluster")
+        if not answer["cluster"]:
             raise OperatorError("this node is in no cluster: start it with --cluster etcd://HOST:PORT,...", 65)
-        nodes: Nodes = found["nodes"]
+        nodes: Nodes = answer["nodes"]
         return nodes
 
     def drain(self, name: str) -> None:
@@ -116,8 +116,8 @@ def cluster(context: click.Context, uri: str, user: str, password: str, engine: 
             return
         limits = Limits()
         try:
-            with contextlib.closing(open_engine(engine, limits, SIGNALS)) as found:
-                yield EngineItself(found, limits)
+            with contextlib.closing(open_engine(engine, limits, SIGNALS)) as store:
+                yield EngineItself(store, limits)
         except ValueError as error:
             raise OperatorError(str(error), 64) from error
         except (NoMember, NotUp, StillUp) as error:
@@ -135,7 +135,7 @@ def _cells(node: dict[str, Any]) -> list[str]:
 
 def _table(nodes: Nodes) -> list[str]:
     rows = [list(_COLUMNS), *(_cells(node) for node in sorted(nodes, key=lambda node: str(node["name"])))]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
@@ -147,8 +147,8 @@ Opened = Callable[[], contextlib.AbstractContextManager[Node | EngineItself]]
 @click.pass_obj
 def status(opened: Opened, as_json: bool) -> None:
     """The nodes and their states: up, draining, drained (it can be stopped), down. LEFT: connections and leases that a drain waits for."""
-    with opened() as found:
-        nodes = found.nodes()
+    with opened() as store:
+        nodes = store.nodes()
     if as_json:
         click.echo(json.dumps({"nodes": nodes}))
         return
@@ -163,11 +163,11 @@ def status(opened: Opened, as_json: bool) -> None:
 @click.pass_obj
 def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
     """Send the clients of node NAME to others, and give back what it holds of shared queues. Then stop it; after a restart it serves."""
-    with opened() as found:
-        found.drain(name)
+    with opened() as store:
+        store.drain(name)
         until = time.monotonic() + timeout
         while wait:
-            node = next((one for one in found.nodes() if one["name"] == name), None)
+            node = next((one for one in store.nodes() if one["name"] == name), None)
             if node is None or node["state"] in (DRAINED, DOWN):
                 break
             if time.monotonic() >= until:
@@ -181,6 +181,6 @@ def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
 @click.pass_obj
 def remove(opened: Opened, name: str) -> None:
     """Forget node NAME, which is down. One that comes back is a member again."""
-    with opened() as found:
-        found.remove(name)
+    with opened() as store:
+        store.remove(name)
     click.echo(f"node {name} is forgotten")

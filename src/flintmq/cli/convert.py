@@ -4,7 +4,7 @@ running broker.
 in: a file. out: TOML for `flintmq serve --config`; a line for each key that has no place there, and why; a broker with the definitions.
 
 C1  No line of the file is passed over: each key is in the output, explained, or named as unknown.
-C2  A value that can't be read ends nothing: its key is named with what is wrong. Passwords are not shown.
+C2  A value that can't be read ends nothing: its key is named with the mistake. Passwords are not shown.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def _boolean(text: str) -> bool:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})\s*([a-zA-Z]{0,3})", text)
-    if found is None or found[2].lower() not in _UNITS:
+    match = re.fullmatch(r"([0-9]{1,15})\s*([a-zA-Z]{0,3})", text)
+    if match is None or match[2].lower() not in _UNITS:
         raise Wrong("is no size such as 2GB")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def _listener(result: Result, text: str, port: str) -> None:

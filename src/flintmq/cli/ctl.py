@@ -104,11 +104,11 @@ class Remote:
             raise OperatorError(text, 69) from None
         finally:
             connection.close()
-        found = json.loads(raw) if raw and "json" in response.headers.get("content-type", "") else None
+        answer = json.loads(raw) if raw and "json" in response.headers.get("content-type", "") else None
         if response.status >= 400:
-            reason = found.get("reason", "") if isinstance(found, dict) else ""
+            reason = answer.get("reason", "") if isinstance(answer, dict) else ""
             raise OperatorError(f"{reason or response.reason} ({response.status})", _EXIT_CODES.get(response.status, 70))
-        return found
+        return answer
 
     def _connection(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._uri)
@@ -217,8 +217,8 @@ def _list_command(name: str, listing: Listing) -> click.Command:
 
     columns = click.Argument(["columns"], nargs=-1, required=False)
     params: list[click.Parameter] = [*([click.Argument([listing.of])] if listing.of else []), columns]
-    what = listing.what.format(vhost="of -p", **({listing.of: listing.of.upper()} if listing.of else {}))
-    help_text = f"List {what}. COLUMNS: fields of the API, else {' '.join(listing.columns)}."
+    title = listing.what.format(vhost="of -p", **({listing.of: listing.of.upper()} if listing.of else {}))
+    help_text = f"List {title}. COLUMNS: fields of the API, else {' '.join(listing.columns)}."
     return click.Command(name, callback=run, params=params, help=help_text)
 
 
@@ -358,7 +358,7 @@ def authenticate_user(session: Session, name: str, password: str) -> None:
     try:
         session.remote.of(name, password).ask("GET", "whoami")
     except OperatorError as error:
-        # Who may not use the management has logged in all the same.
+        # A user without management has logged in all the same.
         if error.exit_code == 77 and "Login failed" in str(error):
             raise OperatorError(f'failed to authenticate user "{name}"', 65) from None
         if error.exit_code != 77:
@@ -512,14 +512,14 @@ def export_definitions(session: Session, file: Path) -> None:
     session.say(f"export_definitions: {file}")
 
 
-def say_passed_over(found: Any) -> None:
+def say_passed_over(answer: Any) -> None:
     """A line on stderr for each object of a definitions file that the broker passed over."""
-    told = found.get("passed_over", []) if isinstance(found, dict) else []
+    told = answer.get("passed_over", []) if isinstance(answer, dict) else []
     for one in told:
         where = f" in vhost '{one['vhost']}'" if one["vhost"] else ""
         click.echo(f"passed over: {one['section']} '{one['name']}'{where}: {one['reason']}", err=True)
-    if told and found["passed_over_count"] > len(told):
-        click.echo(f"passed over: {found['passed_over_count'] - len(told)} more", err=True)
+    if told and answer["passed_over_count"] > len(told):
+        click.echo(f"passed over: {answer['passed_over_count'] - len(told)} more", err=True)
 
 
 @ctl.command("import_definitions")

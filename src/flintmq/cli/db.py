@@ -36,17 +36,17 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
             stack.enter_context(store_locked(location.path.parent))
         driver = open_driver(location, Limits(), create=False)
         stack.callback(driver.close)
-        state, found = check_state(driver)
+        state, version = check_state(driver)
         if state is State.NEW:
             raise OperatorError(f"{driver.where} is empty: 'flintmq serve' makes its tables")
         if state is State.CURRENT:
-            click.echo(f"{driver.where}: schema {found}, nothing to do", err=dry_run)
+            click.echo(f"{driver.where}: schema {version}, nothing to do", err=dry_run)
             return
         if dry_run:
-            click.echo(text_of(driver, found), nl=False)
+            click.echo(text_of(driver, version), nl=False)
             return
-        steps = steps_after(found, driver.dialect)
-        run_migrations(driver, found)
+        steps = steps_after(version, driver.dialect)
+        run_migrations(driver, version)
         for step in steps:
             click.echo(f"{step.version}: {step.about}")
-        click.echo(f"{driver.where}: schema {found} -> {SCHEMA_VERSION}")
+        click.echo(f"{driver.where}: schema {version} -> {SCHEMA_VERSION}")

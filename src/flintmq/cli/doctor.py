@@ -53,24 +53,24 @@ Findings = Iterator[Finding]
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_context
 def doctor(context: click.Context, /, uri: str, user: str, password: str, data_dir: Path | None, deep: bool, as_json: bool) -> None:
-    """Look for what is wrong, or soon will be: with a running broker, or with the directory of one that is stopped.
+    """Look for present and coming trouble: with a running broker, or with the directory of one that is stopped.
 
     The exit code is 1 when something is found that is more than a hint.
     """
     if data_dir is not None:
         looks = _of_directory(data_dir.absolute(), deep)
-        what = str(data_dir)
+        subject = str(data_dir)
     else:
         looks = _of_broker(uri, user, password)
-        what = uri
-    found = sorted(_all(looks), key=lambda one: _ORDER.index(one.level))
-    bad = any(one.level != HINT for one in found)
+        subject = uri
+    cards = sorted(_all(looks), key=lambda one: _ORDER.index(one.level))
+    bad = any(one.level != HINT for one in cards)
     if as_json:
-        click.echo(json.dumps({"ok": not bad, "of": what, "findings": [one._asdict() for one in found]}))
+        click.echo(json.dumps({"ok": not bad, "of": subject, "findings": [one._asdict() for one in cards]}))
     else:
-        for one in found:
+        for one in cards:
             click.echo(one_line(f"{one.level}: {one.title}: {one.text}. {one.advice}."))
-        click.echo(f"{len(looks)} looks at {what}: " + (f"{len(found)} findings" if found else "all is well"))
+        click.echo(f"{len(looks)} looks at {subject}: " + (f"{len(cards)} findings" if cards else "all is well"))
     context.exit(1 if bad else 0)
 
 
@@ -177,8 +177,8 @@ def _targets(remote: Any) -> Findings:
                 missing.append(f"{kind} '{one['name']}' in vhost '{one['vhost']}' names '{target}'")
         if missing:
             title = "A dead-letter exchange is missing" if kind == "queue" else "An alternate exchange is missing"
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            yield Finding(WARNING, title, "; ".join(missing[:3]) + more + ": messages are lost", "Declare it, or change the name")
+            suffix = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            yield Finding(WARNING, title, "; ".join(missing[:3]) + suffix + ": messages are lost", "Declare it, or change the name")
 
 
 def _links(remote: Any) -> Findings:
@@ -287,18 +287,18 @@ def _headers(path: Path, live: bool) -> Findings:
     from flintmq.store.log.inspect import open_store, open_streams
 
     view = open_store(path)
-    found = [one for source in (*view.logs.values(), *open_streams(path, live).logs.values()) for one in source.damage]
-    yield from _damage([] if live else [describe(one) for one in found])
+    damage = [one for source in (*view.logs.values(), *open_streams(path, live).logs.values()) for one in source.damage]
+    yield from _damage([] if live else [describe(one) for one in damage])
 
 
 def _verified(path: Path) -> Findings:
     from flintmq.cli.log import describe, inspect
     from flintmq.store.log.inspect import check_stream, open_streams
 
-    view, _, found = inspect(path)
+    view, _, damage = inspect(path)
     for source in open_streams(path, view.live).logs.values():
-        found = found + check_stream(source)[1]
-    yield from _damage([describe(one) for one in found])
+        damage = damage + check_stream(source)[1]
+    yield from _damage([describe(one) for one in damage])
 
 
 def _damage(lines: list[str]) -> Findings:

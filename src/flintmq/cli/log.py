@@ -137,8 +137,8 @@ def record_line(source: Log, record: Record, bodies: bool, for_json: bool) -> st
     return f"{record.lsn} {source.name}/{container}+{offset} {record.name} {time_text(record.time_us)} {told}"
 
 
-def _damage_json(found: Damage) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in type(found).__slots__}
+def _damage_json(damage: Damage) -> dict[str, Any]:
+    return {name: getattr(damage, name) for name in type(damage).__slots__}
 
 
 @log.command()
@@ -161,9 +161,9 @@ def dump(context: click.Context, /, directory: Path, which: str | None, first: i
     damaged = False
     try:
         for source in view.logs.values():
-            for found in source.damage:
+            for damage in source.damage:
                 damaged = True
-                click.echo(describe(found), err=True)
+                click.echo(describe(damage), err=True)
             for block in source.blocks:
                 if block.end <= first or block.lsn > last:
                     continue
@@ -209,21 +209,21 @@ _MEANS = {
 }
 
 
-def meaning(found: Damage) -> str:
+def meaning(damage: Damage) -> str:
     """What a finding means for who runs the broker."""
-    if found.kind in _MEANS:
-        return _MEANS[found.kind]
-    if found.log.startswith("streams/"):
+    if damage.kind in _MEANS:
+        return _MEANS[damage.kind]
+    if damage.log.startswith("streams/"):
         return "messages of the stream can't be read any more: consumers are told which, the rest is served"
-    if found.log == "transactions":
+    if damage.log == "transactions":
         return "records that were durable are gone, maybe outcomes of transactions: the broker refuses to start until `flintmq log repair`"
     return "records that were durable are gone: messages may be lost, or come back that were settled; the broker quarantines the file"
 
 
-def describe(found: Damage) -> str:
+def describe(damage: Damage) -> str:
     """A finding in one line: file, offset, LSN, what, and what it means."""
-    upto = f" to {found.end}" if found.end > found.lsn else ""
-    return f"damage: {found.file} offset {found.offset} (LSN {found.lsn}{upto}): {found.text}: {meaning(found)}"
+    upto = f" to {damage.end}" if damage.end > damage.lsn else ""
+    return f"damage: {damage.file} offset {damage.offset} (LSN {damage.lsn}{upto}): {damage.text}: {meaning(damage)}"
 
 
 def torn_text(source: Log) -> str:
@@ -243,9 +243,9 @@ def inspect(directory: Path) -> tuple[StoreView, State, list[Damage]]:
         tries += 1
         view = open_store(directory)
         state = read_state(view)
-        findings = [found for source in view.logs.values() for found in source.damage] + state.damage
+        findings = [damage for source in view.logs.values() for damage in source.damage] + state.damage
         if not (findings and view.live and tries < LIVE_TRIES):
-            return view, state, sorted(findings, key=lambda found: (found.log, found.lsn))
+            return view, state, sorted(findings, key=lambda damage: (damage.log, damage.lsn))
 
 
 def notes_of(view: StoreView, state: State) -> list[str]:
@@ -305,7 +305,7 @@ def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
     if as_json:
         result: dict[str, Any] = {"ok": not findings, "store": str(view.path), "uuid": view.uuid.hex(), "in_use": view.live}
         result["logs"] = figures
-        result["damage"] = [_damage_json(found) | {"meaning": meaning(found)} for found in findings]
+        result["damage"] = [_damage_json(damage) | {"meaning": meaning(damage)} for damage in findings]
         result["notes"] = [note.removeprefix("note: ") for note in notes]
         click.echo(json.dumps(result))
     else:
@@ -451,19 +451,19 @@ def stats(context: click.Context, /, directory: Path, as_json: bool) -> None:
 # --- repair -------------------------------------------------------------------------------------------------------------
 
 
-def _ids(found: Iterable[int]) -> str:
-    numbers = sorted(found)
-    more = f", ... {len(numbers) - IDS_SHOWN_MAX} more" if len(numbers) > IDS_SHOWN_MAX else ""
-    return ", ".join(map(str, numbers[:IDS_SHOWN_MAX])) + more
+def _ids(ids: Iterable[int]) -> str:
+    numbers = sorted(ids)
+    suffix = f", ... {len(numbers) - IDS_SHOWN_MAX} more" if len(numbers) > IDS_SHOWN_MAX else ""
+    return ", ".join(map(str, numbers[:IDS_SHOWN_MAX])) + suffix
 
 
 def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
     """Exactly what is lost, as far as the rest of the log tells."""
-    for found in lost:
-        size = view.logs[found.log].container_size
-        first, last = found.lsn // size, (found.end - 1) // size
-        where = found.file if first == last else f"{found.file} and up to container {last}"
-        yield f"lost: {found.log} LSN {found.lsn} to {found.end} ({found.end - found.lsn:,} bytes, {where})"
+    for damage in lost:
+        size = view.logs[damage.log].container_size
+        first, last = damage.lsn // size, (damage.end - 1) // size
+        where = damage.file if first == last else f"{damage.file} and up to container {last}"
+        yield f"lost: {damage.log} LSN {damage.lsn} to {damage.end} ({damage.end - damage.lsn:,} bytes, {where})"
     cut = [message.id for message in state.messages.values() if message.here < message.size and state.spots(message)]
     if state.missing_messages:
         yield f"lost: {len(state.missing_messages)} messages that later records name: {_ids(state.missing_messages)}"
@@ -471,10 +471,10 @@ def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
         yield f"lost: part of the content of {len(cut)} messages: {_ids(cut)}"
     if state.missing_transactions:
         yield f"lost: {len(state.missing_transactions)} transactions that records name: {_ids(state.missing_transactions)}"
-    if any(found.log == "messages" for found in lost):
+    if any(damage.log == "messages" for damage in lost):
         yield "lost: messages that lay in these stretches whole, and that nothing later names; how many they were, nothing tells"
         yield "also: messages whose end lay there come back to their queues"
-    if any(found.log == "transactions" for found in lost):
+    if any(damage.log == "transactions" for damage in lost):
         undecided = [t.id for t in state.transactions.values() if t.state in ("open", "prepared") and not t.deleted]
         told = f": {_ids(undecided)}" if undecided else ""
         yield f"also: transactions whose outcome lay there count as not decided ({len(undecided)} now{told})"
@@ -492,7 +492,7 @@ def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
 def repair(context: click.Context, /, directory: Path, accept_loss: bool, dry_run: bool) -> None:
     """Makes a damaged store open again, without what can't be read. The broker must be stopped.
 
-    Damaged containers are copied to DIR/quarantine first. What is lost is told before anything is written.
+    Damaged containers are copied to DIR/quarantine first. Losses are told before anything is written.
     """
     from flintmq.store.log.inspect import check_store
 
@@ -509,10 +509,10 @@ def _repaired(directory: Path, write: bool, dry_run: bool) -> int:
 
     view = open_store(directory, live=False)
     state = read_state(view)
-    findings = [found for source in view.logs.values() for found in source.damage] + state.damage
+    findings = [damage for source in view.logs.values() for damage in source.damage] + state.damage
     changes = repairs.plan(view)
-    for found in findings[:SHOWN_MAX]:
-        click.echo(describe(found))
+    for damage in findings[:SHOWN_MAX]:
+        click.echo(describe(damage))
     if not changes.images:
         click.echo("nothing to repair" if not findings else "nothing that a repair of the log would mend")
         return EX_DATA if findings else EX_OK
@@ -528,8 +528,8 @@ def _repaired(directory: Path, write: bool, dry_run: bool) -> int:
         click.echo(f"copied to {copy}")
     after = open_store(directory, live=False)
     state = read_state(after)
-    left = [found for source in after.logs.values() for found in source.damage]
-    for found in left + state.damage[:SHOWN_MAX]:
-        click.echo(f"remains: {describe(found)}")
-    click.echo("repaired: the log opens" if not left else "NOT repaired", err=bool(left))
-    return EX_DATA if left else EX_OK
+    remaining = [damage for source in after.logs.values() for damage in source.damage]
+    for damage in remaining + state.damage[:SHOWN_MAX]:
+        click.echo(f"remains: {describe(damage)}")
+    click.echo("repaired: the log opens" if not remaining else "NOT repaired", err=bool(remaining))
+    return EX_DATA if remaining else EX_OK

@@ -114,7 +114,7 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 def _lag(plane: DataPlane, sub_id: str) -> dict[str, Any]:
-    """What waits in its queues; nothing when one of them was deleted, or the subscription is being deleted."""
+    """The messages that wait in its queues; nothing when one of them was deleted, or the subscription is being deleted."""
     from flintmq.flight.errors import PlaneError
 
     try:
@@ -183,19 +183,19 @@ def reset(name: str, action: str | None, may_duplicate: bool, yes: bool, as_json
                 "add --may-duplicate",
                 75,
             )
-        what = {
+        subject = {
             "redeliver": f"{count:,} messages go back to their queues",
             "commit": f"{count:,} messages count as processed and are gone",
             "delete": f"{count:,} messages go back to their queues, and subscription {name} is forgotten",
         }[action]
         if not yes:
             if not sys.stdin.isatty():
-                raise OperatorError(f"{what}: give --yes where nobody can be asked", 64)
-            click.confirm(f"{what}. Go on?", abort=True)
+                raise OperatorError(f"{subject}: give --yes where nobody can be asked", 64)
+            click.confirm(f"{subject}. Go on?", abort=True)
         # Only the batch that was shown: another one may have been prepared while somebody thought.
         seq = {"seq": before["prepared"]} if before["prepared"] is not None and action != "delete" else {}
         after = plane.sub_reset(name, action, may_duplicate=may_duplicate, **seq)
-    click.echo(json.dumps({**after, "action": action, "messages": count}) if as_json else f"{name}: {what}")
+    click.echo(json.dumps({**after, "action": action, "messages": count}) if as_json else f"{name}: {subject}")
 
 
 @pipeline.command()
@@ -218,14 +218,14 @@ def forget(names: tuple[str, ...], unused_days: float | None, kind: str | None, 
         for name in names:
             if name not in known:
                 raise OperatorError(f"there is no scope {name}: `flintmq pipeline status` lists them", 69)
-        what = f"{len(names):,} scopes" if unused_days is not None else f"scope {', '.join(names)}"
+        action = f"{len(names):,} scopes" if unused_days is not None else f"scope {', '.join(names)}"
         if names and not yes:
             if not sys.stdin.isatty():
-                raise OperatorError(f"{what} would be forgotten: give --yes where nobody can be asked", 64)
-            click.confirm(f"{what}: what was published would be published again by a repetition. Go on?", abort=True)
+                raise OperatorError(f"{action} would be forgotten: give --yes where nobody can be asked", 64)
+            click.confirm(f"{action}: what was published would be published again by a repetition. Go on?", abort=True)
         for name in names:
             plane.scope_forget(name)
-    click.echo(json.dumps({"forgotten": list(names)}) if as_json else f"forgotten: {what}")
+    click.echo(json.dumps({"forgotten": list(names)}) if as_json else f"forgotten: {action}")
 
 
 @pipeline.command()

@@ -63,14 +63,14 @@ def _command(name: str, job: Any) -> click.Command:
     for field, default, about in parameters_of(job.parameters):
         option = f"--{field.replace('_', '-')}"
         shown = bool(default) and not about["secret"] and not isinstance(default, bool)
-        more: dict[str, Any] = {"default": default, "help": about["help"], "show_default": shown}
+        attributes: dict[str, Any] = {"default": default, "help": about["help"], "show_default": shown}
         if isinstance(default, bool):
-            params.append(click.Option([option], is_flag=True, **more))
+            params.append(click.Option([option], is_flag=True, **attributes))
             continue
         kind = click.Choice(about["choices"], case_sensitive=False) if about["choices"] else KINDS[type(default)]
         if about["secret"]:
-            more["envvar"] = "FLINTMQ_PASSWORD"
-        params.append(click.Option([option], type=kind, metavar=about["metavar"] or None, **more))
+            attributes["envvar"] = "FLINTMQ_PASSWORD"
+        params.append(click.Option([option], type=kind, metavar=about["metavar"] or None, **attributes))
     own = {"dry_run": "Show what would be done, and change nothing.", "json": "JSON lines instead of text.", "debug": "Show traces."}
     params += [click.Option([f"--{field.replace('_', '-')}", f"own_{field}"], is_flag=True, help=text) for field, text in own.items()]
     if not any(field == "follow" for field, _, _ in parameters_of(job.parameters)):
@@ -280,8 +280,8 @@ class BatchLines:
 class TaskBar:
     """A bar over the tasks of the stages that run, while the block runs."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, label: str) -> None:
+        self._what = label
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._show, name="flintmq-progress", daemon=True)
 

@@ -133,7 +133,7 @@ def _import_early() -> None:
 
 
 def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
-    """SIGHUP: the level of the log, and the certificate files. What can't be read changes nothing, and the log says so."""
+    """SIGHUP: the level of the log, and the certificate files. A file that can't be read changes nothing, and the log says so."""
     log = logging.getLogger("flintmq.node")
     try:
         options = {} if config is None else _from_file(config, ctx)

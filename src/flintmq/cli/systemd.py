@@ -27,19 +27,19 @@ def inherited(environment: MutableMapping[str, str] = os.environ) -> tuple[tuple
     if pid != str(os.getpid()) or not count.isdigit() or int(count) == 0:
         return ()
     told = names.split(":") if names else []
-    found: dict[str, int] = {}
+    sockets: dict[str, int] = {}
     for index in range(int(count)):
         fd = _FIRST + index
         name = told[index] if index < len(told) else ""
         if name not in NAMES and int(count) == 1:
             name = "amqp"
-        if name not in NAMES or name in found:
+        if name not in NAMES or name in sockets:
             names_text = f"FileDescriptorName= is one of {', '.join(NAMES)}, each once"
             raise OperatorError(f"socket {index + 1} of {count} that systemd passed is called {name!r}: {names_text}")
         _check(fd, name)
         os.set_inheritable(fd, False)
-        found[name] = fd
-    return tuple(found.items())
+        sockets[name] = fd
+    return tuple(sockets.items())
 
 
 def _check(fd: int, name: str) -> None:

@@ -52,13 +52,13 @@ def _opened(options: dict[str, Any], first: Sequence[Any] | None = None) -> Iter
         yield definitions
 
 
-def _name(value: str, what: str) -> str:
+def _name(value: str, kind: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         size = 0
     if not 1 <= size <= NAME_MAX:
-        raise OperatorError(f"the name of a {what} has 1 to {NAME_MAX} bytes of UTF-8", 64)
+        raise OperatorError(f"the name of a {kind} has 1 to {NAME_MAX} bytes of UTF-8", 64)
     return value
 
 

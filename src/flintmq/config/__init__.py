@@ -1,7 +1,7 @@
 """Every limit that a user of the broker can meet: value, unit, reason, and what happens when it is reached.
 
 That is: how much of anything there may be, what is refused, closed, dropped or forgotten, how long somebody waits, and how the time of
-loops and workers is shared. What is no such limit stands beside its code: sizes and steps of algorithms, which nobody sees but as speed
+loops and workers is shared. Other numbers stand beside their code: sizes and steps of algorithms, which nobody sees but as speed
 (buffers, pieces, tables that grow); numbers of protocols and formats (a shortstr's 255 bytes, what an argument can say); weights that were
 measured. The Spark source and sink, the pipeline and `flintmq perf` are clients: their bounds stand with their options.
 
@@ -197,7 +197,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # due messages that are routed in one transaction of the log, and bytes of their bodies; others wait for the next one
     schedule_batch_max: int = 1_024
     schedule_batch_bytes_max: int = 4 * MIB
-    # milliseconds between two looks at what is due
+    # milliseconds between two looks at due work
     schedule_gap_ms: int = 2
     # milliseconds before what could not be routed (a full disk, no memory) is tried again
     schedule_retry_ms: int = 500
@@ -209,7 +209,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     pattern_bytes_max: int = 4_096
     pattern_short_bytes_max: int = 512
     # steps of one search in a name of up to 40 bytes (some 25 ns each, 0.3 us at worst); a longer name has fewer, and the policies of a
-    # virtual host share them. The depth of its way back, and KiB of memory. What is not decided then matches nothing
+    # virtual host share them. The depth of its way back, and KiB of memory. An undecided search matches nothing
     pattern_steps_max: int = 20_000
     pattern_depth_max: int = 1_000
     pattern_heap_kib: int = 1_024
@@ -260,7 +260,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     log_soon_ms: int = 5
     log_soon_bytes: int = 256 * KIB
     # places that one slice of a purge, or of the end of a deleted queue, looks at: about 0.1 us each, with the queue's lock held for 256 of
-    # them at a time. What is less is done at once; the rest goes on in slices of the loop, and the answer waits for it
+    # them at a time. Fewer are done at once; the rest goes on in slices of the loop, and the answer waits for it
     sweep_places: int = 512
     # consumers and deliveries that one slice of a close, a hang-up, an acknowledgement of many or a recover gives back: some 50 us. Four
     # slices are done at once; the rest goes on in slices of the loop, the answer waits for it, and nothing more of the connection is read
@@ -357,7 +357,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # milliseconds that a connection counts as heavy after it used up a turn: its requests are served after everybody else's, and all heavy
     # connections of a loop together get one turn's time of each pass
     heavy_ms: int = 100
-    # microseconds of each pass that long work in slices gets (purges, sweeps, closes of what holds much): all jobs of a loop together
+    # microseconds of each pass that long work in slices gets (purges, sweeps, closes of large connections): all jobs of a loop together
     jobs_us: int = 1_000
     # microseconds after which a thread that waits for the interpreter gets it from the one that runs (Python's own: 5,000): with several
     # loops a storm of slow requests on one would delay each single request on another by as much
@@ -472,7 +472,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     heap_kept: int = 2 * MIB
 
     # --- spans of messages (docs/OPERATIONS.md, OpenTelemetry) ------------------------------------------------------------
-    # spans that wait for the collector, some 1 KiB each; a virtual host gets no more than what is free beside its own. What finds no
+    # spans that wait for the collector, some 1 KiB each; a virtual host gets no more than the free room beside its own. What finds no
     # room is dropped and counted
     spans_max: int = 8_192
     # spans of one request to the collector, and milliseconds between two requests while there are fewer

@@ -151,15 +151,15 @@ def _frame_piece(ref: pointer[outref_t], offset: uint64_t, scratch: pointer[uint
 def out_gather(out: pointer[outbuf_t], pieces: pointer[iovec], scratch: pointer[uint8_t]) -> c_int:
     count: c_int = 0
     number: uint32_t = 0
-    at: uint64_t = out.taken
+    done: uint64_t = out.taken
     offset: uint64_t
     ref: pointer[outref_t]
     while number < out.ref_count and count < OUT_PIECES:
         ref = _ref(out, number)
-        if ref.at > at:
-            pieces[count].iov_base = out.data + out.start + (at - out.taken)
-            pieces[count].iov_len = ref.at - at
-            at = ref.at
+        if ref.at > done:
+            pieces[count].iov_base = out.data + out.start + (done - out.taken)
+            pieces[count].iov_len = ref.at - done
+            done = ref.at
             count += 1
             continue
         offset = ref.done
@@ -169,9 +169,9 @@ def out_gather(out: pointer[outbuf_t], pieces: pointer[iovec], scratch: pointer[
             offset += pieces[count].iov_len
             count += 1
         number += 1
-    if count < OUT_PIECES and out.taken + (out.end - out.start) > at:
-        pieces[count].iov_base = out.data + out.start + (at - out.taken)
-        pieces[count].iov_len = out.taken + (out.end - out.start) - at
+    if count < OUT_PIECES and out.taken + (out.end - out.start) > done:
+        pieces[count].iov_base = out.data + out.start + (done - out.taken)
+        pieces[count].iov_len = out.taken + (out.end - out.start) - done
         count += 1
     return count
 

@@ -351,14 +351,14 @@ def bytes_mapped() -> int:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _put_frame(at: pointer[uint8_t], kind: uint8_t, size: uint32_t) -> void:
-    """Writes the frame header before, and the frame end octet after, a payload of `size` bytes at `at` (channel 0)."""
-    frame: pointer[uint8_t] = at - FRAME_HEADER_SIZE
+def _put_frame(byte: pointer[uint8_t], kind: uint8_t, size: uint32_t) -> void:
+    """Writes the frame header before, and the frame end octet after, a payload of `size` bytes at `byte` (channel 0)."""
+    frame: pointer[uint8_t] = byte - FRAME_HEADER_SIZE
     frame[0] = kind
     frame[1] = 0
     frame[2] = 0
     put32(frame + 3, size)
-    at[size] = 0xCE
+    byte[size] = 0xCE
 
 
 def content_frame(content: pointer[content_t]) -> void:

@@ -35,14 +35,14 @@ def _resize(map: pointer[map64_t], size: uint64_t) -> bint:
         return False
     mask: uint64_t = size - 1
     i: uint64_t
-    at: uint64_t
+    index: uint64_t
     if map.cells != NULL:
         for i in range(map.mask + 1):
             if map.cells[i].key != 0:
-                at = map64_home(map.cells[i].key, mask)
-                while cells[at].key != 0:
-                    at = (at + 1) & mask
-                cells[at] = map.cells[i]
+                index = map64_home(map.cells[i].key, mask)
+                while cells[index].key != 0:
+                    index = (index + 1) & mask
+                cells[index] = map.cells[i]
         free(map.cells)
     map.cells = cells
     map.mask = mask
@@ -67,34 +67,34 @@ def map64_count(map: pointer[map64_t]) -> uint64_t:
 def map64_get(map: pointer[map64_t], key: uint64_t, value: pointer[uint64_t]) -> bint:
     if map.count == 0 or key == 0:
         return False
-    at: uint64_t = map64_home(key, map.mask)
-    while map.cells[at].key != key:
-        if map.cells[at].key == 0:
+    index: uint64_t = map64_home(key, map.mask)
+    while map.cells[index].key != key:
+        if map.cells[index].key == 0:
             return False
-        at = (at + 1) & map.mask
-    value[0] = map.cells[at].value
+        index = (index + 1) & map.mask
+    value[0] = map.cells[index].value
     return True
 
 
 def map64_put(map: pointer[map64_t], key: uint64_t, value: uint64_t) -> bint:
     if key == 0:
         return False
-    at: uint64_t
+    index: uint64_t
     if map.cells != NULL:
-        at = map64_home(key, map.mask)
-        while map.cells[at].key != 0:
-            if map.cells[at].key == key:
-                map.cells[at].value = value
+        index = map64_home(key, map.mask)
+        while map.cells[index].key != 0:
+            if map.cells[index].key == key:
+                map.cells[index].value = value
                 return True
-            at = (at + 1) & map.mask
+            index = (index + 1) & map.mask
     if map.cells == NULL or (map.count + 1) * 4 > (map.mask + 1) * 3:
         if not _resize(map, FIRST_SIZE if map.cells == NULL else (map.mask + 1) * 2):
             return False
-        at = map64_home(key, map.mask)
-        while map.cells[at].key != 0:
-            at = (at + 1) & map.mask
-    map.cells[at].key = key
-    map.cells[at].value = value
+        index = map64_home(key, map.mask)
+        while map.cells[index].key != 0:
+            index = (index + 1) & map.mask
+    map.cells[index].key = key
+    map.cells[index].value = value
     map.count += 1
     check(map.count * 4 <= (map.mask + 1) * 3, b"hash64 I2 a table has free places after a put", map.count, map.mask)
     return True
@@ -110,17 +110,17 @@ def map64_remove(map: pointer[map64_t], key: uint64_t) -> bint:
             return False
         hole = (hole + 1) & mask
     # Backward shift: whoever stands behind the hole and is allowed to stand in it moves there, until a free place ends the run.
-    at: uint64_t = hole
+    index: uint64_t = hole
     home: uint64_t
     while True:
-        at = (at + 1) & mask
-        if map.cells[at].key == 0:
+        index = (index + 1) & mask
+        if map.cells[index].key == 0:
             break
-        home = map64_home(map.cells[at].key, mask)
+        home = map64_home(map.cells[index].key, mask)
         # Distances from `at` backwards: its home must not lie between the hole (exclusive) and `at`.
-        if ((at - home) & mask) >= ((at - hole) & mask):
-            map.cells[hole] = map.cells[at]
-            hole = at
+        if ((index - home) & mask) >= ((index - hole) & mask):
+            map.cells[hole] = map.cells[index]
+            hole = index
     map.cells[hole].key = 0
     map.cells[hole].value = 0
     check(map.count <= map.mask, b"hash64 I2 a table has free places at a removal", map.count, map.mask)
@@ -149,15 +149,15 @@ def map64_trim(map: pointer[map64_t]) -> void:
 
 
 def map64_next(map: pointer[map64_t], cursor: pointer[uint64_t], key: pointer[uint64_t], value: pointer[uint64_t]) -> bint:
-    at: uint64_t = cursor[0]
+    index: uint64_t = cursor[0]
     if map.cells == NULL:
         return False
-    while at <= map.mask:
-        if map.cells[at].key != 0:
-            key[0] = map.cells[at].key
-            value[0] = map.cells[at].value
-            cursor[0] = at + 1
+    while index <= map.mask:
+        if map.cells[index].key != 0:
+            key[0] = map.cells[index].key
+            value[0] = map.cells[index].value
+            cursor[0] = index + 1
             return True
-        at += 1
-    cursor[0] = at
+        index += 1
+    cursor[0] = index
     return False

@@ -1,7 +1,7 @@
 # Fields of the headers table in a content header payload: looked for, and put into a copy of the content. Wire bytes alone: AMQP 0-9-1
 # specification 2.3.5.2 (property flags: 15 content type, 14 content encoding, 13 headers), 4.2.5.5 (tables).
 #
-# I1  Nothing outside the payload is read, whatever it holds: each length is compared with what is left.
+# I1  Nothing outside the payload is read, whatever it holds: each length is compared with the remaining bytes.
 #
 # Inline: the names are constants of the callers, and each stream's append comes here.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t

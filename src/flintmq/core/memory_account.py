@@ -2,7 +2,7 @@
 
 in: growth and shrinking of buffers, maps and lists. out: what the memory alarm and the metrics read.
 
-M1  A kind's counter is the sum of what is allocated of that kind: who adds on growth takes the same away when it frees.
+M1  A kind's counter is the sum of that kind's allocations: who adds on growth takes the same away when it frees.
 """
 
 from __future__ import annotations

@@ -103,11 +103,11 @@ class Holding:
     def __init__(self, pool: Pool, who: Who, amount: int) -> None:
         self._pool, self.who, self.amount = pool, who, amount
 
-    def grow(self, more: int) -> bool:
+    def grow(self, amount: int) -> bool:
         """Takes more; False: there is no room for it, and nothing changed."""
-        if not self._pool._move(self.who, more):
+        if not self._pool._move(self.who, amount):
             return False
-        self.amount += more
+        self.amount += amount
         return True
 
     def release(self) -> None:

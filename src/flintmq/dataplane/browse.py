@@ -113,7 +113,7 @@ class Browses:
 
     @staticmethod
     def _positions(core: Any, start: tuple[str, int] | None, end: tuple[str, int] | None, most: int) -> array[int]:
-        """From `start` (included) to `end` (not included). What is not in the log has no LSN: it goes with the entry before it."""
+        """Positions from `start` (included) to `end` (not included). An entry without LSN (not logged) goes with the one before it."""
         found: array[int] = array("Q")
         inside = start is None or start[0] == "position"
         first = start[1] if start is not None and inside else 0

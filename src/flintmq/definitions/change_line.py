@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 class Actor(NamedTuple):
-    """Who asks. Args: user: None: the broker itself, which may do everything; peer: the address."""
+    """The asker. Args: user: None: the broker itself, which may do everything; peer: the address."""
 
     user: str | None
     peer: str = ""
@@ -177,16 +177,16 @@ class Line:
 
     def _end(self, job: Job, error: Exception | None) -> None:
         who = "the broker" if job.actor.user is None else f"user {job.actor.user!r} at {job.actor.peer}"
-        what = job.what if len(job.what) <= WHAT_MAX else f"{job.what[:WHAT_MAX]}... ({len(job.what)} characters)"
+        text = job.what if len(job.what) <= WHAT_MAX else f"{job.what[:WHAT_MAX]}... ({len(job.what)} characters)"
         if error is None:
             if job.made is not None and job.made.changes:
-                log.info("%s: %s", who, what)
+                log.info("%s: %s", who, text)
         elif isinstance(error, NotAuthorised | Refused | PeerError):
-            log.warning("%s: refused: %s: %s", who, what, str(error)[:WHAT_MAX])
+            log.warning("%s: refused: %s: %s", who, text, str(error)[:WHAT_MAX])
         elif isinstance(error, StoreError):
-            log.error("%s: not saved: %s: %s", who, what, error)
+            log.error("%s: not saved: %s: %s", who, text, error)
         else:
-            log.error("%s: failed: %s", who, what, exc_info=error)
+            log.error("%s: failed: %s", who, text, exc_info=error)
         with self._lock:
             self._busy = False
         try:

@@ -37,12 +37,12 @@ def bad(reason: str) -> Refused:
     return Refused("bad_request", reason)
 
 
-def check_name(name: Any, what: str) -> str:
+def check_name(name: Any, kind: str) -> str:
     """A name of 1 to 255 bytes of UTF-8."""
     if not isinstance(name, str):
-        raise bad(f"the name of the {what} must be a text")
+        raise bad(f"the name of the {kind} must be a text")
     if not is_text(name, 1, NAME_BYTES_MAX):
-        raise bad(f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+        raise bad(f"the name of a {kind} has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
     return name
 
 
@@ -51,10 +51,10 @@ def parse_tags(tags: Any) -> tuple[str, ...]:
     parts = [part.strip() for part in tags.split(",")] if isinstance(tags, str) else tags
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise bad("tags must be a list of texts, or a text with commas")
-    found = tuple(dict.fromkeys(part for part in parts if part))
-    if len(found) > TAGS_MAX or any(len(part) > NAME_BYTES_MAX for part in found):
+    names = tuple(dict.fromkeys(part for part in parts if part))
+    if len(names) > TAGS_MAX or any(len(part) > NAME_BYTES_MAX for part in names):
         raise bad(f"at most {TAGS_MAX} tags, of at most {NAME_BYTES_MAX} characters each")
-    return found
+    return names
 
 
 def is_queue_type(kind: str) -> bool:
@@ -63,17 +63,17 @@ def is_queue_type(kind: str) -> bool:
 
 
 def vhost_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a virtual host besides its description: tags, and the type of queues whose declaration names none (None: classic)."""
-    found: dict[str, Any] = {}
+    """The stored facts of a virtual host besides its description: tags, and the type of queues declared without one (None: classic)."""
+    metadata: dict[str, Any] = {}
     if "tags" in value:
-        found["tags"] = list(parse_tags(value["tags"]))
+        metadata["tags"] = list(parse_tags(value["tags"]))
     if "default_queue_type" in value:
         kind = value["default_queue_type"]
         kind = _OLD_TYPES.get(kind, kind) if isinstance(kind, str) else kind
         if kind is not None and not (isinstance(kind, str) and is_queue_type(kind)):
             raise bad(f"default_queue_type must be one of {', '.join(DEFAULT_QUEUE_TYPES)}, not {str(kind)[:80]!r}")
-        found["default_queue_type"] = kind if kind in ("quorum", "stream") else None
-    return found
+        metadata["default_queue_type"] = kind if kind in ("quorum", "stream") else None
+    return metadata
 
 
 def check_patterns(patterns: Mapping[str, Any]) -> None:
@@ -111,9 +111,9 @@ def check_policy(value: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
         raise bad(reason)
     assert isinstance(definition, Mapping)
     reason = upstreams.check_policy(definition)
-    if reason is None and (found := definition.get("federation-upstream-pattern")) is not None:
-        wrong = check(found, SHORT_BYTES_MAX)
-        reason = None if wrong is None else f"could not compile pattern {found[:80]} to a regular expression. Error: {wrong}"
+    if reason is None and (upstream_pattern := definition.get("federation-upstream-pattern")) is not None:
+        wrong = check(upstream_pattern, SHORT_BYTES_MAX)
+        reason = None if wrong is None else f"could not compile pattern {upstream_pattern[:80]} to a regular expression. Error: {wrong}"
     if reason is not None:
         raise bad(f"Validation failed\n\n{reason}\n")
     return {"pattern": pattern, "apply-to": apply_to, "priority": priority, "definition": dict(definition)}

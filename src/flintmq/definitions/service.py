@@ -112,8 +112,8 @@ class DefinitionsService:
             self._broker.audit.refused(actor.user, f"{verb}{where}: {error}", actor.peer)
             raise
 
-    def _perform(self, actor: Actor, verb: str, vhost: str | None, what: str, plan: Callable[[], Plan], done: Done) -> None:
-        self._line.perform(Job(actor, what, partial(self.allow, actor, verb, vhost), plan, done))
+    def _perform(self, actor: Actor, verb: str, vhost: str | None, text: str, plan: Callable[[], Plan], done: Done) -> None:
+        self._line.perform(Job(actor, text, partial(self.allow, actor, verb, vhost), plan, done))
 
     def _is_administrator(self, actor: Actor) -> bool:
         record = None if actor.user is None else self._broker.users.get(actor.user)
@@ -166,8 +166,8 @@ class DefinitionsService:
                 return Plan([], lambda: None)
             return Plan([Save(fresh)], partial(self._broker.users.changed, fresh), quiet=True)
 
-        what = f"user {known.name!r} gets keys for SCRAM"
-        self._line.perform(Job(BROKER, what, lambda: None, plan, lambda result, error: None))
+        text = f"user {known.name!r} gets keys for SCRAM"
+        self._line.perform(Job(BROKER, text, lambda: None, plan, lambda result, error: None))
 
     def delete_users(self, actor: Actor, names: Sequence[str], done: Done) -> None:
         """All or none. Their connections are closed."""
@@ -246,19 +246,19 @@ class DefinitionsService:
 
             return Plan([Save(record)], apply, new)
 
-        what = f"topic permissions of user {user!r} for exchange {exchange!r} in vhost {vhost!r}: {dict(patterns)!r}"
-        self._perform(actor, "permission.change", None, what, plan, done)
+        text = f"topic permissions of user {user!r} for exchange {exchange!r} in vhost {vhost!r}: {dict(patterns)!r}"
+        self._perform(actor, "permission.change", None, text, plan, done)
 
     def clear_topics(self, actor: Actor, vhost: str, user: str, exchange: str | None, done: Done) -> None:
         """Args: exchange: None: all of them."""
 
         def plan() -> Plan:
-            found = [one for one in self.of(TOPIC, vhost) if json.loads(one.name)[0] == user]
+            topics = [one for one in self.of(TOPIC, vhost) if json.loads(one.name)[0] == user]
             if exchange is not None:
-                found = [one for one in found if json.loads(one.name)[1] == exchange]
-            if not found:
+                topics = [one for one in topics if json.loads(one.name)[1] == exchange]
+            if not topics:
                 raise _not_found()
-            return Plan([Delete(one) for one in found], partial(self._forget, found))
+            return Plan([Delete(one) for one in topics], partial(self._forget, topics))
 
         self._perform(actor, "permission.change", None, f"topic permissions of user {user!r} in vhost {vhost!r} are cleared", plan, done)
 
@@ -506,8 +506,8 @@ class DefinitionsService:
 
     def owner(self, component: str, vhost: str, name: str) -> str | None:
         """The user who set a parameter of a link. None: the broker, or somebody who is deleted."""
-        found = self.value(OWNER, vhost, json.dumps([component, name]))
-        return None if found is None else str(found)
+        value = self.value(OWNER, vhost, json.dumps([component, name]))
+        return None if value is None else str(value)
 
     def _link_set(self, record: ParameterRecord, owner: ParameterRecord) -> None:
         self._keep(record)
@@ -597,8 +597,8 @@ class DefinitionsService:
                 return Plan([], lambda: None)
             return Plan([Delete(record)], partial(self._forget, [record]))
 
-        what = f"queue {record.name!r} in vhost {record.vhost!r}, which was paused, is gone"
-        self._perform(BROKER, "vhost.use", record.vhost, what, plan, lambda result, error: None)
+        text = f"queue {record.name!r} in vhost {record.vhost!r}, which was paused, is gone"
+        self._perform(BROKER, "vhost.use", record.vhost, text, plan, lambda result, error: None)
         return True
 
     def put_global(self, actor: Actor, name: str, value: Any, done: Done) -> None:

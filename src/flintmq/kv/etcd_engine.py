@@ -127,13 +127,13 @@ class EtcdEngine:
                 raise Conflict("the session changed")
             counters = {self._counter_of(prefix) for prefix, _, _ in request.stamped}
             known = {counter: self._counters.get(counter, (0, 0)) for counter in counters}
-            more = [_equal(self._session, session), *(_equal(counter, known[counter][1]) for counter in sorted(counters))]
+            comparisons = [_equal(self._session, session), *(_equal(counter, known[counter][1]) for counter in sorted(counters))]
             puts = [_put(counter, (known[counter][0] + 1).to_bytes(STAMP_BYTES, "big")) for counter in sorted(counters)]
             for prefix, suffix, value in request.stamped:
                 stamp = (known[self._counter_of(prefix)][0] + 1).to_bytes(STAMP_BYTES, "big")
                 puts.append(_put(self.namespace + prefix + stamp + suffix, value))
             looks = [{"request_range": {"key": encode(row)}} for row in [self._session, *sorted(counters)]]
-            answer = self._send({"compare": compares + more, "success": operations + puts, "failure": looks})
+            answer = self._send({"compare": compares + comparisons, "success": operations + puts, "failure": looks})
             revision = int(answer["header"]["revision"])
             if answer.get("succeeded"):
                 with self._lock:

@@ -190,10 +190,10 @@ class FdbTransaction:
             return value
         self._version()
         try:
-            found: bytes | None = self._made.snapshot.get(self._engine.namespace + key).value
+            row: bytes | None = self._made.snapshot.get(self._engine.namespace + key).value
         except self._engine.binding.FDBError as error:
             raise self._engine.read_error(error) from error
-        return found
+        return row
 
     def range(self, begin: bytes, end: bytes, limit: int, reverse: bool = False, snapshot: bool = False) -> Rows:
         if begin >= end:

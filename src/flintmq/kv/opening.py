@@ -54,15 +54,15 @@ def _members(rest: str) -> tuple[str, ...]:
 
 def _is_login(rest: str) -> bool:
     """Whether there is no login, or a user with a password."""
-    login, at, _ = rest[2:].rpartition("@")
+    login, sign, _ = rest[2:].rpartition("@")
     user, colon, _ = login.partition(":")
-    return not at or bool(user and colon)
+    return not sign or bool(user and colon)
 
 
 def _login(rest: str) -> tuple[str, str] | None:
-    login, at, _ = rest[2:].rpartition("@")
+    login, sign, _ = rest[2:].rpartition("@")
     user, _, password = login.partition(":")
-    return (unquote(user), unquote(password)) if at else None
+    return (unquote(user), unquote(password)) if sign else None
 
 
 def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:

@@ -30,7 +30,7 @@ class Resolver:
         self._floor = 0  # reads below it can't be judged any more
 
     def forget_all(self, version: int) -> None:
-        """What was noted did not happen, or is not known: reads before `version` can't be judged any more."""
+        """A noted commit did not happen, or is not known: reads before `version` can't be judged any more."""
         self._newest.clear()
         self._recent.clear()
         self._count = 0

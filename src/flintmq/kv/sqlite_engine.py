@@ -111,7 +111,7 @@ class SqliteEngine:
         reader.close()
 
     def decide(self, request: Request, watches: list[KeyWatch]) -> int:
-        """Commits. Who holds the writer takes everybody who waits along: one sync for all of them."""
+        """Commits. The holder of the writer commits for all waiting threads: one sync for all of them."""
         if request.is_empty:
             self._begin_watches(request.read_version, watches)
             return 0
@@ -263,8 +263,8 @@ class SqliteTransaction:
         decided, value = self._writes.own(key)
         if decided:
             return value
-        found = self._run("SELECT value FROM rows WHERE key = ?", (key,))
-        return found[0][0] if found else None  # type: ignore[return-value]
+        row = self._run("SELECT value FROM rows WHERE key = ?", (key,))
+        return row[0][0] if row else None  # type: ignore[return-value]
 
     def range(self, begin: bytes, end: bytes, limit: int, reverse: bool = False, snapshot: bool = False) -> Rows:
         rows = self._writes.merge(self._fetch, begin, end, limit, reverse)

@@ -117,11 +117,11 @@ class Links:
     def restart(self, key: Key) -> bool:
         """The link begins again. False: there is none."""
         with self._lock:
-            found = key in self._links
-            if found:
+            is_known = key in self._links
+            if is_known:
                 self._again.add(key)
         self._wake_up()
-        return found
+        return is_known
 
     def shovels(self) -> list[dict[str, Any]]:
         """RabbitMQ's status of each shovel, by vhost and name."""
@@ -396,7 +396,7 @@ def _stamp(link: Link) -> str:
 
 
 def _shown_shovel(link: Link) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         "name": link.wanted.name,
         "vhost": link.wanted.vhost,
         "type": "dynamic",
@@ -407,17 +407,17 @@ def _shown_shovel(link: Link) -> dict[str, Any]:
         **link.uris,
     }
     if isinstance(link.wanted.value, Mapping):
-        found |= shovels.shown(link.wanted.value)
+        members |= shovels.shown(link.wanted.value)
     if link.reason:
-        found["reason"] = link.reason
+        members["reason"] = link.reason
     if link.state == RUNNING:
-        found["blocked_status"] = "blocked" if link.blocked else "running"
-    return found
+        members["blocked_status"] = "blocked" if link.blocked else "running"
+    return members
 
 
 def _shown_link(link: Link) -> dict[str, Any]:
     wanted = link.wanted
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         wanted.kind: wanted.name,
         f"upstream_{wanted.kind}": wanted.value.get(wanted.kind) or wanted.name,
         "type": wanted.kind,
@@ -431,9 +431,9 @@ def _shown_link(link: Link) -> dict[str, Any]:
         "uri": link.uris.get("src_uri") or shown(uris_of(wanted.value["uri"])[0]),
     }
     if wanted.kind == QUEUE:
-        found["consumer_tag"] = wanted.value["consumer-tag"]
+        members["consumer_tag"] = wanted.value["consumer-tag"]
     if link.reason:
-        found["error"] = link.reason
+        members["error"] = link.reason
     if link.state == RUNNING:
-        found["local_connection"] = f"{link.title} (destination)"
-    return found
+        members["local_connection"] = f"{link.title} (destination)"
+    return members

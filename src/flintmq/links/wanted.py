@@ -61,7 +61,7 @@ class Wanted:
         return upstreams.link_id(*self.key)
 
     def errors(self) -> list[str]:
-        """What is wrong with its parameter, and with the member of its set."""
+        """The mistake in its parameter, and with the member of its set."""
         if self.kind == SHOVEL:
             return shovels.check(self.name, self.value)
         wrong = upstreams.check(upstreams.UPSTREAM, self.upstream, self.record.value)
@@ -75,16 +75,16 @@ class Wanted:
 
 def _declared(thing: Any) -> dict[str, Any]:
     """How an exchange or a queue is declared, for the upstream that has none of its name."""
-    found = {"durable": thing.durable, "auto_delete": thing.auto_delete, "arguments": encode_table(dict(thing.arguments)).hex()}
-    return found | ({"type": thing.kind} if thing.destination_kind == EXCHANGE else {})
+    facts = {"durable": thing.durable, "auto_delete": thing.auto_delete, "arguments": encode_table(dict(thing.arguments)).hex()}
+    return facts | ({"type": thing.kind} if thing.destination_kind == EXCHANGE else {})
 
 
 def bindings(exchange: Any) -> list[list[str]]:
-    """(routing key, arguments on the wire as hex) of what is bound to the exchange; each once."""
-    found: dict[tuple[str, str], None] = {}
+    """(routing key, arguments on the wire as hex) of the exchange's bindings; each once."""
+    pairs: dict[tuple[str, str], None] = {}
     for one in list(exchange.bindings.values()):
-        found[one.routing_key.decode("utf-8", "surrogateescape"), encode_table(dict(one.arguments)).hex()] = None
-    return [list(one) for one in found]
+        pairs[one.routing_key.decode("utf-8", "surrogateescape"), encode_table(dict(one.arguments)).hex()] = None
+    return [list(one) for one in pairs]
 
 
 def wants(queue: Any) -> bool:
@@ -107,7 +107,7 @@ class Finder:
 
     def all(self) -> dict[Key, Wanted]:
         """W1."""
-        found: dict[Key, Wanted] = {}
+        wanted: dict[Key, Wanted] = {}
         for record in self._definitions.of(SHOVEL):
             one = Wanted(
                 kind=SHOVEL,
@@ -120,7 +120,7 @@ class Finder:
                 value=record.value,
                 record=record,
             )
-            found[one.key] = one
+            wanted[one.key] = one
         for vhost in list(self._broker.vhosts.values()):
             if _of_federation(vhost):
                 many = list(islice(self._federated(vhost), self._most + 1))
@@ -130,8 +130,8 @@ class Finder:
                         "vhost %r: policies federate more than %d exchanges and queues: the rest has no link", vhost.name, self._most
                     )
                 for one in many[: self._most]:
-                    found[one.key] = one
-        return found
+                    wanted[one.key] = one
+        return wanted
 
     def _federated(self, vhost: Any) -> Iterator[Wanted]:
         for kind, things in ((EXCHANGE, vhost.exchanges), (QUEUE, vhost.queues)):
@@ -182,8 +182,8 @@ class Finder:
             return [{"upstream": name} for name in names if chosen.matches(name, among)]
         if many == upstreams.ALL:
             return [{"upstream": name} for name in names]
-        found = self._definitions.value(upstreams.UPSTREAM_SET, vhost, many)
-        return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+        elements = self._definitions.value(upstreams.UPSTREAM_SET, vhost, many)
+        return [each for each in elements if isinstance(each, Mapping)] if isinstance(elements, list) else []
 
 
 def _of_federation(vhost: Any) -> list[Any]:

@@ -4,7 +4,7 @@
 
 in: objects, bytes. out: bytes, objects. A message with the member `fd` has one descriptor, which was sent with its bytes (SCM_RIGHTS).
 
-K1  A length is checked before anything is kept for it. What is wrong raises ControlError, and the channel is of no use any more.
+K1  A length is checked before anything is kept for it. A wrong one raises ControlError, and the channel is of no use any more.
 """
 
 from __future__ import annotations

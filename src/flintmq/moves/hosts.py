@@ -51,11 +51,11 @@ class HostRules:
     def allow_address(self, address: str) -> bool:
         """Whether an address may be reached, whatever it is called."""
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        if self._any and not (found.is_loopback or found.is_unspecified):
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        if self._any and not (ip.is_loopback or ip.is_unspecified):
             return True
-        return any(found.version == network.version and found in network for network in self._networks)
+        return any(ip.version == network.version and ip in network for network in self._networks)

@@ -62,7 +62,7 @@ _RULES = [
 
 
 def check(name: str, value: Any) -> list[str]:
-    """What is wrong with the value of parameter `shovel` `name`, in RabbitMQ's words."""
+    """The mistake in the value of parameter `shovel` `name`, in RabbitMQ's words."""
     if not isinstance(value, Mapping):
         return [f"the value of {values.erlang(name)} should be an object"]
     wrong = []
@@ -122,5 +122,5 @@ def shown(value: Mapping[str, Any]) -> dict[str, Any]:
         "dest_exchange": "dest-exchange",
         "dest_exchange_key": "dest-exchange-key",
     }
-    found = {name: value[key] for name, key in names.items() if key in value}
-    return {"src_protocol": "amqp091", "dest_protocol": "amqp091", **found}
+    members = {name: value[key] for name, key in names.items() if key in value}
+    return {"src_protocol": "amqp091", "dest_protocol": "amqp091", **members}

@@ -40,7 +40,7 @@ _ELEMENT = [Rule("upstream", text, True), *_SHARED]
 
 
 def check(component: str, name: str, value: Any) -> list[str]:
-    """What is wrong with the value of a parameter, in RabbitMQ's words."""
+    """The mistake in the value of a parameter, in RabbitMQ's words."""
     if component == UPSTREAM:
         return members(name, _UPSTREAM, value) if isinstance(value, Mapping) else [f"the value of {erlang(name)} should be an object"]
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
@@ -51,11 +51,11 @@ def check(component: str, name: str, value: Any) -> list[str]:
 
 
 def check_policy(definition: Mapping[str, Any]) -> str | None:
-    """What is wrong with the keys of federation in a policy; the pattern is checked as patterns of policies are."""
-    found = [key for key in POLICY_KEYS if key in definition]
-    if len(found) > 1:
+    """The mistake in the keys of federation in a policy; the pattern is checked as patterns of policies are."""
+    keys = [key for key in POLICY_KEYS if key in definition]
+    if len(keys) > 1:
         return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
-    for key in found:
+    for key in keys:
         if not isinstance(definition[key], str):
             return f"{erlang(definition[key])} is not a valid {key.replace('-', ' ')} name"
     return None

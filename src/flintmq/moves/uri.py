@@ -1,6 +1,6 @@
 """AMQP URIs of parameters, read as RabbitMQ reads them, and shown without their passwords.
 
-in: texts of users. out: `Uri`, or UriError with what is wrong (never with the text itself, which may hold a password).
+in: texts of users. out: `Uri`, or UriError with the mistake (never with the text itself, which may hold a password).
 
 U1  `shown` and `masked` never show a password, whatever the text is.
 """
@@ -106,11 +106,11 @@ def masked(text: object) -> str:
     rest, has_query, query = rest.partition("?")
     if "@" in query:  # then the '?' stood in a password
         rest, has_query, query = f"{rest}?{query}", "", ""
-    login, at, place = rest.rpartition("@")
-    if at and ":" in login:
+    login, sign, place = rest.rpartition("@")
+    if sign and ":" in login:
         login = f"{login.partition(':')[0]}:{MASK}"
     kept = [part if not unquote(part).lower().startswith("password") else f"password={MASK}" for part in query.split("&")]
-    return f"{scheme}://{login}{at}{place}{has_query}{'&'.join(kept)}"
+    return f"{scheme}://{login}{sign}{place}{has_query}{'&'.join(kept)}"
 
 
 def shown(text: str) -> str:

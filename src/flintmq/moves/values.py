@@ -119,7 +119,7 @@ def read_uris(value: Any, vhost: str = "/") -> list[Uri]:
 
 
 def table(name: str, value: Any) -> str | None:
-    """What can be a field table."""
+    """A value that can be a field table."""
     if not isinstance(value, Mapping):
         return f"{name} should be an object, actually was {erlang(value)}"
     level: list[Any] = [value]
@@ -144,13 +144,13 @@ def table(name: str, value: Any) -> str | None:
 
 
 def members(name: str, rules: Sequence[Rule], value: Mapping[str, Any]) -> list[str]:
-    """What is wrong with an object, the last rule first. Args: name: of the parameter, or of the value."""
+    """The mistake in an object, the last rule first. Args: name: of the parameter, or of the value."""
     wrong: list[str] = []
     for rule in rules:
         if rule.name in value:
-            found = rule.check(rule.name, value[rule.name])
-            if found is not None:
-                wrong.append(found)
+            checked = rule.check(rule.name, value[rule.name])
+            if checked is not None:
+                wrong.append(checked)
         elif rule.mandatory:
             wrong.append(f'Key "{rule.name}" not found in {name}')
     known = {rule.name for rule in rules}

@@ -54,7 +54,7 @@ cdef class Loop:
     cdef int64_t chores_end           # when this pass runs no more chores
     cdef int64_t polled_ns            # when the loop looked at its sockets last
     cdef int64_t late_ns              # how long it may not look before it counts as late
-    cdef readonly int64_t awake_ms    # monotonic: when it was late last; nobody is blamed for what was before
+    cdef readonly int64_t awake_ms    # monotonic: when it was late last; nobody is blamed for the time before
     cdef uint64_t thrown_away_max
     cdef list listeners
     cdef readonly bint accept_paused  # nobody is accepted: there are no descriptors
@@ -96,5 +96,5 @@ cdef class Loop:
     cdef int look_at_publisher(self, socket_t *entry) noexcept nogil
     cdef void deliver(self) noexcept nogil
     cdef void _run_calls(self)
-    cdef void _serve(self, Socket entry, int what)
+    cdef void _serve(self, Socket entry, int reason)
     cdef object _tls_in(self, Socket entry)

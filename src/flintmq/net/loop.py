@@ -9,7 +9,7 @@ connections their share, then sleep in epoll until something is ready, another t
 is due.
 
 A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
-Limits.turn_us, the engine is not fed on: the rest of what was read waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
+Limits.turn_us, the engine is not fed on: the rest of the bytes waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
 Heavy connections are read and fed from a list of their own, one turn's time of each pass for all of them, behind everybody else's
 reads and deliveries. Publishes, settlements and deliveries are not measured one by one.
 
@@ -46,7 +46,7 @@ from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
     LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
-    Socket, connection_schedule, intake_let_go, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, list_pop, list_push,
+    Socket, connection_schedule, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, intake_resume, list_pop, list_push,
     lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
     run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause,
     socket_t, socket_wait, turn_pop, turns_forget,
@@ -322,12 +322,12 @@ class Loop:
             entry.socket.paused &= ~cast(uint32_t, PAUSED_ANSWER)
         # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
         entry.socket.received_ms = monotonic_ms()
-        intake_let_go(address(self.io), address(entry.socket))
+        intake_resume(address(self.io), address(entry.socket))
 
     def release(self, entry: Socket) -> None:
         """A connection that ends is read on, whatever held it back: its close-ok must be seen, and unread input would reset it."""
         entry.socket.paused &= PAUSED_TURN
-        intake_let_go(address(self.io), address(entry.socket))
+        intake_resume(address(self.io), address(entry.socket))
 
     def notice_late(self, now_ns: int64_t, allowed_ns: int64_t) -> void:
         """Whether the loop did not look at its sockets for longer than `allowed_ns` and its tolerance: then nobody is to blame."""
@@ -353,7 +353,7 @@ class Loop:
 
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
-        what: c_int
+        reason: c_int
         before: int64_t
         self.thread_id = threading.get_ident()
         if self.log_port is not None:
@@ -361,24 +361,24 @@ class Loop:
         try:
             while not self.stopping:
                 with nogil:
-                    what = self.run_pass()
+                    reason = self.run_pass()
                 # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
                 self.logged = self.awaited = self.io.port != NULL
-                if what == LOOP_CALLS:
+                if reason == LOOP_CALLS:
                     self._run_calls()
-                elif what == LOOP_TIMER:
+                elif reason == LOOP_TIMER:
                     self._guard(self.on_timer, monotonic_ms())
-                elif what == LOOP_COMMITS:
+                elif reason == LOOP_COMMITS:
                     self._complete()
-                elif what == LOOP_CHORES:
+                elif reason == LOOP_CHORES:
                     self.chores.run(self.chores_end)
-                elif what == LOOP_ALARM:
+                elif reason == LOOP_ALARM:
                     self._guard(self.on_alarm, ALARM_NAMES[self.io.alarm])
-                elif what == LOOP_ACCEPT:
+                elif reason == LOOP_ACCEPT:
                     self._guard(self.on_accept, cast(Socket, self.subject.owner).sock)
                 else:
                     before = turn_now(address(self.io.clock))
-                    self._serve(cast(Socket, self.subject.owner), what)
+                    self._serve(cast(Socket, self.subject.owner), reason)
                     self.turn_spent += turn_now(address(self.io.clock)) - before
                 if self.event_next >= self.event_count and self.current == NULL and self.graves:
                     self.graves.clear()
@@ -405,13 +405,13 @@ class Loop:
             self.log.exception("internal error in a callback of the loop")
             return False
 
-    def _serve(self, entry: Socket | None, what: c_int) -> void:
+    def _serve(self, entry: Socket | None, reason: c_int) -> void:
         """An event of one connection that needs Python. A bug in a handler costs that connection, not the node."""
         connection: pointer[connection_t] = entry.socket.connection
         slow: c_int
         handler = entry.connection.handler
         try:
-            if what == LOOP_SLOW:
+            if reason == LOOP_SLOW:
                 slow = connection.slow
                 connection.slow = SLOW_NONE
                 if slow == SLOW_RESOLVE:
@@ -427,11 +427,11 @@ class Loop:
                 else:
                     handler.slow(slow, connection.slow_channel, payload, connection.slow_method, connection.slow_tag, connection.slow_size)
                 connection.slow_payload = NULL
-            elif what == LOOP_TLS_IN:
+            elif reason == LOOP_TLS_IN:
                 self._tls_in(entry)
-            elif what == LOOP_TLS_OUT:
+            elif reason == LOOP_TLS_OUT:
                 output_encrypt(address(self.io), entry)
-            elif what == LOOP_BLOCKED:
+            elif reason == LOOP_BLOCKED:
                 handler.blocked(ALARM_NAMES[self.io.alarm])
             else:
                 if not entry.socket.lingering:  # else the handler has ended it
@@ -663,7 +663,7 @@ class Loop:
         return self.read_socket(entry)
 
     def read_socket(self, entry: pointer[socket_t]) -> c_int:
-        """Reads what a socket has, behind what is kept of it: it is `current` then. Returns a LOOP_* event or 0."""
+        """Reads what a socket has, behind its kept bytes: it is `current` then. Returns a LOOP_* event or 0."""
         kept: size_t = 0 if entry.tls else entry.rest_size
         room: size_t = self.buffer_size - kept
         count: Py_ssize_t
@@ -701,11 +701,11 @@ class Loop:
         return 0
 
     def take_turn(self, which: c_int) -> c_int:
-        """The first of a list of turns goes on: with what is kept of it, else with what its socket has. Returns a LOOP_* event or 0."""
+        """The first of a list of turns goes on: with its kept bytes, else with what its socket has. Returns a LOOP_* event or 0."""
         entry: pointer[socket_t] = turn_pop(address(self.io.turns[which]))
         entry.paused &= ~cast(uint32_t, PAUSED_TURN)
         if entry.paused:
-            return 0  # let_go brings it back when the rest of what holds it is over
+            return 0  # let_go brings it back when its other holds are over
         socket_interest(address(self.io), entry, entry.interest | EPOLLIN)
         entry.received_ms = monotonic_ms()  # what it sent meanwhile was not read: it is not to blame for that
         if not entry.unfed:

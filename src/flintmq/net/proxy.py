@@ -37,7 +37,7 @@ Told = Callable[[tuple[str, int] | None], None]
 
 
 class ProxyError(OSError):
-    """What came is no header of this protocol."""
+    """The bytes are no header of this protocol."""
 
 
 def networks(texts: Sequence[str], option: str = "--proxy-from") -> tuple[Network, ...]:
@@ -51,10 +51,10 @@ def networks(texts: Sequence[str], option: str = "--proxy-from") -> tuple[Networ
 def is_trusted(host: str, trusted: Sequence[Network]) -> bool:
     """Whether a peer's address is one of these."""
     try:
-        found = ipaddress.ip_address(host.split("%", 1)[0])
+        parsed = ipaddress.ip_address(host.split("%", 1)[0])
     except ValueError:
         return False
-    address = getattr(found, "ipv4_mapped", None) or found
+    address = getattr(parsed, "ipv4_mapped", None) or parsed
     return any(address in network for network in trusted)
 
 
@@ -123,19 +123,19 @@ def _version_2(data: bytes, most: int) -> tuple[int, tuple[str, int] | None] | N
     return end, source
 
 
-def _check_values(header: bytes, at: int) -> None:
+def _check_values(header: bytes, offset: int) -> None:
     """The values behind the addresses: each ends within the header, and a checksum is right."""
-    while at < len(header):
-        if at + 3 > len(header):
+    while offset < len(header):
+        if offset + 3 > len(header):
             raise ProxyError("a value of its header is cut off")
-        kind, size = struct.unpack_from("!BH", header, at)
-        at += 3
-        if at + size > len(header):
+        kind, size = struct.unpack_from("!BH", header, offset)
+        offset += 3
+        if offset + size > len(header):
             raise ProxyError("a value of its header is longer than the header")
-        said = int.from_bytes(header[at : at + size], "big")
-        if kind == _CRC32C and (size != 4 or crc32c_of(header[:at] + bytes(4) + header[at + 4 :]) != said):
+        said = int.from_bytes(header[offset : offset + size], "big")
+        if kind == _CRC32C and (size != 4 or crc32c_of(header[:offset] + bytes(4) + header[offset + 4 :]) != said):
             raise ProxyError("the checksum of its header is wrong")
-        at += size
+        offset += size
 
 
 class ProxyLayer:
@@ -169,10 +169,10 @@ class ProxyLayer:
         if self.established:
             return data
         self._data += data
-        found = parse(self._data, self._most)
-        if found is None:
+        parsed = parse(self._data, self._most)
+        if parsed is None:
             return b""
-        end, source = found
+        end, source = parsed
         if source is not None and self._is_local(source[0]) and not self._is_local(self._proxy):
             raise ProxyError(f"{self._proxy} says that its client {source[0]} is on this machine")
         rest, self._data = self._data[end:], b""
@@ -209,8 +209,8 @@ class Layers:
         return bool(self._outer.eof or self._inner.eof)
 
     def certificate(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._outer.certificate() or self._inner.certificate()
-        return found
+        names: dict[str, Any] = self._outer.certificate() or self._inner.certificate()
+        return names
 
     def receive(self, data: bytes) -> bytes:
         clear = self._outer.receive(data)

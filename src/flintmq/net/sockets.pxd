@@ -145,8 +145,8 @@ cdef enum:
 
 # Writes the confirms that are due and sends what the socket takes.
 cdef void output_flush(io_t *io, socket_t *entry) noexcept nogil
-# Of the peers whose last frames are sent: whoever has hung up is closed, whoever has not is in epoll again, which says when. When it is
-# time; O(those that linger).
+# Closes each lingering socket (last frames sent) whose peer hung up, and puts the others into epoll again, which reports the hang-up.
+# Called when the first of them is due; O(lingering sockets).
 cdef void output_lingering(io_t *io) noexcept nogil
 cdef void output_confirms(io_t *io, socket_t *entry) noexcept nogil
 cdef object output_encrypt(io_t *io, Socket entry)
@@ -159,8 +159,8 @@ cdef object output_cipher(io_t *io, Socket entry, bytes cipher)
 cdef bint intake_may_publish(io_t *io, socket_t *entry) noexcept nogil
 # Once a pass: sets and clears io_t.alarm.
 cdef void intake_look(io_t *io) noexcept nogil
-# Nothing may hold it back any more: it is read, or gets a turn for what was read already.
-cdef void intake_let_go(io_t *io, socket_t *entry) noexcept nogil
+# Nothing may hold it back any more: it is read, or gets a turn for its bytes in memory.
+cdef void intake_resume(io_t *io, socket_t *entry) noexcept nogil
 # The output of a connection that was not read because of it is sent.
 cdef void intake_ask_on(io_t *io, socket_t *entry) noexcept nogil
 # It waits for its turn among the fresh or the heavy ones.

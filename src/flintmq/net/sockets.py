@@ -74,14 +74,14 @@ def run_queue_pop(queue: pointer[run_queue_t]) -> pointer[connection_t]:
 
 def run_queue_forget(queue: pointer[run_queue_t], connection: pointer[connection_t]) -> void:
     """Takes a connection that ends off the run queue."""
-    at: pointer[connection_t]
+    one: pointer[connection_t]
     before: pointer[connection_t] = NULL
     spin_lock(address(queue.lock))
-    at = queue.first
-    while at != NULL and at != connection:
-        before = at
-        at = at.next_run
-    if at == connection:
+    one = queue.first
+    while one != NULL and one != connection:
+        before = one
+        one = one.next_run
+    if one == connection:
         if before == NULL:
             queue.first = connection.next_run
         else:
@@ -151,12 +151,12 @@ def turn_pop(turns: pointer[turns_t]) -> pointer[socket_t]:
 
 
 def turns_forget(turns: pointer[turns_t], socket: pointer[socket_t]) -> void:
-    at: pointer[socket_t] = turns.first
+    one: pointer[socket_t] = turns.first
     before: pointer[socket_t] = NULL
-    while at != NULL and at != socket:
-        before = at
-        at = at.next_turn
-    if at == socket:
+    while one != NULL and one != socket:
+        before = one
+        one = one.next_turn
+    if one == socket:
         if before == NULL:
             turns.first = socket.next_turn
         else:
@@ -530,11 +530,11 @@ def _unthrottle(io: pointer[io_t]) -> void:
     while entry != NULL:
         entry.paused &= ~cast(uint32_t, PAUSED_BUFFERS)
         entry.received_ms = monotonic_ms()
-        intake_let_go(io, entry)
+        intake_resume(io, entry)
         entry = list_pop(io.lists, LIST_THROTTLED)
 
 
-def intake_let_go(io: pointer[io_t], entry: pointer[socket_t]) -> void:
+def intake_resume(io: pointer[io_t], entry: pointer[socket_t]) -> void:
     if entry.paused or entry.dead:
         return
     if entry.unfed:
@@ -547,7 +547,7 @@ def intake_ask_on(io: pointer[io_t], entry: pointer[socket_t]) -> void:
     """The output of a connection that was not read because of it is sent."""
     entry.paused &= ~cast(uint32_t, PAUSED_OUTPUT)
     entry.received_ms = monotonic_ms()  # what it sent meanwhile waits in the kernel: it must not look dead before that is read
-    intake_let_go(io, entry)
+    intake_resume(io, entry)
 
 
 def intake_queue_turn(io: pointer[io_t], entry: pointer[socket_t]) -> void:

@@ -27,7 +27,7 @@ _NORMAL, _PROTOCOL_ERROR, _UNSUPPORTED = 1000, 1002, 1003
 
 
 class WebSocketError(OSError):
-    """What came is no WebSocket of ours. `pending` has the answer."""
+    """The bytes are no WebSocket of ours. `pending` has the answer."""
 
 
 class WebSocketLayer:
@@ -122,17 +122,17 @@ class WebSocketLayer:
 
     def _frames(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
-        at = 0
+        offset = 0
         while not self.eof:
             if self._left == 0 and not self._mask:
-                used = self._head(data[at : at + 14])
-                at += used
+                used = self._head(data[offset : offset + 14])
+                offset += used
                 if not self._mask:
                     break  # the head is not complete
-            piece = data[at : at + self._left]
+            piece = data[offset : offset + self._left]
             if self._left and not piece:
                 break
-            at += len(piece)
+            offset += len(piece)
             self._left -= len(piece)
             clear = self._unmask(piece)
             if self._opcode >= _CLOSE:

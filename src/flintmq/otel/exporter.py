@@ -1,6 +1,6 @@
 """The thread that sends spans to a collector, and never makes anybody wait.
 
-in: a buffer of spans, the collector's URL. out: requests of `spans_batch` spans at most; counters of what was sent and what was lost.
+in: a buffer of spans, the collector's URL. out: requests of `spans_batch` spans at most; counters of sent and lost spans.
 
 E1  One batch is under way at a time. A collector that is slow or away fills the buffer, which drops (broker.spans.P1).
 E2  429, 502, 503, 504 and a connection that fails are tried again, with a pause that doubles; another answer loses the batch, as OTLP says.
@@ -94,7 +94,7 @@ class Exporter:
         self._thread.start()
 
     def stop(self) -> None:
-        """What waits is sent, if the collector takes it within Limits.spans_stop_ms."""
+        """The waiting spans are sent, if the collector takes it within Limits.spans_stop_ms."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(self._limits.spans_stop_ms / 1000)
@@ -118,14 +118,14 @@ class Exporter:
         try:
             body = otlp.request(batch, self._resource, self._version)
             pause_ms = _PAUSE_MS
-            for left in reversed(range(1 if self._stopping.is_set() else self._limits.spans_tries)):
+            for tries in reversed(range(1 if self._stopping.is_set() else self._limits.spans_tries)):
                 reason = self._try(body)
                 if reason is None:
                     self.sent += len(batch)
                     return
                 self.failures += 1
                 self._tell(reason)
-                if left and self._stopping.wait(pause_ms / 1000):
+                if tries and self._stopping.wait(pause_ms / 1000):
                     break
                 pause_ms = min(2 * pause_ms, self._limits.spans_retry_ms_max)
         except _Lost as error:

@@ -31,7 +31,7 @@ class Caller:
     """One thread's conversation. `persistent`: the connection `fd` stays open, else each cycle connects to host:port anew."""
 
     def __cinit__(self, host: str, port: int, steps: list[tuple[bytes, int, int, bool]], fd: int = -1):
-        at: Py_ssize_t
+        offset: Py_ssize_t
         step: pointer[step_t]
         if len(steps) > STEPS_MAX:
             raise ValueError("too many steps")
@@ -54,13 +54,13 @@ class Caller:
             step.again = again
             step.content = content
             step.place_count = 0
-            at = data.find(NUMBER)
-            while at >= 0:
+            offset = data.find(NUMBER)
+            while offset >= 0:
                 if step.place_count == PLACES_MAX:
                     raise ValueError("too many numbers in one step")
-                step.places[step.place_count] = at
+                step.places[step.place_count] = offset
                 step.place_count += 1
-                at = data.find(NUMBER, at + NUMBER_DIGITS)
+                offset = data.find(NUMBER, offset + NUMBER_DIGITS)
             self.step_count += 1
 
     def __dealloc__(self):
@@ -113,16 +113,16 @@ class Caller:
 
     def note(self, text: pointer[cython.const[char]], detail: pointer[cython.const[uint8_t]], size: size_t) -> bint:
         """Keeps the first failure; always False."""
-        at: size_t = 0
+        offset: size_t = 0
         if self.failure[0]:
             return False
-        while text[at] and at < 60:
-            self.failure[at] = text[at]
-            at += 1
+        while text[offset] and offset < 60:
+            self.failure[offset] = text[offset]
+            offset += 1
         if size > 190:
             size = 190
-        memcpy(address(self.failure[at]), detail, size)
-        self.failure[at + size] = 0
+        memcpy(address(self.failure[offset]), detail, size)
+        self.failure[offset + size] = 0
         return False
 
     def frame(self, size: pointer[uint32_t]) -> pointer[uint8_t]:

@@ -1,6 +1,6 @@
 """The verdict on every delivered message (see checker.pxd for the layout of a body).
 
-in: a delivered body's id, tail and length, the queue it came from. out: counts of what went wrong.
+in: a delivered body's id, tail and length, the queue it came from. out: counts of faults.
 
 I1  A message is counted in `distinct` once, however often it comes.
 I2  Order is judged per consumer and (producer, key): consumers of one queue are read one after the other, so their mutual order can't be.

@@ -245,16 +245,16 @@ class Worker:
     # --- the loop -----------------------------------------------------------------------------------------------------
     def fail(self, text: pointer[cython.const[char]], detail: pointer[cython.const[uint8_t]], size: size_t) -> void:
         """The first failure is kept: `text`, then `size` bytes of detail."""
-        at: size_t = 0
+        index: size_t = 0
         if self.failed:
             return
-        while text[at] and at < 100:
-            self.failure[at] = text[at]
-            at += 1
+        while text[index] and index < 100:
+            self.failure[index] = text[index]
+            index += 1
         if size > 190:
             size = 190
-        memcpy(address(self.failure[at]), detail, size)
-        self.failure[at + size] = 0
+        memcpy(address(self.failure[index]), detail, size)
+        self.failure[index + size] = 0
         self.failed = True
 
     def loop(self) -> void:
@@ -365,7 +365,7 @@ class Worker:
         index: uint64_t
         identity: uint64_t
         sent: int64_t = now
-        at: p_uchar = peer.batch
+        byte: p_uchar = peer.batch
         for index in range(count):
             if peer.interval_ns > 0:
                 sent = peer.start_ns + cast(int64_t, peer.interval_ns * peer.published)
@@ -374,13 +374,13 @@ class Worker:
             identity = (peer.producer << 48) | (cast(uint64_t, peer.key) << 32) | peer.sequences[peer.key]
             peer.sequences[peer.key] += 1
             if peer.key_at:
-                put_digits(at + peer.key_at, 5, peer.key)
+                put_digits(byte + peer.key_at, 5, peer.key)
             if peer.unique_at:
-                put_digits(at + peer.unique_at, 10, peer.published)
-            put64(at + peer.body_at, identity)
-            put64(at + peer.body_at + 8, sent)
+                put_digits(byte + peer.unique_at, 10, peer.published)
+            put64(byte + peer.body_at, identity)
+            put64(byte + peer.body_at + 8, sent)
             if peer.tail_at:
-                put64(at + peer.tail_at, tail_of(identity))
+                put64(byte + peer.tail_at, tail_of(identity))
             if peer.rotates:
                 peer.key += 1
                 if peer.key == self.key_count:
@@ -388,7 +388,7 @@ class Worker:
             peer.published += 1
             if peer.window:
                 peer.ring[peer.published & peer.ring_mask] = now
-            at += peer.message_size
+            byte += peer.message_size
         peer.batch_start = 0
         peer.batch_end = count * peer.message_size
         if peer.first_ns == 0:
@@ -502,14 +502,14 @@ class Worker:
 
     def method(self, peer: pointer[peer_t], payload: pointer[uint8_t], size: uint32_t, now: int64_t) -> void:
         method: uint32_t = get32(payload)
-        at: uint32_t
+        offset: uint32_t
         if method == (60 << 16 | 60):  # basic.deliver
-            at = 5 + payload[4]
-            if at + 9 > size:
+            offset = 5 + payload[4]
+            if offset + 9 > size:
                 self.fail("basic.deliver is too short", NULL, 0)
                 return
-            peer.tag = get64(payload + at)
-            peer.redelivered = payload[at + 8] & 1
+            peer.tag = get64(payload + offset)
+            peer.redelivered = payload[offset + 8] & 1
             peer.returning = False
         elif method == (60 << 16 | 80) or method == (60 << 16 | 120):  # basic.ack, basic.nack: confirms
             if size < 13:
@@ -536,14 +536,14 @@ class Worker:
 
     def confirm(self, peer: pointer[peer_t], tag: uint64_t, multiple: bint, nack: bint, now: int64_t) -> void:
         """Counts confirms; each message's time from send to confirm is recorded."""
-        at: uint64_t = peer.confirm_low + 1 if multiple else tag
+        confirmed: uint64_t = peer.confirm_low + 1 if multiple else tag
         slot: pointer[int64_t]
         if tag > peer.published or tag == 0 or not peer.window:
             self.fail("a confirm for a message that was not published", NULL, 0)
             return
-        while at <= tag:
-            if at > peer.confirm_low:
-                slot = address(peer.ring[at & peer.ring_mask])
+        while confirmed <= tag:
+            if confirmed > peer.confirm_low:
+                slot = address(peer.ring[confirmed & peer.ring_mask])
                 if slot[0]:
                     if nack:
                         peer.nacked += 1
@@ -551,7 +551,7 @@ class Worker:
                         peer.confirmed += 1
                         record(address(self.confirms), now - slot[0])
                     slot[0] = 0
-            at += 1
+            confirmed += 1
         while peer.confirm_low < peer.published and peer.ring[(peer.confirm_low + 1) & peer.ring_mask] == 0:
             peer.confirm_low += 1
 

@@ -37,14 +37,14 @@ def tree(root: int) -> list[int]:
     """The pid and those of all its live descendants; empty when it is gone."""
     if not Path(f"/proc/{root}").exists():
         return []
-    found = [root]
-    for pid in found:
+    pids = [root]
+    for pid in pids:
         try:
             for task in os.listdir(f"/proc/{pid}/task"):
-                found += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+                pids += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
         except OSError:
             continue  # it ended meanwhile
-    return found
+    return pids
 
 
 def usage(pids: list[int]) -> Usage:

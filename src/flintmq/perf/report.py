@@ -12,7 +12,7 @@ from flintmq.perf.histogram import bucket_value
 from flintmq.perf.process import Usage
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-# What makes a run wrong, in the order in which it is told.
+# The faults of a run, in the order in which it is told.
 FAULTS = ("lost", "duplicates", "disordered", "corrupt", "misrouted", "nacked", "returned", "unconfirmed")
 
 
@@ -55,7 +55,7 @@ def microseconds(histogram: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def faults(result: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a run, as `3 lost`; empty when nothing is."""
+    """The faults of a run, as `3 lost`; empty when nothing is."""
     return [f"{result[name]:,} {name}" for name in FAULTS if result.get(name)]
 
 

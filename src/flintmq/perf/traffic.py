@@ -30,7 +30,7 @@ Progress = Callable[[float, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A publish as wire bytes, and the offsets of what is patched in it (0: not patched)."""
+    """A publish as wire bytes, and the offsets of its patched fields (0: not patched)."""
 
     data: bytes
     body_at: int

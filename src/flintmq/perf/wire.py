@@ -132,7 +132,7 @@ def content(body: bytes, *, frame_max: int, persistent: bool = False, headers: M
     room = frame_max - 8
     if 0 < len(body) % room < 8 and len(body) > room:
         room -= 8
-    frames += [frame(FRAME_BODY, 1, body[at : at + room]) for at in range(0, len(body), room)]
+    frames += [frame(FRAME_BODY, 1, body[start : start + room]) for start in range(0, len(body), room)]
     return b"".join(frames)
 
 

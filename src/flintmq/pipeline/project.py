@@ -157,13 +157,13 @@ def project_files(name: str, storage: str, queue: str, sink_queue: str, flight_p
     """Path -> text. Args: storage: URI of the directory for checkpoints."""
     in_yaml = json.dumps  # JSON's strings are YAML's
     words = {"NAME": name, "STORAGE": storage, "PORT": str(flight_port)}
-    found = {}
+    files = {}
     for path, text in _FILES.items():
         quoted = {"QUEUE": in_yaml(queue), "SINK": in_yaml(sink_queue)} if path.endswith(".yml") else {"QUEUE": queue, "SINK": sink_queue}
         for word, value in {**words, **quoted}.items():
             text = text.replace(f"@{word}@", value)
-        found[path] = text
-    return found
+        files[path] = text
+    return files
 
 
 def write_project(directory: Path, *, queue: str, sink_queue: str, flight_port: int) -> list[Path]:

@@ -14,7 +14,7 @@ cdef void pull_group_pause(pull_group_t *pull_group, bint paused) noexcept nogil
 cdef void pull_group_close(pull_group_t *pull_group) noexcept nogil
 # True: nobody pulls and no thread of the actor system is inside. With `closed` set it stays so.
 cdef bint pull_group_is_idle(pull_group_t *pull_group) noexcept nogil
-# Only when it is closed and idle. What is leased goes back to the queue.
+# Only when it is closed and idle. Leased messages go back to the queue.
 cdef void pull_group_free(pull_group_t *pull_group) noexcept nogil
 
 # Asks: most, bytes_max, visibility_ns, answers and owner are set. hold_ns: how long to wait for messages, 0: not at all. DISPATCH_* of

@@ -21,7 +21,7 @@ in four cases, and in each somebody looks:
     consumer back on INTERESTED (A chain of actor_wake_next). A pull that is looked at anyway and finds nothing does the same.
  2. A pull was answered with its batch full (or no lease left), so the last queue_deliver_single said yes: before the answer, if other
     pulls are pending, actor_wake_next lets the oldest waiter look.
- 3. The last pending pull was answered: the consumer goes to NOT_INTERESTED, and the queue wakes another for what is left.
+ 3. The last pending pull was answered: the consumer goes to NOT_INTERESTED, and the queue wakes another for the remaining messages.
  4. A waiter that was woken is cancelled or its hold ends before it looks: the actor system passes the wake on to the next waiter; was it
     the last one, case 3.
 Interest itself (3) is decided under interest_lock from `pending`, after each change of it: whoever comes last sees the last value. A pull
@@ -356,7 +356,7 @@ def _is_reading(pull_group: pointer[pull_group_t]) -> bint:
 @nogil
 @exceptval(check=False)
 def _expire(pull_group: pointer[pull_group_t]) -> bint:
-    """A slice of what is past its time ends. False: there is more of it."""
+    """A slice of the overdue leases ends. False: there is more of it."""
     done: bint = True
     with gil:
         try:
@@ -385,15 +385,15 @@ def _go_back(pull_group: pointer[pull_group_t], lease: pointer[lease_t], deliver
 
 
 def pull_group_settle(pull_group: pointer[pull_group_t], lease: uint64_t, reason: c_int) -> bint:
-    found: pointer[lease_t]
+    held: pointer[lease_t]
     taken: lease_t
     spin_lock(address(pull_group.lease_lock))
-    found = leases_find(address(pull_group.leases), lease)
-    if found == NULL or found.state != LEASE_HELD:
+    held = leases_find(address(pull_group.leases), lease)
+    if held == NULL or held.state != LEASE_HELD:
         spin_unlock(address(pull_group.lease_lock))
         return False
-    taken = found[0]
-    leases_remove(address(pull_group.leases), found)
+    taken = held[0]
+    leases_remove(address(pull_group.leases), held)
     spin_unlock(address(pull_group.lease_lock))
     if reason == REASON_ACK:
         at_add64(address(pull_group.acked), 1)
@@ -403,13 +403,13 @@ def pull_group_settle(pull_group: pointer[pull_group_t], lease: uint64_t, reason
 
 
 def pull_group_take(pull_group: pointer[pull_group_t], lease: uint64_t) -> uint64_t:
-    found: pointer[lease_t]
+    held: pointer[lease_t]
     position: uint64_t = 0
     spin_lock(address(pull_group.lease_lock))
-    found = leases_find(address(pull_group.leases), lease)
-    if found != NULL and found.state == LEASE_HELD:
-        position = found.position
-        leases_remove(address(pull_group.leases), found)
+    held = leases_find(address(pull_group.leases), lease)
+    if held != NULL and held.state == LEASE_HELD:
+        position = held.position
+        leases_remove(address(pull_group.leases), held)
     spin_unlock(address(pull_group.lease_lock))
     return position
 
@@ -424,12 +424,12 @@ def pull_group_return(pull_group: pointer[pull_group_t], position: uint64_t, del
 
 
 def pull_group_release(pull_group: pointer[pull_group_t], lease: uint64_t, delay_ns: int64_t, delivered: bint) -> bint:
-    found: pointer[lease_t]
+    held: pointer[lease_t]
     slot: pointer[slot_t]
     position: uint64_t
     spin_lock(address(pull_group.lease_lock))
-    found = leases_find(address(pull_group.leases), lease)
-    if found == NULL or found.state != LEASE_HELD:
+    held = leases_find(address(pull_group.leases), lease)
+    if held == NULL or held.state != LEASE_HELD:
         spin_unlock(address(pull_group.lease_lock))
         return False
     if delivered:
@@ -438,26 +438,26 @@ def pull_group_release(pull_group: pointer[pull_group_t], lease: uint64_t, delay
         at_add64(address(pull_group.given_back), 1)
     if delay_ns and delivered and stream_of(pull_group.queue) != NULL:
         # A stream's group keeps what comes back, and when.
-        slot = found.slot
-        position = found.position
-        leases_remove(address(pull_group.leases), found)
+        slot = held.slot
+        position = held.position
+        leases_remove(address(pull_group.leases), held)
         spin_unlock(address(pull_group.lease_lock))
         return stream_release_after(pull_group.queue, slot, position, pull_group.consumer.id, delay_ns // 1000000 if delay_ns > 0 else -1)
     if delay_ns > 0:
-        found.state = LEASE_DELAYED
-        leases_move(address(pull_group.leases), found, system_now(pull_group.system) + delay_ns)
+        held.state = LEASE_DELAYED
+        leases_move(address(pull_group.leases), held, system_now(pull_group.system) + delay_ns)
         spin_unlock(address(pull_group.lease_lock))
         return True
-    return _go_back(pull_group, found, delivered)
+    return _go_back(pull_group, held, delivered)
 
 
 def pull_group_extend(pull_group: pointer[pull_group_t], lease: uint64_t, visibility_ns: int64_t) -> bint:
-    found: pointer[lease_t]
+    held: pointer[lease_t]
     known: bint = False
     spin_lock(address(pull_group.lease_lock))
-    found = leases_find(address(pull_group.leases), lease)
-    if found != NULL and found.state == LEASE_HELD:
-        leases_move(address(pull_group.leases), found, system_now(pull_group.system) + visibility_ns)
+    held = leases_find(address(pull_group.leases), lease)
+    if held != NULL and held.state == LEASE_HELD:
+        leases_move(address(pull_group.leases), held, system_now(pull_group.system) + visibility_ns)
         known = True
     spin_unlock(address(pull_group.lease_lock))
     return known
@@ -582,37 +582,37 @@ def _grow(table: pointer[lease_table_t]) -> bint:
 @inline
 @nogil
 @exceptval(check=False)
-def _put(table: pointer[lease_table_t], at: uint32_t, place: uint32_t) -> void:
-    table.heap[at] = place
-    table.items[place].heap_at = at
+def _put(table: pointer[lease_table_t], heap_index: uint32_t, place: uint32_t) -> void:
+    table.heap[heap_index] = place
+    table.items[place].heap_at = heap_index
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _sift(table: pointer[lease_table_t], at: uint32_t) -> void:
-    """Brings the lease at heap index `at` to its place, up or down."""
-    place: uint32_t = table.heap[at]
+def _sift(table: pointer[lease_table_t], heap_index: uint32_t) -> void:
+    """Brings the lease at heap index `heap_index` to its place, up or down."""
+    place: uint32_t = table.heap[heap_index]
     time: uint64_t = table.items[place].until_ns
     up: uint32_t
     child: uint32_t
-    while at > 0:
-        up = (at - 1) // 2
+    while heap_index > 0:
+        up = (heap_index - 1) // 2
         if table.items[table.heap[up]].until_ns <= time:
             break
-        _put(table, at, table.heap[up])
-        at = up
+        _put(table, heap_index, table.heap[up])
+        heap_index = up
     while True:
-        child = 2 * at + 1
+        child = 2 * heap_index + 1
         if child >= table.count:
             break
         if child + 1 < table.count and table.items[table.heap[child + 1]].until_ns < table.items[table.heap[child]].until_ns:
             child += 1
         if table.items[table.heap[child]].until_ns >= time:
             break
-        _put(table, at, table.heap[child])
-        at = child
-    _put(table, at, place)
+        _put(table, heap_index, table.heap[child])
+        heap_index = child
+    _put(table, heap_index, place)
 
 
 def leases_add(
@@ -658,14 +658,19 @@ def leases_move(table: pointer[lease_table_t], lease: pointer[lease_t], until_ns
 
 
 def leases_remove(table: pointer[lease_table_t], lease: pointer[lease_t]) -> void:
-    at: uint32_t = lease.heap_at
+    heap_index: uint32_t = lease.heap_at
     last: uint32_t = table.heap[table.count - 1]
     place: uint32_t = cast(uint32_t, lease.number & PLACE_MASK)
-    check(at < table.count and table.heap[at] == place, b"pull_group I6 a lease that ends stands in the heap", lease.number, at)
+    check(
+        heap_index < table.count and table.heap[heap_index] == place,
+        b"pull_group I6 a lease that ends stands in the heap",
+        lease.number,
+        heap_index,
+    )
     table.count -= 1
-    if at < table.count:
-        _put(table, at, last)
-        _sift(table, at)
+    if heap_index < table.count:
+        _put(table, heap_index, last)
+        _sift(table, heap_index)
     lease.number = 0
     lease.state = LEASE_FREE
     lease.slot = NULL

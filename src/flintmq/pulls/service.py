@@ -119,8 +119,8 @@ class PullService:
 
     def is_open(self, queue: Any, group: str) -> bool:
         """Whether a pull of the group can be asked at once: all but the first of a stream's group."""
-        found = self._pull_groups.get((queue.queue_id, group))
-        return not queue.policy.is_stream or self.stopping or queue.deleted or (found is not None and not found.closed)
+        pull_group = self._pull_groups.get((queue.queue_id, group))
+        return not queue.policy.is_stream or self.stopping or queue.deleted or (pull_group is not None and not pull_group.closed)
 
     def open(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> bool:
         """Makes the place of a stream's group. True: a pull finds it. False: it is not on disk; `ready` is called (any thread) when it is.
@@ -147,11 +147,11 @@ class PullService:
         """The pull group of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
         if self.stopping or queue.deleted:
             raise self._gone(queue)
-        found = self._pull_groups.get((queue.queue_id, group))
-        if found is not None:
-            if not found.closed:
-                return found
-            self._retire(found)
+        group_known = self._pull_groups.get((queue.queue_id, group))
+        if group_known is not None:
+            if not group_known.closed:
+                return group_known
+            self._retire(group_known)
         if len(self._pull_groups) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
@@ -252,8 +252,8 @@ class PullService:
     def _each(self, queue: Any, leases: Iterable[str], action: Callable[[PullGroup, int], bool]) -> list[str]:
         results = []
         for lease_id in leases:
-            found = self._find(queue, lease_id)
-            results.append(DONE if found is not None and action(*found) else GONE)
+            lease = self._find(queue, lease_id)
+            results.append(DONE if lease is not None and action(*lease) else GONE)
         return results
 
     def ack(self, queue: Any, leases: Iterable[str]) -> list[str]:
@@ -266,7 +266,7 @@ class PullService:
         if requeue:
             delay_ns = -1 if delay_ms is None else delay_ms * _MS
             results = self._each(queue, leases, lambda pull_group, lease: pull_group.release(lease, delay_ns, True))
-            if delay_ns > 0 and not queue.policy.is_stream:  # a stream's group keeps the time of what came back
+            if delay_ns > 0 and not queue.policy.is_stream:  # a stream's group keeps the time of a return
                 self.clock.arm(self._system.now_ns() + delay_ns)
             return results
         return self._each(queue, leases, self._reject)
@@ -310,7 +310,7 @@ class PullService:
         self.clock.start()
 
     def _give_back(self) -> int:
-        """What is due goes back. Returns when the next is."""
+        """The due leases go back. Returns the time of the next one."""
         return tend(list(self._pull_groups.values()), self._limits.pull_idle_ms * _MS, _DUE_AT_ONCE)[1]
 
     def tick(self, now_ms: int) -> None:

@@ -32,7 +32,7 @@ def queue_wants_headers(queue: pointer[queue_t]) -> bint:
 
 
 def queue_header_read(queue: pointer[queue_t], before: uint64_t, position: uint64_t, content: pointer[content_t]) -> bint:
-    found: found_t
+    entry: found_t
     place: place_t
     known: bint
     place.segment = NULL
@@ -41,7 +41,7 @@ def queue_header_read(queue: pointer[queue_t], before: uint64_t, position: uint6
     if queue.message_groups != NULL:
         known = groups_note(queue, address(place), position, content)
     else:
-        if before and not (list_scan(address(queue.entries), address(place), before + 1, address(found)) and found.position == position):
+        if before and not (list_scan(address(queue.entries), address(place), before + 1, address(entry)) and entry.position == position):
             before = 0  # something became available between the two, which nobody has looked at
         known = selections_note(queue, before, position, content)
     at_sub32(address(queue.pins), 1)

@@ -222,26 +222,26 @@ def _change(queue: pointer[queue_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _move(queue: pointer[queue_t], consumer: pointer[consumer_t], to: uint32_t) -> uint32_t:
-    at: uint32_t = consumer.list
-    if not list_may_move(at, to, consumer.flags & CONSUMER_ACQUIRES == 0):
+    list_number: uint32_t = consumer.list
+    if not list_may_move(list_number, to, consumer.flags & CONSUMER_ACQUIRES == 0):
         return 0
     _unlink(queue, consumer)
     _append(queue, consumer, to)
     if to == CONSUMER_NOT_INTERESTED:
         _change(queue)  # one that it outranked may have its turn now
-    return at
+    return list_number
 
 
 def manager_move(queue: pointer[queue_t], consumer: pointer[consumer_t], to: uint32_t) -> uint32_t:
-    at: uint32_t
+    list_number: uint32_t
     spin_lock(address(queue.manager.lock))
-    at = _move(queue, consumer, to)
-    if at and consumer.selection != NULL and (at != CONSUMER_NOTIFIED or to == CONSUMER_NOT_INTERESTED):
+    list_number = _move(queue, consumer, to)
+    if list_number and consumer.selection != NULL and (list_number != CONSUMER_NOTIFIED or to == CONSUMER_NOT_INTERESTED):
         # It came back, or left its work to another one of its selection.
         if selection_pending(consumer.selection):
             _wake_selection(queue, consumer.selection, False)
     spin_unlock(address(queue.manager.lock))
-    return at
+    return list_number
 
 
 def manager_add(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
@@ -328,10 +328,10 @@ def _add(
 
 
 def manager_remove(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> uint32_t:
-    at: uint32_t
+    list_number: uint32_t
     spin_lock(address(queue.manager.lock))
-    at = consumer.list
-    if at != CONSUMER_REMOVED:
+    list_number = consumer.list
+    if list_number != CONSUMER_REMOVED:
         _unlink(queue, consumer)
         at_store32(address(consumer.list), CONSUMER_REMOVED)
         if queue.manager.exclusive == consumer:
@@ -340,7 +340,7 @@ def manager_remove(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> ui
         at_store32(address(queue.manager.consumer_count), queue.manager.consumer_count - 1)
         _change(queue)
     spin_unlock(address(queue.manager.lock))
-    return at
+    return list_number
 
 
 def manager_forget(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
@@ -452,8 +452,8 @@ def _pick(queue: pointer[queue_t], content: pointer[content_t], force: bint) -> 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], more: bint) -> bint:
-    """Tells one of the selection's consumers that can take something, the front of those with the highest priority; `more`: also when
+def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], goes_on: bint) -> bint:
+    """Tells one of the selection's consumers that can take something, the front of those with the highest priority; `goes_on`: also when
     one is at it already."""
     consumer: pointer[consumer_t] = selection.interested.head
     after: pointer[consumer_t]
@@ -461,7 +461,7 @@ def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], mo
     if at_load32(address(queue.deleted)):
         return False
     selection_wait(queue, selection, False)
-    if selection.notified.count and not more and not selection.mixed:
+    if selection.notified.count and not goes_on and not selection.mixed:
         return False
     while consumer != NULL and (best == NULL or best.priority < selection.priority):
         after = consumer.next
@@ -475,7 +475,7 @@ def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], mo
         elif not at_load32(address(consumer.target.suspended)) and (best == NULL or consumer.priority > best.priority):
             best = consumer
         consumer = after
-    if selection.mixed and not more:
+    if selection.mixed and not goes_on:
         after = selection.notified.head
         while after != NULL and best != NULL:
             if after.priority >= best.priority:

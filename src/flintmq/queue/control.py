@@ -140,10 +140,10 @@ class QueueHandle:
         here. over: above the limit; delayed: it waits before its next delivery. The broker holds the entry then, and the caller ends it
         (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
         note: returned_t
-        found: list = []
-        while len(found) < most and queue_take_return(self.queue, address(note)):
-            found.append((note.position, note.count, bool(note.over), bool(note.logged), bool(note.delayed)))
-        return found
+        returns: list = []
+        while len(returns) < most and queue_take_return(self.queue, address(note)):
+            returns.append((note.position, note.count, bool(note.over), bool(note.logged), bool(note.delayed)))
+        return returns
 
     def set_count(self, position: int, count: int) -> bool:
         """An entry that was restored has come back `count` times. False when it is not there."""
@@ -338,7 +338,7 @@ class QueueHandle:
         return self._end(address(delivery), reason, before)
 
     def take_over(self, reason: int, before: object = None) -> tuple | None:
-        """As take_head, for what is over the limit: of a queue with `drops_lowest` the oldest message of the lowest priority."""
+        """As take_head, for an entry over the limit: of a queue with `drops_lowest` the oldest message of the lowest priority."""
         delivery: delivery_t
         if not queue_take_over(self.queue, address(delivery)):
             return None

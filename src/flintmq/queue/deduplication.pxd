@@ -10,7 +10,7 @@ cdef struct arrival_t:          # between once_begin and once_end
     bint known                  # its place is there
 
 # Takes the gate of a queue that has `once`. The position of the message that has the value of this one, with the gate free again, and *lsn
-# raised to what makes that one durable; 0: there is none, and the caller puts the message on the queue and calls once_end.
+# raised to the LSN that makes that one durable; 0: there is none, and the caller puts the message on the queue and calls once_end.
 cdef uint64_t once_begin(queue_t *queue, content_t *content, arrival_t *arrival, uint64_t *lsn) noexcept nogil
 # position: 0: it did not come in. lsn: of its record, 0: none.
 cdef void once_end(queue_t *queue, arrival_t *arrival, uint64_t position, uint64_t lsn) noexcept nogil

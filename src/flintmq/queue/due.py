@@ -18,17 +18,17 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 
 
 def due_expiry(queue: pointer[queue_t]) -> void:
-    at: uint64_t = at_load64(cast(pointer[uint64_t], address(queue.entries.expiry_min)))
+    expiry_ms: uint64_t = at_load64(cast(pointer[uint64_t], address(queue.entries.expiry_min)))
     due_at: pointer[uint64_t] = cast(pointer[uint64_t], address(queue.due_at))
     known: uint64_t
     index: pointer[due_index_t] = queue.due
-    if index == NULL or at == 0:
+    if index == NULL or expiry_ms == 0:
         return
     while True:
         known = at_load64(due_at)
-        if known != 0 and known <= at:
+        if known != 0 and known <= expiry_ms:
             return
-        if at_cas64(due_at, known, at):
+        if at_cas64(due_at, known, expiry_ms):
             break
     spin_lock(address(index.lock))
     if not queue.due_listed:
@@ -37,7 +37,7 @@ def due_expiry(queue: pointer[queue_t]) -> void:
         queue.due_next = index.due
         index.due = queue
     if index.soon != NULL:
-        index.soon(index.context, cast(int64_t, at))
+        index.soon(index.context, cast(int64_t, expiry_ms))
     spin_unlock(address(index.lock))
 
 

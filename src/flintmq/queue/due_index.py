@@ -56,9 +56,9 @@ class DueIndex:
         self.take_over()
 
     def arm(self, at_ms: int) -> None:
-        at: int64_t = at_ms
+        due_ms: int64_t = at_ms
         if self.index.soon != NULL:
-            self.index.soon(self.index.context, at)
+            self.index.soon(self.index.context, due_ms)
 
     def take_due(self, most: int = 0) -> list:
         queue: pointer[queue_t]

@@ -35,6 +35,6 @@ cdef class Enrolment:
     # telling the log again of what it dequeued).
     cpdef object apply(self)
     cdef int applied(self) except -1
-    # What is held goes, or goes back.
+    # Held entries go, or go back.
     cpdef object undo(self)
     cdef void _free(self) noexcept

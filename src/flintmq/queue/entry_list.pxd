@@ -24,9 +24,9 @@ cdef void list_publish(list_t *entries, slot_t *slot, uint64_t position, uint64_
 cdef bint list_past_window(list_t *entries, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 
 # The first available entry at or after position `start`. O(entries passed).
-cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
+cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *entry) noexcept nogil
 # `next` and `head` of the seed: the first entry at or after `start` that is available or acquired (but not held).
-cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
+cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *entry) noexcept nogil
 # Moves the level's floor up to its first available entry that is not in a span, past runs of acquired and deleted ones. O(entries passed).
 cdef void list_advance_floor(list_t *entries, place_t *place, uint32_t level) noexcept nogil
 # Its two steps. First where the floor may be, and `*released` = list_t.released from before the scan; then the move, which is not made when

@@ -152,7 +152,7 @@ def list_directory_find(level: pointer[level_t], index: uint64_t) -> uint32_t:
 def _find_segment(level: pointer[level_t], index: uint64_t) -> pointer[segment_t]:
     """The first segment that ends after `index` (it may begin after it); NULL when there is none."""
     segment: pointer[segment_t] = level.hint
-    at: uint32_t
+    directory_index: uint32_t
     if segment != NULL and segment.base <= index and index < segment.base + segment.count:
         return segment
     segment = level.first
@@ -165,23 +165,28 @@ def _find_segment(level: pointer[level_t], index: uint64_t) -> pointer[segment_t
     if index >= segment.base + segment.count:
         return NULL
     if index < segment.base:
-        at = list_directory_find(level, index)
-        segment = level.directory[level.start + at]
+        directory_index = list_directory_find(level, index)
+        segment = level.directory[level.start + directory_index]
     level.hint = segment
     return segment
 
 
 def list_unlink_locked(entries: pointer[list_t], level: pointer[level_t], segment: pointer[segment_t]) -> void:
     """Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside."""
-    at: uint32_t = list_directory_find(level, segment.base)
+    directory_index: uint32_t = list_directory_find(level, segment.base)
     directory: pointer[pointer[segment_t]] = level.directory + level.start
     check(segment.live == 0, b"entry_list I4 an unlinked segment has no entry", segment.live, segment.base)
-    check(at < level.count and directory[at] == segment, b"entry_list I4 the directory knows an unlinked segment", at, level.count)
-    if at < level.count // 2:
-        memmove(directory + 1, directory, at * sizeof(p_void))
+    check(
+        directory_index < level.count and directory[directory_index] == segment,
+        b"entry_list I4 the directory knows an unlinked segment",
+        directory_index,
+        level.count,
+    )
+    if directory_index < level.count // 2:
+        memmove(directory + 1, directory, directory_index * sizeof(p_void))
         level.start += 1
     else:
-        memmove(directory + at, directory + at + 1, (level.count - at - 1) * sizeof(p_void))
+        memmove(directory + directory_index, directory + directory_index + 1, (level.count - directory_index - 1) * sizeof(p_void))
     level.count -= 1
     if level.count == 0:
         level.start = 0
@@ -436,7 +441,7 @@ def _next_below_floor(entries: pointer[list_t], level: pointer[level_t], index: 
 
     What it meets that is not available leaves its span, so nobody walks over it again.
     """
-    at: uint32_t
+    span_index: uint32_t
     first: uint64_t
     end: uint64_t
     last: uint64_t
@@ -446,20 +451,20 @@ def _next_below_floor(entries: pointer[list_t], level: pointer[level_t], index: 
         budget = HOLES_MAX
         spin_lock(address(entries.lock))
         while budget and not available:
-            at = span_find(level, index)
-            if index >= level.floor or at >= level.span_count:
+            span_index = span_find(level, index)
+            if index >= level.floor or span_index >= level.span_count:
                 index = max(index, level.floor)
                 available = True  # at the floor scans find what is there
                 break
-            first = level.spans[level.span_start + at].first
-            last = level.spans[level.span_start + at].last
+            first = level.spans[level.span_start + span_index].first
+            last = level.spans[level.span_start + span_index].last
             if first < index:
                 # Readers go on behind what they took: that is at the start of the span, as a rule.
                 end = min(TRIM, budget)
                 budget -= end
                 end = _walk(level, first, index - 1, address(end), address(available))
                 if end > first:
-                    span_cut(level, at, first, end - 1)
+                    span_cut(level, span_index, first, end - 1)
                 available = False
                 if end == index:
                     continue  # the span begins here now, or is gone
@@ -481,7 +486,7 @@ def _scan_from(
     entries: pointer[list_t],
     place: pointer[place_t],
     start: uint64_t,
-    found: pointer[found_t],
+    entry: pointer[found_t],
     held: bint,
 ) -> bint:
     level_no: uint32_t = cast(uint32_t, start >> 56)
@@ -538,9 +543,9 @@ def _scan_from(
                     state = at_load64(address(slot.state))
                     if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED):
                         place.segment = segment
-                        found.slot = slot
-                        found.position = (cast(uint64_t, level_no) << 56) | index
-                        found.skipped = skipped
+                        entry.slot = slot
+                        entry.position = (cast(uint64_t, level_no) << 56) | index
+                        entry.skipped = skipped
                         if skipped:
                             at_store64(address(entries.passed), at_load64(address(entries.passed)) + skipped)
                         return True
@@ -556,14 +561,14 @@ def _scan_from(
                 break
         level_no += 1
         index = 1
-    found.skipped = skipped
+    entry.skipped = skipped
     if skipped:
         at_store64(address(entries.passed), at_load64(address(entries.passed)) + skipped)
-    found.end = (cast(uint64_t, entries.level_count - 1) << 56) | tail
+    entry.end = (cast(uint64_t, entries.level_count - 1) << 56) | tail
     return False
 
 
-def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, found: pointer[found_t]) -> bint:
+def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, entry: pointer[found_t]) -> bint:
     segment: pointer[segment_t] = place.segment
     index: uint64_t = start & INDEX_MASK
     level: pointer[level_t]
@@ -582,34 +587,34 @@ def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t
             and index >= at_load64(address(level.floor))
             and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE
         ):
-            found.slot = slot
-            found.position = start
-            found.skipped = 0
+            entry.slot = slot
+            entry.position = start
+            entry.skipped = 0
             return True
-    return _scan_from(entries, place, start, found, False)
+    return _scan_from(entries, place, start, entry, False)
 
 
-def list_next(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, found: pointer[found_t]) -> bint:
-    return _scan_from(entries, place, start, found, True)
+def list_next(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, entry: pointer[found_t]) -> bint:
+    return _scan_from(entries, place, start, entry, True)
 
 
 def list_find_floor(entries: pointer[list_t], place: pointer[place_t], level: uint32_t, released: pointer[uint64_t]) -> uint64_t:
     sub: pointer[level_t] = entries.levels + level
-    found: found_t
+    entry: found_t
     index: uint64_t
     released[0] = at_load64(address(entries.released))
     index = at_load64(address(sub.tail)) + 1
     # From the floor on: what came back below it stays in the spans.
     start: uint64_t = (cast(uint64_t, level) << LEVEL_SHIFT) | at_load64(address(sub.floor))
-    if _scan_from(entries, place, start, address(found), False) and found.position >> LEVEL_SHIFT == level:
-        index = found.position & INDEX_MASK
+    if _scan_from(entries, place, start, address(entry), False) and entry.position >> LEVEL_SHIFT == level:
+        index = entry.position & INDEX_MASK
     return index
 
 
 def list_raise_floor(entries: pointer[list_t], level: uint32_t, index: uint64_t, released: uint64_t) -> void:
     sub: pointer[level_t] = entries.levels + level
     spin_lock(address(entries.lock))
-    # What came back meanwhile may be available behind the scan, above the floor, so in no span. It counts itself under this lock.
+    # An entry that came back meanwhile may be available behind the scan, above the floor, so in no span. It counts itself under this lock.
     if entries.released == released and index > sub.floor:
         check(index <= sub.tail + 1, b"entry_list I3 a floor is not above the tail", index, sub.tail)
         at_store64(address(sub.floor), index)
@@ -628,14 +633,14 @@ def list_advance_floor(entries: pointer[list_t], place: pointer[place_t], level:
 def list_slot_locked(entries: pointer[list_t], position: uint64_t, segment: pointer[pointer[segment_t]]) -> pointer[slot_t]:
     level_no: uint64_t = position >> LEVEL_SHIFT
     index: uint64_t = position & INDEX_MASK
-    found: pointer[segment_t]
+    holding: pointer[segment_t]
     if level_no >= entries.level_count or index > entries.levels[level_no].tail:
         return NULL
-    found = _find_segment(entries.levels + level_no, index)
-    if found == NULL or index < found.base:
+    holding = _find_segment(entries.levels + level_no, index)
+    if holding == NULL or index < holding.base:
         return NULL
-    segment[0] = found
-    return found.slots + (index - found.base)
+    segment[0] = holding
+    return holding.slots + (index - holding.base)
 
 
 def list_delete_locked(entries: pointer[list_t], slot: pointer[slot_t], segment: pointer[segment_t]) -> void:
@@ -669,19 +674,19 @@ def list_dequeue(
     spilled: pointer[uint64_t],
 ) -> c_int:
     segment: pointer[segment_t] = NULL
-    at: pointer[slot_t]
+    ended: pointer[slot_t]
     spin_lock(address(entries.lock))
-    at = list_slot_locked(entries, position, address(segment))
-    if at == NULL or not slot_dequeue(at, owner):
+    ended = list_slot_locked(entries, position, address(segment))
+    if ended == NULL or not slot_dequeue(ended, owner):
         spin_unlock(address(entries.lock))
         return 0
-    content[0] = slot_content(at)
-    slot[0] = at
-    spilled[0] = at.message_id if at.message_id >> MESSAGE_SPILLED_BIT else 0
-    if at_load64(address(at.state)) & ENTRY_LOGGED:
+    content[0] = slot_content(ended)
+    slot[0] = ended
+    spilled[0] = ended.message_id if ended.message_id >> MESSAGE_SPILLED_BIT else 0
+    if at_load64(address(ended.state)) & ENTRY_LOGGED:
         spin_unlock(address(entries.lock))
         return 2
-    list_delete_locked(entries, at, segment)
+    list_delete_locked(entries, ended, segment)
     spin_unlock(address(entries.lock))
     return 1
 
@@ -710,17 +715,17 @@ def list_came_back_locked(entries: pointer[list_t], segment: pointer[segment_t],
 
 def list_lowest_behind(entries: pointer[list_t], seen: pointer[uint64_t], released: uint64_t) -> uint64_t:
     now: uint64_t = at_load64(address(entries.behind))
-    at: uint64_t = seen[0]
+    event: uint64_t = seen[0]
     lowest: uint64_t = released
     position: uint64_t
-    if now - at >= BEHIND_RING:
+    if now - event >= BEHIND_RING:
         lowest = 1  # too many to know each: from the start, which costs a scan no more than the places it has to jump over
     else:
-        while at != now:
-            position = at_load64(address(entries.behind_ring[at % BEHIND_RING]))
+        while event != now:
+            position = at_load64(address(entries.behind_ring[event % BEHIND_RING]))
             if lowest == 0 or position < lowest:
                 lowest = position
-            at += 1
+            event += 1
         # Whoever overwrites what was just read has counted the event before it already.
         if at_load64(address(entries.behind)) - seen[0] >= BEHIND_RING:
             lowest = 1

@@ -278,7 +278,7 @@ def expiry_list_free(entries: pointer[list_t]) -> void:
 
 def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: pointer[uint64_t], slot: pointer[pointer[slot_t]]) -> bint:
     segment: pointer[segment_t]
-    at: pointer[slot_t]
+    expired: pointer[slot_t]
     i: uint32_t
     taken: bint = False
     if at_load64(cast(pointer[uint64_t], address(entries.expiry_min))) == 0:
@@ -290,12 +290,12 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
         segment = entries.due[0]
         i = segment.due[0]
         _pop(entries, segment)
-        at = segment.slots + i
+        expired = segment.slots + i
         if segment.expiry[i] == 0 or segment.expiry[i] > now_ms:
             continue  # it was there twice
-        if slot_acquire(at, 0, True):
+        if slot_acquire(expired, 0, True):
             segment.expiry[i] = 0
-            slot[0] = at
+            slot[0] = expired
             position[0] = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | (segment.base + i)
             check(
                 segment.base + i <= entries.levels[segment.level].tail,
@@ -303,9 +303,9 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
                 position[0],
                 entries.levels[segment.level].tail,
             )
-            count_taken(entries, slot_body_len(at))
+            count_taken(entries, slot_body_len(expired))
             taken = True
-        elif at_load64(address(at.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
+        elif at_load64(address(expired.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
             segment.expiry[i] = 0
         # else it is in somebody's hands: expiry_came_back
     _tell(entries)

@@ -103,7 +103,7 @@ def group_drop(groups: pointer[message_groups_t], group: pointer[message_group_t
 @nogil
 @exceptval(check=False)
 def _order(group: pointer[message_group_t]) -> uint64_t:
-    """What comes first has the lower one. Of sorted values the first octets: those that are equal there are compared as a whole."""
+    """The earlier value has the lower one. Of sorted values the first octets: those that are equal there are compared as a whole."""
     order: uint64_t = 0
     i: uint32_t
     if group.key == NULL:

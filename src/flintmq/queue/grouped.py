@@ -93,9 +93,9 @@ def grouped_resumed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> v
 
 
 def grouped_left(queue: pointer[queue_t], consumer: pointer[consumer_t], most: uint32_t) -> bint:
-    more: bint
+    goes_on: bint
     spin_lock(address(queue.manager.lock))
-    more = groups_leave(queue.message_groups, consumer.member, most)
+    goes_on = groups_leave(queue.message_groups, consumer.member, most)
     spin_unlock(address(queue.manager.lock))
     _wake(queue, True)
-    return more
+    return goes_on

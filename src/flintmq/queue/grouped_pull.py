@@ -40,7 +40,7 @@ STOPPED = declare(c_int, 6)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _attempt_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], left: pointer[uint32_t]) -> c_int:
+def _attempt_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t], looks: pointer[uint32_t]) -> c_int:
     """_attempt of a consumer of a queue with message groups: these know what is next for it. Called with its send_lock held."""
     groups: pointer[message_groups_t] = queue.message_groups
     free: c_int = FREE_ASK
@@ -50,25 +50,25 @@ def _attempt_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], fou
         free = FREE_YES  # nobody has a higher priority
     if not groups_pending(groups, consumer.member):
         return NOTHING
-    while left[0]:
-        left[0] -= 1
+    while looks[0]:
+        looks[0] -= 1
         if not credit_take(consumer):
             return NO_CREDIT
-        outcome = groups_take(queue, consumer.member, consumer.id, free, found)
+        outcome = groups_take(queue, consumer.member, consumer.id, free, entry)
         if outcome == GROUPS_TAKEN:
-            if found.position % FLOOR_EVERY == 0:
-                list_advance_floor(address(queue.entries), address(consumer.place), cast(uint32_t, found.position >> 56))
+            if entry.position % FLOOR_EVERY == 0:
+                list_advance_floor(address(queue.entries), address(consumer.place), cast(uint32_t, entry.position >> 56))
             return TAKEN
         credit_give_back(consumer)
         if manager_credit_back(queue, consumer, True):
             continue  # it may have been passed over meanwhile
         unread = outcome == GROUPS_UNREAD
         if unread:
-            outcome = groups_read(queue, consumer.member, address(consumer.place), found)
+            outcome = groups_read(queue, consumer.member, address(consumer.place), entry)
             if outcome == GROUPS_READ:
                 grouped_look_again(queue)  # those whose groups have something now
         elif outcome == GROUPS_ASK:
-            free = FREE_NOT if manager_outranked(queue, consumer, found.slot) else FREE_YES
+            free = FREE_NOT if manager_outranked(queue, consumer, entry.slot) else FREE_YES
         if outcome == GROUPS_COLD:
             return PARKED
         if outcome == GROUPS_NOTHING and not unread:
@@ -78,10 +78,10 @@ def _attempt_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], fou
 
 def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     """queue_deliver_single of a consumer of a queue with message groups. Called with, and gives up, its send_lock."""
-    found: found_t
+    entry: found_t
     outcome: c_int
     version: uint64_t
-    left: uint32_t = LOOKS
+    looks: uint32_t = LOOKS
     group: pointer[group_t] = consumer.group
     looked_again: bint = False
     wake: bint = False
@@ -94,7 +94,7 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
         version = queue_version(queue) if looked_again else 0
         outcome = SUSPENDED
         if not at_load32(address(consumer.target.suspended)):
-            outcome = _attempt_grouped(queue, consumer, address(found), address(left))
+            outcome = _attempt_grouped(queue, consumer, address(entry), address(looks))
         if outcome == TAKEN:
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
@@ -112,9 +112,9 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
         if looked_again:
             at_store64(address(consumer.idle_version), version)
             if outcome == PARKED:
-                if not queue_ask_content(queue, found.slot, found.position):
+                if not queue_ask_content(queue, entry.slot, entry.position):
                     continue
-                out.position = found.position
+                out.position = entry.position
             spin_unlock(address(consumer.send_lock))
             if outcome == OUTRANKED:
                 queue_wake_if_available(queue)
@@ -122,7 +122,7 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
-    queue_hand_over(queue, consumer, address(found), out)
+    queue_hand_over(queue, consumer, address(entry), out)
     if at_load32(address(group.interested.count)):
         out.rotate = True
         wake = at_load32(address(queue.message_groups.free.count)) != 0
@@ -137,7 +137,7 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
 def pull_grouped(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery_t]) -> bint:
     """_pull of a queue with message groups, for basic.get: what is free. Its group is nobody's until the entry is settled."""
     puller: pointer[puller_t] = address(queue.puller)
-    found: found_t
+    entry: found_t
     outcome: c_int = GROUPS_AGAIN
     looks: uint32_t = LOOKS
     out.slot = NULL
@@ -148,22 +148,22 @@ def pull_grouped(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery
             out.rotate = True
             break
         looks -= 1
-        outcome = groups_take(queue, NULL, owner, FREE_YES, address(found))
+        outcome = groups_take(queue, NULL, owner, FREE_YES, address(entry))
         if outcome == GROUPS_UNREAD:
-            outcome = groups_read(queue, NULL, address(puller.place), address(found))
+            outcome = groups_read(queue, NULL, address(puller.place), address(entry))
             if outcome == GROUPS_READ:
                 grouped_look_again(queue)
             elif outcome != GROUPS_COLD:
                 outcome = GROUPS_NOTHING if outcome == GROUPS_AGAIN else GROUPS_AGAIN
-        if outcome == GROUPS_COLD and queue_ask_content(queue, found.slot, found.position):
-            out.position = found.position
+        if outcome == GROUPS_COLD and queue_ask_content(queue, entry.slot, entry.position):
+            out.position = entry.position
             break
     if outcome == GROUPS_TAKEN:
-        if found.position % FLOOR_EVERY == 0:
-            list_advance_floor(address(queue.entries), address(puller.place), cast(uint32_t, found.position >> 56))
+        if entry.position % FLOOR_EVERY == 0:
+            list_advance_floor(address(queue.entries), address(puller.place), cast(uint32_t, entry.position >> 56))
         at_store64(address(puller.acquired), puller.acquired + 1)
-        at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
+        at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(entry.slot))
         at_store64(address(puller.delivered), puller.delivered + 1)
-        delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
+        delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, at_load64(address(entry.slot.state)))
     spin_unlock(address(puller.lock))
     return outcome == GROUPS_TAKEN

@@ -56,12 +56,12 @@ PASSED_MAX = declare(uint32_t, 2048)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _room(run: pointer[run_t], more: uint64_t) -> bint:
+def _room(run: pointer[run_t], count: uint64_t) -> bint:
     entries: pointer[run_entry_t]
     room: uint64_t
-    if run.count + more <= run.room:
+    if run.count + count <= run.room:
         return True
-    room = max(run.room * 2, run.count + more)
+    room = max(run.room * 2, run.count + count)
     entries = cast(pointer[run_entry_t], realloc(run.entries, room * sizeof(run_entry_t)))
     if entries == NULL:
         return False
@@ -232,7 +232,7 @@ def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, cou
     state: uint64_t
     body_len: uint32_t
     last: uint64_t = first + count
-    at: uint64_t
+    position: uint64_t
     until: uint64_t
     if not _room(run, min(count, cast(uint64_t, CHUNK))):
         return False
@@ -241,8 +241,8 @@ def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, cou
             return False
         spin_lock(address(entries.lock))
         until = min(last, first + CHUNK)
-        for at in range(first, until):
-            slot = list_slot_locked(entries, at, address(segment))
+        for position in range(first, until):
+            slot = list_slot_locked(entries, position, address(segment))
             state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or not state & ENTRY_LOGGED:
                 continue
@@ -251,7 +251,7 @@ def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, cou
             count_taken(entries, body_len)
             # Nobody else may change a held entry: a store will do.
             at_store64(address(slot.state), state & ~cast(uint64_t, ENTRY_HELD))
-            _note(run, slot, at, state, body_len)
+            _note(run, slot, position, state, body_len)
         spin_unlock(address(entries.lock))
         first += CHUNK
     return True
@@ -263,20 +263,20 @@ def run_look(queue: pointer[queue_t], run: pointer[run_t], positions: pointer[cy
     slot: pointer[slot_t]
     state: uint64_t
     end: uint64_t
-    at: uint64_t = 0
-    while at < count:
-        end = min(at + CHUNK, count)
+    number: uint64_t = 0
+    while number < count:
+        end = min(number + CHUNK, count)
         if not _room(run, CHUNK):
             return False
         spin_lock(address(entries.lock))
-        while at < end:
-            slot = list_slot_locked(entries, positions[at], address(segment))
+        while number < end:
+            slot = list_slot_locked(entries, positions[number], address(segment))
             if slot != NULL:
                 state = slot_hold(slot, True)
                 if state:
-                    _note(run, slot, positions[at], state, slot_body_len(slot))
+                    _note(run, slot, positions[number], state, slot_body_len(slot))
                     slot_unhold(slot, state)
-            at += 1
+            number += 1
         spin_unlock(address(entries.lock))
     return True
 
@@ -304,17 +304,17 @@ def run_release(queue: pointer[queue_t], entries: pointer[run_entry_t], count: u
     body_len: uint32_t
     position: uint64_t
     lowest: uint64_t
-    at: uint64_t = 0
+    number: uint64_t = 0
     until: uint64_t
     first: uint64_t
-    while at < count:
-        until = min(count, at + CHUNK)
-        first = at
+    while number < count:
+        until = min(count, number + CHUNK)
+        first = number
         lowest = 0
         spin_lock(address(list_.lock))
-        while at < until:
-            position = entries[at].position
-            at += 1
+        while number < until:
+            position = entries[number].position
+            number += 1
             slot = list_slot_locked(list_, position, address(segment))
             state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or state >> ENTRY_OWNER_SHIFT:
@@ -350,19 +350,19 @@ def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: ui
     content_count: uint32_t
     spilled_count: uint32_t
     i: uint32_t
-    at: uint64_t = 0
+    number: uint64_t = 0
     until: uint64_t
     first: uint64_t
     retired: uint32_t
-    while at < count:
-        until = min(count, at + CHUNK)
-        first = at
+    while number < count:
+        until = min(count, number + CHUNK)
+        first = number
         content_count = 0
         spilled_count = 0
         spin_lock(address(list_.lock))
-        while at < until:
-            slot = list_slot_locked(list_, entries[at].position, address(segment))
-            at += 1
+        while number < until:
+            slot = list_slot_locked(list_, entries[number].position, address(segment))
+            number += 1
             if slot == NULL or at_load64(address(slot.state)) & ENTRY_HELD or not slot_dequeue(slot, 0):
                 continue
             content = slot_content(slot)
@@ -405,29 +405,29 @@ def run_level(queue: pointer[queue_t], priority: int32_t) -> uint32_t:
 def run_reserve(queue: pointer[queue_t], placed: pointer[placed_t], count: uint64_t) -> uint64_t:
     list_: pointer[list_t] = address(queue.entries)
     slot: pointer[slot_t]
-    at: uint64_t = 0
+    number: uint64_t = 0
     until: uint64_t
     index: uint64_t
     level: uint32_t
-    while at < count:
-        until = min(count, at + CHUNK)
+    while number < count:
+        until = min(count, number + CHUNK)
         # A producer may have reserved the next position and be telling the log of it.
         spin_lock(address(queue.log_lock))
         spin_lock(address(list_.lock))
-        while at < until:
-            level = run_level(queue, placed[at].priority)
+        while number < until:
+            level = run_level(queue, placed[number].priority)
             index = list_.levels[level].tail + 1
             slot = list_claim_locked(list_, level, index, 0)
             if slot == NULL:
                 spin_unlock(address(list_.lock))
                 spin_unlock(address(queue.log_lock))
-                return at
+                return number
             slot.message_id = 0
             slot_set_cold(slot, 0)
             at_store64(address(slot.state), ENTRY_HELD | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE | ENTRY_NOT_RESIDENT | ENTRY_ASIDE)
             at_store64(address(list_.levels[level].tail), index)
-            placed[at].position = (cast(uint64_t, level) << LEVEL_SHIFT) | index
-            at += 1
+            placed[number].position = (cast(uint64_t, level) << LEVEL_SHIFT) | index
+            number += 1
         spin_unlock(address(list_.lock))
         spin_unlock(address(queue.log_lock))
     return count
@@ -441,17 +441,17 @@ def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint6
     state: uint64_t
     index: uint64_t
     lowest: uint64_t
-    at: uint64_t = 0
+    number: uint64_t = 0
     until: uint64_t
     first: uint64_t
-    while at < count:
-        until = min(count, at + CHUNK)
-        first = at
+    while number < count:
+        until = min(count, number + CHUNK)
+        first = number
         lowest = 0
         spin_lock(address(list_.lock))
-        while at < until:
-            one = placed + at
-            at += 1
+        while number < until:
+            one = placed + number
+            number += 1
             slot = list_slot_locked(list_, one.position, address(segment))
             state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or slot.message_id or one.message_id == 0:
@@ -510,35 +510,35 @@ class Run:
 
         Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Raises: MemoryError.
         """
-        at: uint64_t = cursor
+        position: uint64_t = cursor
         messages: uint64_t = messages_max
         bytes_left: uint64_t = bytes_max
         last: uint64_t = upto
         first_alone: bint = alone
         most: uint32_t = ranges_max
-        left: uint32_t = pieces
-        what: c_int = HOLD_MORE
+        pieces_open: uint32_t = pieces
+        outcome: c_int = HOLD_MORE
         count: uint64_t = self.run.count
         bytes_: uint64_t = self.run.bytes
         with self.lock:
             if self.acquired_us == 0:
                 self.acquired_us = wall_us()
             with nogil:
-                while what == HOLD_MORE and left:
-                    what = run_hold(
+                while outcome == HOLD_MORE and pieces_open:
+                    outcome = run_hold(
                         self.handle.queue,
                         address(self.run),
-                        address(at),
+                        address(position),
                         last,
                         address(messages),
                         address(bytes_left),
                         first_alone and self.run.count == count,
                         most,
                     )
-                    left -= 1
-        if what == HOLD_NO_MEMORY:
+                    pieces_open -= 1
+        if outcome == HOLD_NO_MEMORY:
             raise MemoryError("no memory for a run")
-        return (self.run.count - count, self.run.bytes - bytes_, what == HOLD_MORE, at)
+        return (self.run.count - count, self.run.bytes - bytes_, outcome == HOLD_MORE, position)
 
     def adopt(self, ranges: object, acquired_us: int) -> None:
         """Takes over the entries that recovery put back held. Args: ranges: (first position, count), in order. Raises: MemoryError."""
@@ -570,9 +570,9 @@ class Run:
         if not done:
             raise MemoryError("no memory for a run")
 
-    def release(self, at: int = 0, count: int = -1) -> None:
+    def release(self, first: int = 0, count: int = -1) -> None:
         """Entries at..at+count-1 of the run (-1: all) are available again, flagged redelivered; those that are not held are left alone."""
-        start: uint64_t = min(cast(uint64_t, at), self.run.count)
+        start: uint64_t = min(cast(uint64_t, first), self.run.count)
         number: uint64_t = self.run.count - start if count < 0 else min(cast(uint64_t, count), self.run.count - start)
         with nogil:
             run_release(self.handle.queue, self.run.entries + start, number)
@@ -584,10 +584,10 @@ class Run:
 
     def position(self, number: int) -> int:
         """Of its entry `number` (from 0; negative: from the end)."""
-        at: int = number if number >= 0 else self.run.count + number
-        if not 0 <= at < self.run.count:
+        index: int = number if number >= 0 else self.run.count + number
+        if not 0 <= index < self.run.count:
             raise IndexError(number)
-        return self.run.entries[cast(uint64_t, at)].position
+        return self.run.entries[cast(uint64_t, index)].position
 
     @property
     def range_count(self) -> int:
@@ -596,7 +596,7 @@ class Run:
 
     def ranges(self) -> list:
         """(first position, count) of its runs of neighbouring positions, in order."""
-        found: list = []
+        runs: list = []
         i: uint64_t
         first: uint64_t = 0
         count: uint64_t = 0
@@ -607,9 +607,9 @@ class Run:
                 count += 1
                 continue
             if count:
-                found.append((first, count))
+                runs.append((first, count))
             first = position
             count = 1
         if count:
-            found.append((first, count))
-        return found
+            runs.append((first, count))
+        return runs

@@ -190,7 +190,7 @@ def queue_delivered_total(queue: pointer[queue_t]) -> uint64_t:
 
 
 def queue_peek(queue: pointer[queue_t], position: uint64_t, out: pointer[delivery_t]) -> bint:
-    found: found_t
+    entry: found_t
     place: place_t
     content: pointer[content_t] = NULL
     state: uint64_t = 0
@@ -198,18 +198,18 @@ def queue_peek(queue: pointer[queue_t], position: uint64_t, out: pointer[deliver
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    while not got and list_next(address(queue.entries), address(place), position, address(found)):
-        position = found.position
-        state = slot_hold(found.slot, True)
+    while not got and list_next(address(queue.entries), address(place), position, address(entry)):
+        position = entry.position
+        state = slot_hold(entry.slot, True)
         if state == 0:
             continue
         got = True
-        content = slot_content(found.slot)
+        content = slot_content(entry.slot)
         if content != NULL:
             content_incref(content)
-        delivery_fill(out, found.slot, content, position, state)
+        delivery_fill(out, entry.slot, content, position, state)
         out.slot = NULL  # no slot for the caller: after slot_unhold the entry may be dequeued at any moment
-        slot_unhold(found.slot, state)
+        slot_unhold(entry.slot, state)
     at_sub32(address(queue.pins), 1)
     return got
 
@@ -298,28 +298,28 @@ def list_take_retired(entries: pointer[list_t]) -> pointer[segment_t]:
 
 
 def list_put_back_retired(entries: pointer[list_t], retired: pointer[segment_t]) -> void:
-    at: pointer[segment_t]
+    segment: pointer[segment_t]
     spin_lock(address(entries.lock))
     while retired != NULL:
-        at = retired
+        segment = retired
         retired = retired.prev
-        at.prev = entries.retired
-        entries.retired = at
+        segment.prev = entries.retired
+        entries.retired = segment
         at_store32(address(entries.retired_count), entries.retired_count + 1)
     spin_unlock(address(entries.lock))
 
 
 def list_free_retired(entries: pointer[list_t], retired: pointer[segment_t], keep_spare: bint) -> void:
-    at: pointer[segment_t]
+    segment: pointer[segment_t]
     spare: pointer[segment_t] = NULL
     while retired != NULL:
-        at = retired
+        segment = retired
         retired = retired.prev
-        check(at.live == 0, b"housekeeping I1 a retired segment is empty", at.live, at.base)
-        if keep_spare and at.mapped and spare == NULL:
-            spare = at
+        check(segment.live == 0, b"housekeeping I1 a retired segment is empty", segment.live, segment.base)
+        if keep_spare and segment.mapped and spare == NULL:
+            spare = segment
         else:
-            segment_free(at)
+            segment_free(segment)
     if spare == NULL:
         return
     expiry_free(spare)
@@ -338,29 +338,29 @@ def list_destroy(entries: pointer[list_t], port: pointer[log_port_t]) -> void:
     level_no: uint32_t
     i: uint64_t
     segment: pointer[segment_t]
-    at: pointer[segment_t]
+    retired_segment: pointer[segment_t]
     if entries.ops.destroy != NULL:
         entries.ops.destroy(entries)
     for level_no in range(entries.level_count):
         segment = entries.levels[level_no].first
         while segment != NULL:
-            at = segment
+            retired_segment = segment
             segment = segment.next
-            for i in range(at.count):
-                if at.slots[i].content == NULL:
+            for i in range(retired_segment.count):
+                if retired_segment.slots[i].content == NULL:
                     continue
-                if slot_content(at.slots + i) != NULL:
-                    content_decref(at.slots[i].content)
-                if at.slots[i].message_id >> MESSAGE_SPILLED_BIT and port != NULL and port.unspill != NULL:
-                    port.unspill(port.context, at.slots[i].message_id)
-            segment_free(at)
+                if slot_content(retired_segment.slots + i) != NULL:
+                    content_decref(retired_segment.slots[i].content)
+                if retired_segment.slots[i].message_id >> MESSAGE_SPILLED_BIT and port != NULL and port.unspill != NULL:
+                    port.unspill(port.context, retired_segment.slots[i].message_id)
+            segment_free(retired_segment)
         directory_free(address(entries.levels[level_no]))
         spans_free(address(entries.levels[level_no]))
     segment = entries.retired
     while segment != NULL:
-        at = segment
+        retired_segment = segment
         segment = segment.prev
-        segment_free(at)
+        segment_free(retired_segment)
     if entries.spare != NULL:
         segment_free(entries.spare)
     expiry_list_free(entries)

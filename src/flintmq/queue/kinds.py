@@ -3,7 +3,7 @@
 in: kinds, by name, from code of this process (`register`) or from installed packages (entry points of the group ENTRY_POINTS). out: what
 `x-queue-type` may name beside the broker's own types, and queues of those kinds.
 
-A kind decides on which of its levels (1 to 256, level 0 is served first) an arrival goes, and is told of arrivals and of what comes back,
+A kind decides on which of its levels (1 to 256, level 0 is served first) an arrival goes, and is told of arrivals and of returns,
 so that it can end entries that others replace. Storage, consumers, transactions, the log and limits are the broker's. docs/QUEUE_CORE.md,
 "Kinds of entry lists", compares this with the seed. A kind's code runs with the interpreter's lock, on the loops: it must be short, and
 only its queues pay for it.
@@ -94,9 +94,9 @@ def _some_installed(places: Sequence[str]) -> bool:
         if place.is_file():
             return True
         for kind in ("dist-info", "egg-info"):
-            for found in place.glob(f"*.{kind}/entry_points.txt"):
+            for path in place.glob(f"*.{kind}/entry_points.txt"):
                 try:
-                    if group in found.read_text(encoding="utf-8", errors="replace"):
+                    if group in path.read_text(encoding="utf-8", errors="replace"):
                         return True
                 except OSError:
                     return True  # importlib says what is wrong with it

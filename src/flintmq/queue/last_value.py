@@ -56,14 +56,14 @@ def _hashes_at(queue: pointer[queue_t], position: uint64_t, first: pointer[uint6
     """values_hashes of an entry that is there; reads it from the disk if it has to."""
     kind: pointer[last_value_t] = cast(pointer[last_value_t], queue.entries.kind)
     content: pointer[content_t] = NULL
-    found: found_t
+    entry: found_t
     place: place_t
     known: bint
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    if list_scan(address(queue.entries), address(place), position, address(found)) and found.position == position:
-        content = slot_borrow(found.slot, False, NULL)
+    if list_scan(address(queue.entries), address(place), position, address(entry)) and entry.position == position:
+        content = slot_borrow(entry.slot, False, NULL)
     at_sub32(address(queue.pins), 1)
     if content == NULL:
         with gil:

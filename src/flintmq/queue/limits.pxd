@@ -11,7 +11,7 @@ cdef enum:
 # At most `most`. One call visits `visits` consumers at most; when that is not enough, consumers in front of a list that can take nothing
 # go to its back, so that the next call visits others.
 cdef uint64_t queue_wanted(queue_t *queue, uint64_t most, uint32_t visits) noexcept nogil
-# What is over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
+# The entry over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
 cdef bint queue_take_over(queue_t *queue, delivery_t *out) noexcept nogil
 # Above its limits.
 cdef bint queue_over_limit(queue_t *queue) noexcept nogil

@@ -72,7 +72,7 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
     shared_count: uint32_t = 0
     visited: uint32_t = 0
     wanted: uint64_t = 0
-    left: uint64_t
+    credit: uint64_t
     takeable: uint32_t
     pass_no: c_int
     i: uint32_t
@@ -85,13 +85,13 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
             consumer = group.interested.head if pass_no == 0 else group.notified.head
             while consumer != NULL and wanted < most and visited < visits:
                 visited += 1
-                left = 0
+                credit = 0
                 if consumer.interest == NULL and not at_load32(address(consumer.target.suspended)):
-                    left = most
+                    credit = most
                     if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_NO_ACK) == CONSUMER_ACQUIRES:
-                        left = _left(address(consumer.credit))
+                        credit = _left(address(consumer.credit))
                         if consumer.shared_credit != NULL and _left(consumer.shared_credit) == 0:
-                            left = 0
+                            credit = 0
                         elif consumer.shared_credit != NULL:
                             i = 0
                             while i < shared_count and shared[i] != consumer.shared_credit:
@@ -101,15 +101,15 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
                                 shared_left[i] = _left(consumer.shared_credit)
                                 shared_count += 1
                             if i == shared_count:
-                                left = 0
-                            elif left > shared_left[i]:
-                                left = shared_left[i]
+                                credit = 0
+                            elif credit > shared_left[i]:
+                                credit = shared_left[i]
                             if i < shared_count:
-                                shared_left[i] -= left
+                                shared_left[i] -= credit
                 if consumer.member != NULL:  # a group gives it one message, at least; what is in other consumers' groups gives it none
                     takeable = at_load32(address(queue.message_groups.free.count)) + at_load32(address(consumer.member.ready.count))
-                    left = min(left, cast(uint64_t, takeable))
-                wanted += left if left < most - wanted else most - wanted
+                    credit = min(credit, cast(uint64_t, takeable))
+                wanted += credit if credit < most - wanted else most - wanted
                 consumer = consumer.next
         group = group.next
     if visited == visits and wanted < most:
@@ -198,7 +198,7 @@ def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, b
     index: pointer[due_index_t] = queue.due
     count: uint64_t = ready + messages + at_load64(address(queue.kept))
     wanted: uint64_t
-    left: uint64_t
+    excess: uint64_t
     bytes_ += at_load64(address(queue.kept_bytes))
     if count < queue.max_length and ready_bytes + bytes_ + size <= queue.max_bytes:
         return False
@@ -207,6 +207,6 @@ def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, b
     wanted = queue_wanted(queue, min(count, index.over_messages), WANTED_VISITS)
     if wanted == 0:
         return True
-    # What is at the head is theirs; of the bytes behind it only the share of the messages is known.
-    left = _above(count, wanted)
-    return left >= queue.max_length or left * ((ready_bytes + bytes_) // count) + size > queue.max_bytes
+    # The entries at the head are theirs; of the bytes behind it only the share of the messages is known.
+    excess = _above(count, wanted)
+    return excess >= queue.max_length or excess * ((ready_bytes + bytes_) // count) + size > queue.max_bytes

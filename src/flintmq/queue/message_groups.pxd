@@ -33,10 +33,10 @@ cdef bint groups_add(queue_t *queue, uint64_t position, group_key_t *key) noexce
 # Acquires the next entry for `owner`, one of the member's groups or a free one (as `free` says); member NULL: a free one, which is nobody's
 # as long as the entry is held. Called with the send_lock of its consumer, or the puller's lock. found: the slot and the position (TAKEN,
 # COLD, ASK).
-cdef int groups_take(queue_t *queue, member_t *member, uint32_t owner, int free, found_t *found) noexcept nogil
+cdef int groups_take(queue_t *queue, member_t *member, uint32_t owner, int free, found_t *entry) noexcept nogil
 # Looks at one entry whose group is not known: GROUPS_READ (then there may be members to tell), GROUPS_COLD, GROUPS_AGAIN (no memory),
 # GROUPS_NOTHING (all are known). Called as groups_take; place: the caller's.
-cdef int groups_read(queue_t *queue, member_t *member, place_t *place, found_t *found) noexcept nogil
+cdef int groups_read(queue_t *queue, member_t *member, place_t *place, found_t *entry) noexcept nogil
 # The content of the cold entry at `position` was read: True: it was the next one to be read, and its group is known now (then there may be
 # members to tell). place: the caller's, under a pin of the queue.
 cdef bint groups_note(queue_t *queue, place_t *place, uint64_t position, content_t *content) noexcept nogil

@@ -269,8 +269,8 @@ def _read_later(queue: pointer[queue_t], position: uint64_t) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _todo_done(groups: pointer[message_groups_t]) -> void:
-    """The lowest of them is read, or needs it no more."""
+def _drop_lowest_unread(groups: pointer[message_groups_t]) -> void:
+    """Takes the lowest position off the heap of unread ones: its group is known now, or its entry is gone."""
     groups.todo_count -= 1
     if groups.todo_count:
         groups.todo[0] = groups.todo[groups.todo_count]
@@ -285,26 +285,26 @@ def _todo_done(groups: pointer[message_groups_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _next_unread(queue: pointer[queue_t], place: pointer[place_t], found: pointer[found_t]) -> c_int:
+def _next_unread(queue: pointer[queue_t], place: pointer[place_t], entry: pointer[found_t]) -> c_int:
     """The first entry to be read: GROUPS_READ with its position and slot, slot NULL: that place needs it no more; GROUPS_NOTHING."""
     groups: pointer[message_groups_t] = queue.message_groups
     level: uint32_t
     if groups.todo_count and (groups.walk == 0 or groups.todo[0] < groups.walk):
-        found.position = groups.todo[0]
-        if entry_state(queue, found.position, address(found.slot)) & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
-            found.slot = NULL  # gone, or somebody has it: should it come back, that is told
-            _todo_done(groups)
+        entry.position = groups.todo[0]
+        if entry_state(queue, entry.position, address(entry.slot)) & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
+            entry.slot = NULL  # gone, or somebody has it: should it come back, that is told
+            _drop_lowest_unread(groups)
         return GROUPS_READ
     if groups.walk == 0:
         return GROUPS_NOTHING
-    if not list_scan(address(queue.entries), place, groups.walk, found):
+    if not list_scan(address(queue.entries), place, groups.walk, entry):
         groups.walk = 0
-        found.slot = NULL
+        entry.slot = NULL
         return GROUPS_READ
-    level = cast(uint32_t, found.position >> LEVEL_SHIFT)
-    groups.walk = found.position
-    if found.position & INDEX_MASK > groups.walk_tails[level]:
-        found.slot = NULL  # it came since, and was told of
+    level = cast(uint32_t, entry.position >> LEVEL_SHIFT)
+    groups.walk = entry.position
+    if entry.position & INDEX_MASK > groups.walk_tails[level]:
+        entry.slot = NULL  # it came since, and was told of
         groups.walk = (cast(uint64_t, level + 1) << LEVEL_SHIFT) | 1 if level + 1 < queue.entries.level_count else 0
     return GROUPS_READ
 
@@ -324,26 +324,26 @@ def _learn(groups: pointer[message_groups_t], position: uint64_t, content: point
         if groups.walk == position:
             groups.walk += 1
         else:
-            _todo_done(groups)
+            _drop_lowest_unread(groups)
     if group != NULL and _arrange(groups, group) and group.owner != NULL:
         _tell(groups, group.owner)
     return known
 
 
-def groups_read(queue: pointer[queue_t], member: pointer[member_t], place: pointer[place_t], found: pointer[found_t]) -> c_int:
+def groups_read(queue: pointer[queue_t], member: pointer[member_t], place: pointer[place_t], entry: pointer[found_t]) -> c_int:
     groups: pointer[message_groups_t] = queue.message_groups
     content: pointer[content_t] = NULL
     outcome: c_int
     spin_lock(address(groups.lock))
-    outcome = _next_unread(queue, place, found)
-    if outcome == GROUPS_READ and found.slot != NULL:
-        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+    outcome = _next_unread(queue, place, entry)
+    if outcome == GROUPS_READ and entry.slot != NULL:
+        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
             if member != NULL:
                 _tell(groups, member)
             outcome = GROUPS_COLD
         else:
-            content = slot_borrow(found.slot, False, NULL)
-    if content != NULL and not _learn(groups, found.position, content):
+            content = slot_borrow(entry.slot, False, NULL)
+    if content != NULL and not _learn(groups, entry.position, content):
         outcome = GROUPS_AGAIN  # without memory for it, it stays to be read
     _unread(groups)
     spin_unlock(address(groups.lock))
@@ -354,15 +354,15 @@ def groups_read(queue: pointer[queue_t], member: pointer[member_t], place: point
 
 def groups_note(queue: pointer[queue_t], place: pointer[place_t], position: uint64_t, content: pointer[content_t]) -> bint:
     groups: pointer[message_groups_t] = queue.message_groups
-    found: found_t
+    entry: found_t
     looks: c_int = NOTE_LOOKS
     known: bint = False
-    found.slot = NULL
-    found.position = 0
+    entry.slot = NULL
+    entry.position = 0
     spin_lock(address(groups.lock))
-    while looks and found.slot == NULL and _next_unread(queue, place, address(found)) == GROUPS_READ:
+    while looks and entry.slot == NULL and _next_unread(queue, place, address(entry)) == GROUPS_READ:
         looks -= 1
-    if found.slot != NULL and found.position == position:
+    if entry.slot != NULL and entry.position == position:
         known = _learn(groups, position, content)
     _unread(groups)
     spin_unlock(address(groups.lock))
@@ -437,14 +437,14 @@ def _take_first(
     member: pointer[member_t],
     owner: uint32_t,
     free: c_int,
-    found: pointer[found_t],
+    entry: pointer[found_t],
 ) -> c_int:
     groups: pointer[message_groups_t] = queue.message_groups
     known: uint64_t = 0
     outcome: c_int = GROUPS_AGAIN
     state: uint64_t
-    found.position = group.heap[0]
-    state = entry_state(queue, found.position, address(found.slot))
+    entry.position = group.heap[0]
+    state = entry_state(queue, entry.position, address(entry.slot))
     # Room first: what is acquired must be noted.
     if not map_reserve(address(groups.held), groups.held.count + 1) or (
         member != NULL and not heap_room(address(member.ready), member.owned_count + 1)
@@ -457,30 +457,30 @@ def _take_first(
             return GROUPS_COLD
         if free == FREE_ASK and group.listed == address(groups.free):
             return GROUPS_ASK
-        if not slot_acquire(found.slot, owner, False):
+        if not slot_acquire(entry.slot, owner, False):
             return GROUPS_AGAIN
         if group.line_next != NULL:
-            # Who is next in the line is next to be taken from, and not in the caches when there are many groups.
+            # The next consumer in the line is next to be taken from, and not in the caches when there are many groups.
             prefetch_write(group.line_next)
             prefetch_write(cast(pointer[uint8_t], group.line_next) + 64)
-        _hold(groups, group, found.position, HELD_OWN)
+        _hold(groups, group, entry.position, HELD_OWN)
         if not group.loose and member != NULL:
             _give(group, member)
         outcome = GROUPS_TAKEN
     elif (
         state & ENTRY_STATE_MASK == ENTRY_ACQUIRED
         and not state & ENTRY_FAILED
-        and not map64_get(address(groups.held), found.position, address(known))
+        and not map64_get(address(groups.held), entry.position, address(known))
     ):
-        # The broker has it: it ends, or comes back before what is behind it.
-        _hold(groups, group, found.position, HELD_ASIDE if group.loose else HELD_BLOCKS)
+        # The broker has it: it ends, or comes back before the entries behind it.
+        _hold(groups, group, entry.position, HELD_ASIDE if group.loose else HELD_BLOCKS)
     else:
         group_drop(groups, group, 0)
     _arrange(groups, group)
     return outcome
 
 
-def groups_take(queue: pointer[queue_t], member: pointer[member_t], owner: uint32_t, free: c_int, found: pointer[found_t]) -> c_int:
+def groups_take(queue: pointer[queue_t], member: pointer[member_t], owner: uint32_t, free: c_int, entry: pointer[found_t]) -> c_int:
     groups: pointer[message_groups_t] = queue.message_groups
     group: pointer[message_group_t]
     outcome: c_int = GROUPS_NOTHING
@@ -494,7 +494,7 @@ def groups_take(queue: pointer[queue_t], member: pointer[member_t], owner: uint3
         if group == NULL or groups.mode == GROUPS_SORTED or group.heap[0] >= first:
             outcome = GROUPS_UNREAD
     if outcome == GROUPS_NOTHING and group != NULL:
-        outcome = _take_first(queue, group, member, owner, free, found)
+        outcome = _take_first(queue, group, member, owner, free, entry)
     spin_unlock(address(groups.lock))
     return outcome
 

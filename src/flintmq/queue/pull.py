@@ -75,7 +75,7 @@ SELECT_STEPS = declare(int64_t, 65_536)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uint64_t, found: pointer[found_t]) -> c_int:
+def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uint64_t, entry: pointer[found_t]) -> c_int:
     """Tries to acquire the consumer's next entry (`wanted` not 0: only if it is that one). Called with its send_lock held.
 
     The list's events are read before the scan: an entry that comes back during it is found by the next one, so that one that was passed
@@ -96,20 +96,20 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if mark < start:
             start = mark
     while True:
-        if not list_scan(entries, address(consumer.place), start, found):
-            if found.end > last:
-                at_store64(address(consumer.last_seen), found.end)
-            if found.skipped > SKIPPED_MANY:
+        if not list_scan(entries, address(consumer.place), start, entry):
+            if entry.end > last:
+                at_store64(address(consumer.last_seen), entry.end)
+            if entry.skipped > SKIPPED_MANY:
                 list_advance_floor(entries, address(consumer.place), entries.level_count - 1)
             return NOTHING
-        position = found.position
-        if found.skipped > SKIPPED_MANY:
+        position = entry.position
+        if entry.skipped > SKIPPED_MANY:
             list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
             outcome = PARKED
             break
         if consumer.interest != NULL:
-            content = slot_borrow(found.slot, False, NULL)
+            content = slot_borrow(entry.slot, False, NULL)
             if content == NULL:
                 start = position  # gone, or evicted: look again
                 continue
@@ -118,7 +118,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
             if not interested:
                 start = position + 1
                 continue
-        if manager_outranked(queue, consumer, found.slot):
+        if manager_outranked(queue, consumer, entry.slot):
             outcome = OUTRANKED
             break
         if wanted and position != wanted:
@@ -127,12 +127,12 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if not credit_take(consumer):
             outcome = NO_CREDIT
             break
-        if slot_acquire(found.slot, consumer.id, False):
+        if slot_acquire(entry.slot, consumer.id, False):
             outcome = TAKEN
             break
         credit_give_back(consumer)
         if manager_credit_back(queue, consumer, True):
-            found.returned = True
+            entry.returned = True
         start = position
     if position > last:
         at_store64(address(consumer.last_seen), position if outcome == TAKEN else position - 1)
@@ -180,21 +180,21 @@ def _found_nothing(queue: pointer[queue_t], consumer: pointer[consumer_t], outco
 @inline
 @nogil
 @exceptval(check=False)
-def _fill(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> void:
+def _fill(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t], out: pointer[delivery_t]) -> void:
     """The delivery of an entry that the consumer has acquired."""
-    state: uint64_t = at_load64(address(found.slot.state))
-    check(state >> ENTRY_OWNER_SHIFT == consumer.id, b"pull I5 a delivered entry is acquired by its consumer", found.position, state)
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, state)
+    state: uint64_t = at_load64(address(entry.slot.state))
+    check(state >> ENTRY_OWNER_SHIFT == consumer.id, b"pull I5 a delivered entry is acquired by its consumer", entry.position, state)
+    delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, state)
     at_store64(address(consumer.delivered), consumer.delivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        queue_read_ahead(queue, found.position)
+        queue_read_ahead(queue, entry.position)
 
 
 @cfunc
 @inline
 @nogil
 @exceptval(check=False)
-def _rotates(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> bint:
+def _rotates(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t], out: pointer[delivery_t]) -> bint:
     """Whether others have their turn after this delivery (`out.rotate`). True: one of them is to be woken for what is left."""
     group: pointer[group_t] = consumer.group
     if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
@@ -203,14 +203,14 @@ def _rotates(queue: pointer[queue_t], consumer: pointer[consumer_t], found: poin
         manager_count(queue, consumer)
     if at_load32(address(group.interested.count)):
         out.rotate = True
-        return list_scan(address(queue.entries), address(consumer.place), found.position + 1, found)
+        return list_scan(address(queue.entries), address(consumer.place), entry.position + 1, entry)
     if at_load32(address(group.notified.count)) > 1:
         out.rotate = True
     return False
 
 
 def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
-    found: found_t
+    entry: found_t
     outcome: c_int
     version: uint64_t
     offered: pointer[slot_t]
@@ -240,14 +240,14 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
             outcome = SUSPENDED
         elif offered != NULL:
             check(consumer.offered_position != 0, b"pull I6 an offer that is sent has a position", consumer.id, queue.id)
-            found.slot = offered  # its credit and acquire are done
-            found.position = consumer.offered_position
+            entry.slot = offered  # its credit and acquire are done
+            entry.position = consumer.offered_position
             at_store_ptr(address(consumer.offered), NULL)
             break
         else:
-            outcome = _attempt(queue, consumer, 0, address(found))
+            outcome = _attempt(queue, consumer, 0, address(entry))
         if outcome == TAKEN:
-            count_acquired(consumer, found.slot)
+            count_acquired(consumer, entry.slot)
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
             if _goes_to_rest(queue, consumer, offered != NULL):
@@ -256,9 +256,9 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
         if looked_again:
             at_store64(address(consumer.idle_version), version)
             if outcome == PARKED:
-                if not queue_ask_content(queue, found.slot, found.position):
+                if not queue_ask_content(queue, entry.slot, entry.position):
                     continue
-                out.position = found.position
+                out.position = entry.position
             _found_nothing(queue, consumer, outcome)
             return False
         # I3: first Interested, then through the list lock, then look again.
@@ -266,8 +266,8 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
         spin_lock(address(queue.entries.lock))
         spin_unlock(address(queue.entries.lock))
         looked_again = True
-    _fill(queue, consumer, address(found), out)
-    wake = _rotates(queue, consumer, address(found), out)
+    _fill(queue, consumer, address(entry), out)
+    wake = _rotates(queue, consumer, address(entry), out)
     spin_unlock(address(consumer.send_lock))
     if wake:
         manager_wake_one(queue, NULL, False)  # a backlog spreads to all
@@ -297,28 +297,28 @@ def _selects(queue: pointer[queue_t], consumer: pointer[consumer_t], slot: point
 @nogil
 @exceptval(check=False)
 def _scan_selected(
-    queue: pointer[queue_t], consumer: pointer[consumer_t], start: uint64_t, found: pointer[found_t], left: pointer[uint32_t]
+    queue: pointer[queue_t], consumer: pointer[consumer_t], start: uint64_t, entry: pointer[found_t], steps: pointer[uint32_t]
 ) -> c_int:
     """The look that selection_next asked for, from `start` on. LOOKED: there is something in the heap, or all was looked at."""
     entries: pointer[list_t] = address(queue.entries)
     selected: c_int
     while True:
-        if left[0] == 0:
+        if steps[0] == 0:
             selection_scanned(consumer.selection, start, 0)
             return STOPPED
-        left[0] -= 1
-        if not list_scan(entries, address(consumer.place), start, found):
-            if found.skipped > SKIPPED_MANY:
+        steps[0] -= 1
+        if not list_scan(entries, address(consumer.place), start, entry):
+            if entry.skipped > SKIPPED_MANY:
                 list_advance_floor(entries, address(consumer.place), entries.level_count - 1)
             selection_scanned(consumer.selection, SELECTION_END, 0)
             return LOOKED
-        start = found.position
-        if found.skipped > SKIPPED_MANY:
+        start = entry.position
+        if entry.skipped > SKIPPED_MANY:
             list_advance_floor(entries, address(consumer.place), cast(uint32_t, start >> 56))
-        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
             selection_scanned(consumer.selection, start, 0)
             return PARKED
-        selected = _selects(queue, consumer, found.slot)
+        selected = _selects(queue, consumer, entry.slot)
         if selected == TAKEN:
             selection_scanned(consumer.selection, start + 1, start)
             return LOOKED
@@ -329,40 +329,40 @@ def _scan_selected(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t]) -> c_int:
+def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t]) -> c_int:
     """_attempt of a consumer with a selector: its selection knows where to look. Called with its send_lock held."""
     entries: pointer[list_t] = address(queue.entries)
     selection: pointer[selection_t] = consumer.selection
     segment: pointer[segment_t] = NULL
     position: uint64_t = 0
     state: uint64_t
-    left: uint32_t = SELECT_SLICE
+    looks: uint32_t = SELECT_SLICE
     outcome: c_int
     while True:
         outcome = selection_next(selection, address(position))
         if outcome == NEXT_NONE:
             return NOTHING
         if outcome == NEXT_SCAN:
-            outcome = _scan_selected(queue, consumer, position, found, address(left))
+            outcome = _scan_selected(queue, consumer, position, entry, address(looks))
             if outcome != LOOKED:
                 return outcome
             continue
         spin_lock(address(entries.lock))
-        found.slot = list_slot_locked(entries, position, address(segment))
-        state = at_load64(address(found.slot.state)) if found.slot != NULL else 0
+        entry.slot = list_slot_locked(entries, position, address(segment))
+        state = at_load64(address(entry.slot.state)) if entry.slot != NULL else 0
         spin_unlock(address(entries.lock))
-        found.position = position
+        entry.position = position
         if state & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
             outcome = NOTHING  # gone; should it come back, it is told anew
-        elif left == 0:
+        elif looks == 0:
             outcome = STOPPED
         elif state & ENTRY_NOT_RESIDENT:
             outcome = PARKED
         else:
-            outcome = _selects(queue, consumer, found.slot)
-            left -= 1
+            outcome = _selects(queue, consumer, entry.slot)
+            looks -= 1
             if outcome == TAKEN:
-                outcome = _take_selected(queue, consumer, found)
+                outcome = _take_selected(queue, consumer, entry)
         if outcome == TAKEN:
             if position % FLOOR_EVERY == 0:
                 list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
@@ -377,12 +377,12 @@ def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], fo
 @cfunc
 @nogil
 @exceptval(check=False)
-def _take_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t]) -> c_int:
-    if manager_outranked(queue, consumer, found.slot):
+def _take_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t]) -> c_int:
+    if manager_outranked(queue, consumer, entry.slot):
         return OUTRANKED
     if not credit_take(consumer):
         return NO_CREDIT
-    if slot_acquire(found.slot, consumer.id, False):
+    if slot_acquire(entry.slot, consumer.id, False):
         return TAKEN
     credit_give_back(consumer)
     manager_credit_back(queue, consumer, True)
@@ -394,7 +394,7 @@ def _take_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], found
 @exceptval(check=False)
 def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     """queue_deliver_single of a consumer with a selector. Called with, and gives up, its send_lock."""
-    found: found_t
+    entry: found_t
     outcome: c_int
     selection: pointer[selection_t] = consumer.selection
     outranks: bint = at_load_ptr(address(consumer.group.next)) != NULL  # who comes later is told by himself
@@ -408,7 +408,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
     while True:
         outcome = SUSPENDED
         if not at_load32(address(consumer.target.suspended)):
-            outcome = _attempt_selected(queue, consumer, address(found))
+            outcome = _attempt_selected(queue, consumer, address(entry))
         if outcome == TAKEN:
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
@@ -427,10 +427,10 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
             if outcome != NOTHING:
                 selection_wait(queue, selection, True)
                 if outcome == PARKED:
-                    if not queue_ask_content(queue, found.slot, found.position):
+                    if not queue_ask_content(queue, entry.slot, entry.position):
                         continue
-                    out.position = found.position
-                elif not manager_outranked(queue, consumer, found.slot):
+                    out.position = entry.position
+                elif not manager_outranked(queue, consumer, entry.slot):
                     continue  # the one above it left before it was known that somebody waits
             spin_unlock(address(consumer.send_lock))
             if outcome == NOTHING and (outranks or at_load32(address(queue.manager.selections.waiting))):
@@ -438,7 +438,7 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
-    queue_hand_over(queue, consumer, address(found), out)
+    queue_hand_over(queue, consumer, address(entry), out)
     if at_load32(address(selection.interested.count)):
         out.rotate = True
         wake = selection_pending(selection)
@@ -459,9 +459,9 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
 def _browse(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     """The next entry a browser has not seen, in list order; its content gets a reference. Called with, and gives up, its send_lock."""
     entries: pointer[list_t] = address(queue.entries)
-    found: found_t
+    entry: found_t
     level: uint32_t = 0
-    at: uint32_t
+    level_number: uint32_t
     state: uint64_t
     content: pointer[content_t]
     if at_load32(address(consumer.list)) != CONSUMER_NON_ACQUIRING or at_load32(address(consumer.target.suspended)):
@@ -472,27 +472,27 @@ def _browse(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer
             entries,
             address(consumer.place),
             (cast(uint64_t, level) << 56) | (consumer.browse_levels[level] + 1),
-            address(found),
+            address(entry),
         ):
             break
-        at = cast(uint32_t, found.position >> 56)
-        if at > level and (found.position << 8) >> 8 <= consumer.browse_levels[at]:
-            level = at  # nothing new up to there; go on behind what it saw of that level
+        level_number = cast(uint32_t, entry.position >> 56)
+        if level_number > level and (entry.position << 8) >> 8 <= consumer.browse_levels[level_number]:
+            level = level_number  # nothing new up to there; go on behind what it saw of that level
             continue
-        level = at
-        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            if queue_ask_content(queue, found.slot, found.position):
+        level = level_number
+        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
+            if queue_ask_content(queue, entry.slot, entry.position):
                 break  # queue_content_loaded notifies it
             continue
-        content = slot_borrow(found.slot, False, address(state))
+        content = slot_borrow(entry.slot, False, address(state))
         if content == NULL:
             continue
         if consumer.interest != NULL and not consumer.interest(consumer.interest_context, content):
             content_decref(content)
-            consumer.browse_levels[at] = (found.position << 8) >> 8
+            consumer.browse_levels[level_number] = (entry.position << 8) >> 8
             continue
-        consumer.browse_levels[at] = (found.position << 8) >> 8
-        delivery_fill(out, NULL, content, found.position, state)
+        consumer.browse_levels[level_number] = (entry.position << 8) >> 8
+        delivery_fill(out, NULL, content, entry.position, state)
         at_store64(address(consumer.delivered), consumer.delivered + 1)
         spin_unlock(address(consumer.send_lock))
         return True
@@ -511,7 +511,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     """_attempt without consumer: first available entry for a basic.get or the broker. `cold`: also a not resident one."""
     entries: pointer[list_t] = address(queue.entries)
     puller: pointer[puller_t] = address(queue.puller)
-    found: found_t
+    entry: found_t
     start: uint64_t
     mark: uint64_t = 0
     taken: bint = False
@@ -527,38 +527,38 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
         if mark < start:
             start = mark
     while not taken:
-        if not list_scan(entries, address(puller.place), start, address(found)):
-            if found.end > puller.last_seen:
-                puller.last_seen = found.end
+        if not list_scan(entries, address(puller.place), start, address(entry)):
+            if entry.end > puller.last_seen:
+                puller.last_seen = entry.end
             spin_unlock(address(puller.lock))
             return False
-        if found.skipped > SKIPPED_MANY:
-            list_advance_floor(entries, address(puller.place), cast(uint32_t, found.position >> 56))
-        start = found.position
-        if not cold and at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            if queue_ask_content(queue, found.slot, found.position):
+        if entry.skipped > SKIPPED_MANY:
+            list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
+        start = entry.position
+        if not cold and at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
+            if queue_ask_content(queue, entry.slot, entry.position):
                 break
             continue
-        taken = slot_acquire(found.slot, owner, cold)
+        taken = slot_acquire(entry.slot, owner, cold)
     if taken:
-        if found.position > puller.last_seen:
-            puller.last_seen = found.position
+        if entry.position > puller.last_seen:
+            puller.last_seen = entry.position
         else:
-            puller.released = found.position + 1
-        if found.position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, address(puller.place), cast(uint32_t, found.position >> 56))
-        check(slot_content(found.slot) != NULL or cold, b"pull I5 what basic.get takes is in memory", found.position, owner)
+            puller.released = entry.position + 1
+        if entry.position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
+        check(slot_content(entry.slot) != NULL or cold, b"pull I5 what basic.get takes is in memory", entry.position, owner)
         at_store64(address(puller.acquired), puller.acquired + 1)
-        at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
+        at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(entry.slot))
         if owner:
             at_store64(address(puller.delivered), puller.delivered + 1)
-        delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
+        delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, at_load64(address(entry.slot.state)))
     else:
-        puller.released = found.position
-        out.position = found.position
+        puller.released = entry.position
+        out.position = entry.position
     spin_unlock(address(puller.lock))
     if taken:
-        queue_unparked(queue, found.slot)
+        queue_unparked(queue, entry.slot)
     return taken
 
 
@@ -600,9 +600,9 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
     """Seed 000's deliverToSubscription, over the ready consumers in turn: acquires the entry for the first one whose next entry it
     is, if it has credit, interest and no other offer, and schedules its target. True when one took it."""
     consumer: pointer[consumer_t]
-    found: found_t
+    entry: found_t
     round_no: uint32_t = manager_new_round(queue)
-    at: uint32_t
+    list_number: uint32_t
     outcome: c_int
     again: bint = False
     taken: bint = False
@@ -614,24 +614,24 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
             break
         # Its send_lock is ours: it can't be removed, pull, or get another offer. What the look before that saw may be over: I4.
         outcome = NOT_READY
-        found.returned = False
-        at = at_load32(address(consumer.list))
+        entry.returned = False
+        list_number = at_load32(address(consumer.list))
         if (
             consumer.offered == NULL
-            and (at == CONSUMER_INTERESTED or at == CONSUMER_NOTIFIED)
+            and (list_number == CONSUMER_INTERESTED or list_number == CONSUMER_NOTIFIED)
             and not at_load32(address(consumer.target.suspended))
         ):
-            outcome = _attempt(queue, consumer, position, address(found))
+            outcome = _attempt(queue, consumer, position, address(entry))
         if outcome == TAKEN:
-            count_acquired(consumer, found.slot)
+            count_acquired(consumer, entry.slot)
             check(consumer.offered == NULL, b"pull I6 an offer finds no other one", consumer.id, position)
             consumer.offered_position = position
-            at_store_ptr(address(consumer.offered), found.slot)
+            at_store_ptr(address(consumer.offered), entry.slot)
             manager_offered(queue, consumer)
             if at_load32(address(consumer.list)) != CONSUMER_NOTIFIED:
                 manager_count(queue, consumer)
             taken = True
-        again = again or found.returned
+        again = again or entry.returned
         spin_unlock(address(consumer.send_lock))
         if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(address(queue.manager.predicates)) == 0:
             break  # the next entry is the same for everybody

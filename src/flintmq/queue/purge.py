@@ -121,14 +121,14 @@ def _take(
     index: uint64_t = sweep.next & INDEX_MASK
     last: uint64_t = sweep.tails[level_no]
     end: uint64_t
-    at: uint32_t = list_directory_find(level, index)
+    directory_index: uint32_t = list_directory_find(level, index)
     segment: pointer[segment_t]
     slot: pointer[slot_t]
     state: uint64_t
     message_id: uint64_t
-    if index > last or at >= level.count:
+    if index > last or directory_index >= level.count:
         return NULL
-    segment = level.directory[level.start + at]
+    segment = level.directory[level.start + directory_index]
     if index < segment.base:
         index = segment.base
     end = segment.base + segment.count

@@ -56,7 +56,7 @@ cdef uint64_t queue_enqueue(queue_t *queue, content_t *content, uint64_t message
 cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
 
 # queue_enqueue of a queue that has `once` (with `immediate`: queue_enqueue_immediate). A message whose value is there already is dropped:
-# the position is that of the one that is there, and *lsn is raised to what makes that one durable.
+# the position is that of the one that is there, and *lsn is raised to the LSN that makes that one durable.
 cdef uint64_t queue_enqueue_once(queue_t *queue, content_t *content, int64_t expires_at_ms, bint immediate, uint64_t *lsn) noexcept nogil
 
 # --- consumers (seed 004) -----------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogi
 # True: it held an offer, which went back with its credit. A consumer may have more message groups than one call gives back: the caller
 # goes on with queue_consumer_leaves, and keeps its own reference meanwhile.
 cdef bint queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
-# A slice of what is left to give back of a consumer that was removed: about 30 us. True: it has more.
+# A slice of the entries to give back of a consumer that was removed: about 30 us. True: it has more.
 cdef bint queue_consumer_leaves(queue_t *queue, consumer_t *consumer) noexcept nogil
 # AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
 cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil

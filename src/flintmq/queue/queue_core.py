@@ -95,14 +95,14 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         once_free(queue.once)
         queue_free_returns(queue)
         if queue.port_owner != NULL or queue.due_owner != NULL:
-            _let_owners_go(queue)
+            _release_owners(queue)
         free(queue)
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _let_owners_go(queue: pointer[queue_t]) -> void:
+def _release_owners(queue: pointer[queue_t]) -> void:
     with gil:
         queue_keep(address(queue.port_owner), None)
         queue_keep(address(queue.due_owner), None)
@@ -473,22 +473,22 @@ def queue_consumer_leaves(queue: pointer[queue_t], consumer: pointer[consumer_t]
 
 
 def queue_set_notify_work_desired(queue: pointer[queue_t], consumer: pointer[consumer_t], desired: bint) -> void:
-    at: uint32_t
+    list_number: uint32_t
     if not desired:
-        at = manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
+        list_number = manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
         # Whatever `offered` says now: an offer that is being made has its send_lock, and is seen when that is free (pull.py, I4).
         queue_withdraw_offer(queue, consumer)
-        if at == CONSUMER_NOTIFIED or at == CONSUMER_INTERESTED:
+        if list_number == CONSUMER_NOTIFIED or list_number == CONSUMER_INTERESTED:
             _wake(queue, consumer)  # another does the work that was expected of this one
         return
     if not consumer.flags & CONSUMER_ACQUIRES:
         if manager_move(queue, consumer, CONSUMER_NON_ACQUIRING) or at_load32(address(consumer.list)) == CONSUMER_NON_ACQUIRING:
             consumer.target.notify_work(consumer.target)
         return
-    at = at_load32(address(consumer.list))
-    if at == CONSUMER_NOT_INTERESTED and credit_left(consumer):
+    list_number = at_load32(address(consumer.list))
+    if list_number == CONSUMER_NOT_INTERESTED and credit_left(consumer):
         manager_move(queue, consumer, CONSUMER_INTERESTED)
-    if at != CONSUMER_NOTIFIED:
+    if list_number != CONSUMER_NOTIFIED:
         _wake(queue, consumer)
 
 
@@ -508,18 +508,18 @@ def queue_settle(
     queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, reason: c_int, delivered_us: uint64_t
 ) -> bint:
     content: pointer[content_t] = NULL
-    at: pointer[slot_t] = NULL
+    ended: pointer[slot_t] = NULL
     spilled: uint64_t = 0
     done: c_int
     if queue.ops != NULL:
         return queue.ops.settle(queue, slot, position, owner, reason)
-    done = list_dequeue(address(queue.entries), position, owner, address(at), address(content), address(spilled))
+    done = list_dequeue(address(queue.entries), position, owner, address(ended), address(content), address(spilled))
     if done == 0:
         return False
     due_worked(queue)
     if done == 2:
         if queue.port != NULL and queue.port.dequeue != NULL:
-            queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, delivered_us)
+            queue.port.dequeue(queue.port.context, queue, position, ended, owner, reason, delivered_us)
         list_finish(address(queue.entries), position)
     if content != NULL:
         content_decref(content)
@@ -554,15 +554,15 @@ def queue_expire_many(queue: pointer[queue_t], now_ms: int64_t, most: uint64_t) 
 
 
 def queue_rearm(queue: pointer[queue_t]) -> int64_t:
-    at: int64_t
+    expiry_ms: int64_t
     due_at: pointer[uint64_t] = cast(pointer[uint64_t], address(queue.due_at))
     while not at_cas64(due_at, at_load64(due_at), 0):
         pass
     # A thread that adds an entry after this section sees that nothing is known; one that added before it is seen here (due.py, I1).
     spin_lock(address(queue.entries.lock))
-    at = queue.entries.expiry_min
+    expiry_ms = queue.entries.expiry_min
     spin_unlock(address(queue.entries.lock))
-    return at if at and at_cas64(due_at, 0, cast(uint64_t, at)) else 0
+    return expiry_ms if expiry_ms and at_cas64(due_at, 0, cast(uint64_t, expiry_ms)) else 0
 
 
 # --- arrivals in lists that are not in order: beside the path of a message, which has no room for them ------------------

@@ -12,7 +12,7 @@ cdef enum:
 # nobody did, so a loader calls it for a run of entries. `content` NULL: it could not be loaded now; the next pull asks again.
 cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *content) noexcept nogil
 # The next available, not resident entry at or after `position`; false when there is none. O(entries passed).
-cdef bint queue_next_cold(queue_t *queue, uint64_t position, uint64_t *found, uint64_t *message_id) noexcept nogil
+cdef bint queue_next_cold(queue_t *queue, uint64_t position, uint64_t *position_out, uint64_t *message_id) noexcept nogil
 cdef uint64_t queue_cold_count(queue_t *queue) noexcept nogil         # not resident; without failed ones and those in doubt
 cdef uint64_t queue_resident_bytes(queue_t *queue) noexcept nogil     # bodies in memory, of acquired and held entries too
 # Bytes of bodies that may come into memory now: the window (log_port_t.hot_bytes) less the available ones that are there; 0 when

@@ -63,8 +63,8 @@ def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: p
         manager_wake_waiters(queue)
 
 
-def queue_next_cold(queue: pointer[queue_t], position: uint64_t, found: pointer[uint64_t], message_id: pointer[uint64_t]) -> bint:
-    at: found_t
+def queue_next_cold(queue: pointer[queue_t], position: uint64_t, position_out: pointer[uint64_t], message_id: pointer[uint64_t]) -> bint:
+    entry: found_t
     place: place_t
     state: uint64_t
     cold: bint = False
@@ -73,14 +73,14 @@ def queue_next_cold(queue: pointer[queue_t], position: uint64_t, found: pointer[
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    while not cold and list_scan(address(queue.entries), address(place), position, address(at)):
-        position = at.position
-        state = slot_hold(at.slot, False)  # its id may only be read while it can't go
+    while not cold and list_scan(address(queue.entries), address(place), position, address(entry)):
+        position = entry.position
+        state = slot_hold(entry.slot, False)  # its id may only be read while it can't go
         if state:
             cold = (state & ENTRY_NOT_RESIDENT) != 0
-            found[0] = position
-            message_id[0] = at.slot.message_id
-            slot_unhold(at.slot, state)
+            position_out[0] = position
+            message_id[0] = entry.slot.message_id
+            slot_unhold(entry.slot, state)
             if not cold:
                 position += 1
     at_sub32(address(queue.pins), 1)

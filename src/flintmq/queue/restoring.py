@@ -87,23 +87,23 @@ def restored_range(entries: pointer[restored_t], count: uint64_t, first: uint64_
 
 
 def restored_hold_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t) -> void:
-    at: uint64_t = 0
-    last: uint64_t = restored_range(entries, count, first, length, address(at))
-    last += at
-    while at < last:
+    number: uint64_t = 0
+    last: uint64_t = restored_range(entries, count, first, length, address(number))
+    last += number
+    while number < last:
         # It is still in the delivery that it was in when the broker stopped.
-        entries[at].flags = entries[at].flags & ~cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
-        at += 1
+        entries[number].flags = entries[number].flags & ~cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
+        number += 1
 
 
 def restored_mark_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, last: uint64_t) -> void:
     """Flags the entries with positions first..last as delivered before."""
-    at: uint64_t = 0
-    number: uint64_t = restored_range(entries, count, first, last - first + 1, address(at))
-    number += at
-    while at < number:
-        entries[at].flags |= RESTORED_REDELIVERED
-        at += 1
+    index: uint64_t = 0
+    number: uint64_t = restored_range(entries, count, first, last - first + 1, address(index))
+    number += index
+    while index < number:
+        entries[index].flags |= RESTORED_REDELIVERED
+        index += 1
 
 
 @cfunc
@@ -145,27 +145,27 @@ def queue_set_tail(queue: pointer[queue_t], level: uint32_t, index: uint64_t) ->
 
 
 def queue_next_redelivered(queue: pointer[queue_t], position: uint64_t, first: pointer[uint64_t], last: pointer[uint64_t]) -> bint:
-    at: found_t
+    entry: found_t
     place: place_t
     state: uint64_t
-    found: bint = False
+    is_found: bint = False
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    while list_next(address(queue.entries), address(place), position, address(at)):
-        position = at.position + 1
-        state = at_load64(address(at.slot.state))
+    while list_next(address(queue.entries), address(place), position, address(entry)):
+        position = entry.position + 1
+        state = at_load64(address(entry.slot.state))
         if not state & ENTRY_LOGGED:
             continue
-        if found and (not state & ENTRY_REDELIVERED or (at.position ^ last[0]) >> LEVEL_SHIFT):
+        if is_found and (not state & ENTRY_REDELIVERED or (entry.position ^ last[0]) >> LEVEL_SHIFT):
             break
         if state & ENTRY_REDELIVERED:
-            if not found:
-                first[0] = at.position
-            last[0] = at.position
-            found = True
+            if not is_found:
+                first[0] = entry.position
+            last[0] = entry.position
+            is_found = True
     at_sub32(address(queue.pins), 1)
-    return found
+    return is_found
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------------
@@ -215,11 +215,11 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
 
 def queue_forget_logged(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t) -> bint:
     segment: pointer[segment_t] = NULL
-    at: pointer[slot_t]
+    logged: pointer[slot_t]
     forgotten: bint
     spin_lock(address(queue.entries.lock))
-    at = list_slot_locked(address(queue.entries), position, address(segment))
-    forgotten = at != NULL and slot_clear(at, owner, ENTRY_LOGGED)
+    logged = list_slot_locked(address(queue.entries), position, address(segment))
+    forgotten = logged != NULL and slot_clear(logged, owner, ENTRY_LOGGED)
     spin_unlock(address(queue.entries.lock))
     return forgotten
 
@@ -282,15 +282,15 @@ def queue_borrow(queue: pointer[queue_t], position: uint64_t, message_id: pointe
 
 
 def queue_next_available(queue: pointer[queue_t], position: uint64_t) -> uint64_t:
-    at: found_t
+    entry: found_t
     place: place_t
-    found: bint
+    is_there: bint
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    found = list_scan(address(queue.entries), address(place), position, address(at))
+    is_there = list_scan(address(queue.entries), address(place), position, address(entry))
     at_sub32(address(queue.pins), 1)
-    return at.position if found else 0
+    return entry.position if is_there else 0
 
 
 # --- at given positions of the entry list: recovered entries, spilled ones, and those of open transactions ---------------------------
@@ -354,16 +354,16 @@ def list_insert(
     wanted: pointer[uint32_t],
     slot: pointer[pointer[slot_t]],
 ) -> uint64_t:
-    at: pointer[slot_t]
+    inserted: pointer[slot_t]
     spin_lock(address(entries.lock))
     if index == 0:
         index = entries.levels[level].tail + 1
-    at = _insert_locked(entries, level, index, content, message_id, body_len, flags, expires_at_ms)
+    inserted = _insert_locked(entries, level, index, content, message_id, body_len, flags, expires_at_ms)
     wanted[0] = at_load32(address(entries.wanted))
     spin_unlock(address(entries.lock))
     if slot != NULL:
-        slot[0] = at
-    return 0 if at == NULL else (cast(uint64_t, level) << LEVEL_SHIFT) | index
+        slot[0] = inserted
+    return 0 if inserted == NULL else (cast(uint64_t, level) << LEVEL_SHIFT) | index
 
 
 def list_insert_closed(
@@ -375,44 +375,44 @@ def list_insert_closed(
     wanted: pointer[uint32_t],
 ) -> uint64_t:
     index: uint64_t
-    at: pointer[slot_t]
+    slot: pointer[slot_t]
     closed: uint32_t
     spin_lock(address(entries.lock))
     closed = entries.closed
     entries.closed = 0
     index = entries.levels[0].tail + 1
-    at = _insert_locked(entries, 0, index, content, message_id, 0, flags, expires_at_ms)
+    slot = _insert_locked(entries, 0, index, content, message_id, 0, flags, expires_at_ms)
     entries.closed = closed
     wanted[0] = at_load32(address(entries.wanted))
     spin_unlock(address(entries.lock))
-    return 0 if at == NULL else index
+    return 0 if slot == NULL else index
 
 
 def list_insert_many(entries: pointer[list_t], restored: pointer[restored_t], count: uint64_t) -> uint64_t:
     i: uint64_t
-    at: pointer[restored_t]
+    item: pointer[restored_t]
     flags: uint64_t
     level: uint64_t
     spin_lock(address(entries.lock))
     for i in range(count):
-        at = restored + i
-        level = at.position >> LEVEL_SHIFT
-        flags = ENTRY_LOGGED if at.message_id else 0
-        if at.flags & RESTORED_REDELIVERED:
+        item = restored + i
+        level = item.position >> LEVEL_SHIFT
+        flags = ENTRY_LOGGED if item.message_id else 0
+        if item.flags & RESTORED_REDELIVERED:
             flags |= ENTRY_REDELIVERED
-        if at.flags & RESTORED_HELD:
+        if item.flags & RESTORED_HELD:
             flags |= ENTRY_HELD
         if (
             level >= entries.level_count
             or _insert_locked(
                 entries,
                 cast(uint32_t, level),
-                at.position & INDEX_MASK,
+                item.position & INDEX_MASK,
                 NULL,
-                at.message_id,
-                at.body_len,
+                item.message_id,
+                item.body_len,
                 flags,
-                at.expires_at_ms,
+                item.expires_at_ms,
             )
             == NULL
         ):

@@ -49,7 +49,7 @@ cdef enum:                      # of selection_next
 cdef int selection_next(selection_t *selection, uint64_t *position) noexcept nogil
 cdef void selection_put(selection_t *selection, uint64_t position) noexcept nogil
 # The look has ended before `upto` (SELECTION_END: at the end of the queue); found: the position of an entry that is wanted, 0: none.
-cdef void selection_scanned(selection_t *selection, uint64_t upto, uint64_t found) noexcept nogil
+cdef void selection_scanned(selection_t *selection, uint64_t upto, uint64_t wanted) noexcept nogil
 
 # With the queue.
 cdef void selections_free(selections_t *all) noexcept nogil

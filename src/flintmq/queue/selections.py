@@ -44,12 +44,12 @@ STEPS_MAX = declare(int64_t, 65_536)
 @nogil
 @exceptval(check=False)
 def _put(selection: pointer[selection_t], position: uint64_t) -> void:
-    at: uint32_t = selection.heap_count
+    heap_index: uint32_t = selection.heap_count
     above: uint32_t
     heap: pointer[uint64_t]
     room: uint32_t
-    if at == selection.heap_room:
-        room = 16 if at == 0 else 2 * at
+    if heap_index == selection.heap_room:
+        room = 16 if heap_index == 0 else 2 * heap_index
         heap = NULL
         if room <= SELECTION_HEAP_MAX:
             heap = cast(pointer[uint64_t], realloc(selection.heap, room * sizeof(uint64_t)))
@@ -59,13 +59,13 @@ def _put(selection: pointer[selection_t], position: uint64_t) -> void:
         selection.heap = heap
         selection.heap_room = room
     heap = selection.heap
-    while at:
-        above = (at - 1) // 2
+    while heap_index:
+        above = (heap_index - 1) // 2
         if heap[above] <= position:
             break
-        heap[at] = heap[above]
-        at = above
-    heap[at] = position
+        heap[heap_index] = heap[above]
+        heap_index = above
+    heap[heap_index] = position
     selection.heap_count += 1
 
 
@@ -76,7 +76,7 @@ def _pop(selection: pointer[selection_t]) -> uint64_t:
     heap: pointer[uint64_t] = selection.heap
     result: uint64_t = heap[0]
     last: uint64_t
-    at: uint32_t = 0
+    heap_index: uint32_t = 0
     below: uint32_t = 1
     selection.heap_count -= 1
     last = heap[selection.heap_count]
@@ -85,10 +85,10 @@ def _pop(selection: pointer[selection_t]) -> uint64_t:
             below += 1
         if heap[below] >= last:
             break
-        heap[at] = heap[below]
-        at = below
-        below = 2 * at + 1
-    heap[at] = last
+        heap[heap_index] = heap[below]
+        heap_index = below
+        below = 2 * heap_index + 1
+    heap[heap_index] = last
     return result
 
 
@@ -139,13 +139,13 @@ def selection_put(selection: pointer[selection_t], position: uint64_t) -> void:
     spin_unlock(address(selection.lock))
 
 
-def selection_scanned(selection: pointer[selection_t], upto: uint64_t, found: uint64_t) -> void:
+def selection_scanned(selection: pointer[selection_t], upto: uint64_t, wanted: uint64_t) -> void:
     spin_lock(address(selection.lock))
-    check(selection.scanning != 0, b"selections I1 a look that ends was one", upto, found)
+    check(selection.scanning != 0, b"selections I1 a look that ends was one", upto, wanted)
     selection.scanning = 0
     selection.scan_from = upto
-    if found and not (selection.heap_count and selection.heap[0] == found):
-        _put(selection, found)
+    if wanted and not (selection.heap_count and selection.heap[0] == wanted):
+        _put(selection, wanted)
     spin_unlock(address(selection.lock))
 
 
@@ -329,16 +329,16 @@ def selection_wait(queue: pointer[queue_t], selection: pointer[selection_t], wai
 @exceptval(check=False)
 def _content_of(queue: pointer[queue_t], position: uint64_t, gone: pointer[bint]) -> pointer[content_t]:
     """The content of the entry, with a reference; NULL: not in memory, or `gone`."""
-    found: found_t
+    entry: found_t
     place: place_t
     content: pointer[content_t] = NULL
     place.segment = NULL
     place.generation = 0
     gone[0] = True
     at_add32(address(queue.pins), 1)
-    if list_scan(address(queue.entries), address(place), position, address(found)) and found.position == position:
+    if list_scan(address(queue.entries), address(place), position, address(entry)) and entry.position == position:
         gone[0] = False
-        content = slot_borrow(found.slot, False, NULL)
+        content = slot_borrow(entry.slot, False, NULL)
     at_sub32(address(queue.pins), 1)
     return content
 

@@ -142,7 +142,7 @@ cdef enum:                      # slot_begin_loading
     LOADING_FIRST = 1           # the caller is the first who asks
     LOADING_ASKED = 2           # somebody asked already
 
-# Who wants the content of a not resident, available entry says so in its state: the answer wakes those who did.
+# A reader that needs the content of an available entry on disk marks its state (ENTRY_PARKED): the loaded content wakes the marked ones.
 cdef inline int slot_begin_loading(slot_t *slot) noexcept nogil:
     cdef uint64_t state = slot_hold(slot, False)
     if state == 0:

@@ -12,4 +12,4 @@ cdef void spans_free(level_t *level) noexcept nogil
 # Number of the first span that ends at or after `index`; level.span_count when there is none.
 cdef uint32_t span_find(level_t *level, uint64_t index) noexcept nogil
 # Indices from..upto (both included) of span `at` are not available: they leave it, which may end or divide it.
-cdef void span_cut(level_t *level, uint32_t at, uint64_t first, uint64_t last) noexcept nogil
+cdef void span_cut(level_t *level, uint32_t span_index, uint64_t first, uint64_t last) noexcept nogil

@@ -44,12 +44,12 @@ def _merge(level: pointer[level_t]) -> void:
     """Every two neighbours become one."""
     spans: pointer[span_t] = level.spans + level.span_start
     to: uint32_t = 0
-    at: uint32_t = 0
-    while at < level.span_count:
-        spans[to].first = spans[at].first
-        spans[to].last = spans[at + 1].last if at + 1 < level.span_count else spans[at].last
+    span_index: uint32_t = 0
+    while span_index < level.span_count:
+        spans[to].first = spans[span_index].first
+        spans[to].last = spans[span_index + 1].last if span_index + 1 < level.span_count else spans[span_index].last
         to += 1
-        at += 2
+        span_index += 2
     at_store32(address(level.span_count), to)
 
 
@@ -83,17 +83,17 @@ def _room(level: pointer[level_t]) -> bint:
 def _insert(level: pointer[level_t], first: uint64_t, last: uint64_t) -> bint:
     """A span of its own, or a part of one when there is no room. False: not even that."""
     spans: pointer[span_t]
-    at: uint32_t
+    span_index: uint32_t
     if not _room(level):
         return False
-    at = span_find(level, first)
+    span_index = span_find(level, first)
     spans = level.spans + level.span_start
-    if at < level.span_count and spans[at].first <= first:
-        if spans[at].last < last:  # after a merge only
-            spans[at].last = last
+    if span_index < level.span_count and spans[span_index].first <= first:
+        if spans[span_index].last < last:  # after a merge only
+            spans[span_index].last = last
         return True
     check(
-        (at == 0 or spans[at - 1].last < first) and (at == level.span_count or last < spans[at].first),
+        (span_index == 0 or spans[span_index - 1].last < first) and (span_index == level.span_count or last < spans[span_index].first),
         b"spans I1 a new span stands between its neighbours",
         first,
         last,
@@ -101,9 +101,9 @@ def _insert(level: pointer[level_t], first: uint64_t, last: uint64_t) -> bint:
     check(
         level.span_start + level.span_count < level.span_room, b"spans I2 there is room for a new span", level.span_count, level.span_room
     )
-    memmove(spans + at + 1, spans + at, (level.span_count - at) * sizeof(span_t))
-    spans[at].first = first
-    spans[at].last = last
+    memmove(spans + span_index + 1, spans + span_index, (level.span_count - span_index) * sizeof(span_t))
+    spans[span_index].first = first
+    spans[span_index].last = last
     at_store32(address(level.span_count), level.span_count + 1)
     return True
 
@@ -111,13 +111,13 @@ def _insert(level: pointer[level_t], first: uint64_t, last: uint64_t) -> bint:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _remove(level: pointer[level_t], at: uint32_t) -> void:
+def _remove(level: pointer[level_t], span_index: uint32_t) -> void:
     spans: pointer[span_t] = level.spans + level.span_start
-    check(at < level.span_count, b"spans I1 a removed span was there", at, level.span_count)
-    if at == 0:
+    check(span_index < level.span_count, b"spans I1 a removed span was there", span_index, level.span_count)
+    if span_index == 0:
         level.span_start += 1
     else:
-        memmove(spans + at, spans + at + 1, (level.span_count - at - 1) * sizeof(span_t))
+        memmove(spans + span_index, spans + span_index + 1, (level.span_count - span_index - 1) * sizeof(span_t))
     at_store32(address(level.span_count), level.span_count - 1)
     if level.span_count == 0:
         level.span_start = 0
@@ -133,28 +133,28 @@ def spans_free(level: pointer[level_t]) -> void:
 
 
 def span_add(level: pointer[level_t], index: uint64_t) -> void:
-    at: uint32_t = span_find(level, index)
+    span_index: uint32_t = span_find(level, index)
     spans: pointer[span_t] = level.spans + level.span_start
-    if at < level.span_count and spans[at].first <= index:
+    if span_index < level.span_count and spans[span_index].first <= index:
         return
-    if at > 0 and index - spans[at - 1].last <= NEAR:
-        spans[at - 1].last = index
-        if at < level.span_count and spans[at].first == index + 1:
-            spans[at - 1].last = spans[at].last
-            _remove(level, at)
-    elif at < level.span_count and spans[at].first - index <= NEAR:
-        spans[at].first = index
+    if span_index > 0 and index - spans[span_index - 1].last <= NEAR:
+        spans[span_index - 1].last = index
+        if span_index < level.span_count and spans[span_index].first == index + 1:
+            spans[span_index - 1].last = spans[span_index].last
+            _remove(level, span_index)
+    elif span_index < level.span_count and spans[span_index].first - index <= NEAR:
+        spans[span_index].first = index
     elif not _insert(level, index, index):
         at_store64(address(level.floor), index)  # no memory: everything from here on is walked
 
 
-def span_cut(level: pointer[level_t], at: uint32_t, first: uint64_t, last: uint64_t) -> void:
-    span: pointer[span_t] = level.spans + level.span_start + at
+def span_cut(level: pointer[level_t], span_index: uint32_t, first: uint64_t, last: uint64_t) -> void:
+    span: pointer[span_t] = level.spans + level.span_start + span_index
     end: uint64_t = span.last
-    check(at < level.span_count and first <= last, b"spans I1 what is cut lies in a span", first, last)
+    check(span_index < level.span_count and first <= last, b"spans I1 what is cut lies in a span", first, last)
     if first <= span.first:
         if last >= end:
-            _remove(level, at)
+            _remove(level, span_index)
         else:
             span.first = last + 1
         return

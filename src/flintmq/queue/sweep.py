@@ -40,7 +40,7 @@ SLICE = declare(uint32_t, 2048)
 @nogil
 @exceptval(check=False)
 def _may_touch(state: uint64_t) -> bint:
-    """Whether the content of an entry in this state (held by ENTRY_BUSY) is nobody's to read but through a hold."""
+    """Whether the content of an entry in this state may move: the caller has ENTRY_BUSY, and no reader reads it without a hold."""
     if state & ENTRY_NOT_RESIDENT:
         return False
     return state & ENTRY_STATE_MASK != ENTRY_ACQUIRED or not state & (ENTRY_UNSTEALABLE | ENTRY_HELD)
@@ -99,11 +99,11 @@ def _evict(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t)
 @exceptval(check=False)
 def _copy_of(sweep: pointer[sweep_t], content: pointer[content_t]) -> pointer[content_t]:
     """A counted copy, the same one for all who share the content (S4); NULL: no memory."""
-    found: uint64_t = 0
+    lsn: uint64_t = 0
     copy: pointer[content_t]
     shared: bint = at_load32(address(content.refs)) > 2  # the entry's, and the caller's
-    if shared and map64_get(address(sweep.moved), cast(uint64_t, content), address(found)):
-        copy = cast(pointer[content_t], found)
+    if shared and map64_get(address(sweep.moved), cast(uint64_t, content), address(lsn)):
+        copy = cast(pointer[content_t], lsn)
         content_incref(copy)
         return copy
     copy = content_copy(sweep.arena, content)
@@ -150,7 +150,7 @@ def _move(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t) 
 
 def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t, most: uint32_t, low: bint) -> uint64_t:
     place: place_t
-    found: found_t
+    entry: found_t
     state: uint64_t
     window: uint64_t = ALL_HOT
     readable: bint = queue.port != NULL and queue.port.load != NULL
@@ -170,32 +170,32 @@ def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint
     place.generation = 0
     at_add32(address(queue.pins), 1)
     while most:
-        if not list_next(address(queue.entries), address(place), position, address(found)):
+        if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
-        position = found.position + 1
+        position = entry.position + 1
         most -= 1
-        state = at_load64(address(found.slot.state))
+        state = at_load64(address(entry.slot.state))
         if not _may_touch(state):
             continue
         held = state & ENTRY_STATE_MASK == ENTRY_ACQUIRED
         evict = readable and (held or sweep.kept > window)
-        if evict and _evict(queue, sweep, found.position):
+        if evict and _evict(queue, sweep, entry.position):
             continue
         if low:
-            _move(queue, sweep, found.position)
+            _move(queue, sweep, entry.position)
         if not held:
-            state = slot_hold(found.slot, False)
+            state = slot_hold(entry.slot, False)
             if state:
-                sweep.kept += slot_body_len(found.slot)
-                slot_unhold(found.slot, state)
+                sweep.kept += slot_body_len(entry.slot)
+                slot_unhold(entry.slot, state)
     at_sub32(address(queue.pins), 1)
     return position
 
 
 def queue_thicken(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t, most: uint32_t) -> uint64_t:
     place: place_t
-    found: found_t
+    entry: found_t
     state: uint64_t
     thin: bint
     if queue.ops != NULL or at_load64(address(queue.entries.resident_bytes)) == 0:
@@ -204,20 +204,20 @@ def queue_thicken(queue: pointer[queue_t], sweep: pointer[sweep_t], position: ui
     place.generation = 0
     at_add32(address(queue.pins), 1)
     while most:
-        if not list_next(address(queue.entries), address(place), position, address(found)):
+        if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
-        position = found.position + 1
+        position = entry.position + 1
         most -= 1
-        if not _may_touch(at_load64(address(found.slot.state))):
+        if not _may_touch(at_load64(address(entry.slot.state))):
             continue
-        state = slot_hold(found.slot, False)
+        state = slot_hold(entry.slot, False)
         if state == 0:
             continue
-        thin = _may_touch(state) and slot_content(found.slot) != NULL and content_is_thin(found.slot.content)
-        slot_unhold(found.slot, state)
+        thin = _may_touch(state) and slot_content(entry.slot) != NULL and content_is_thin(entry.slot.content)
+        slot_unhold(entry.slot, state)
         if thin:
-            _move(queue, sweep, found.position)
+            _move(queue, sweep, entry.position)
     at_sub32(address(queue.pins), 1)
     return position
 

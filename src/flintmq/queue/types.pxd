@@ -221,7 +221,7 @@ ctypedef uint64_t (*spill_t)(void *context, content_t *content) noexcept nogil
 ctypedef void (*unspill_t)(void *context, uint64_t message_id) noexcept nogil
 # Everything below this LSN survives a crash. Any thread; never goes back.
 ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
-# What was logged should go to disk: called by every loop at the end of a pass in which it logged something. `awaited`: somebody waits for
+# The logged records should go to disk: called by every loop at the end of a pass in which it logged something. `awaited`: somebody waits for
 # that (a confirm, a transaction, a stream); else it may gather for some milliseconds first.
 ctypedef void (*log_kick_t)(void *context, bint awaited) noexcept nogil
 # PRESSURE_*: whether publishers may go on.
@@ -535,7 +535,7 @@ cdef struct queue_ops_t:
     # The consumer is on the manager's lists from now on / no more (its send_lock is free).
     void (*attached)(queue_t *queue, consumer_t *consumer) noexcept nogil
     void (*detached)(queue_t *queue, consumer_t *consumer) noexcept nogil
-    # It wants work again, or leaves it to others: someone who can is told of what is there.
+    # It wants work again, or leaves it to others: someone who can is told of the entries.
     void (*changed)(queue_t *queue, consumer_t *consumer) noexcept nogil
     void (*housekeeping)(queue_t *queue) noexcept nogil
     uint64_t (*figure)(queue_t *queue, int which) noexcept nogil

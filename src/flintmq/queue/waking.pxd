@@ -15,8 +15,8 @@ cdef void queue_wake_if_available(queue_t *queue) noexcept nogil
 cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
 # Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again.
 cdef bint queue_ask_content(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
-# Asks for what comes behind while there is still something to deliver, so that reading and sending overlap.
+# Asks for the entries behind while there is still something to deliver, so that reading and sending overlap.
 cdef void queue_read_ahead(queue_t *queue, uint64_t position) noexcept nogil
 # A consumer that chooses its entries (by selector or group) took one: it is counted, filled into `out`, and the consumer stays hot. Under
 # its send_lock.
-cdef void queue_hand_over(queue_t *queue, consumer_t *consumer, found_t *found, delivery_t *out) noexcept nogil
+cdef void queue_hand_over(queue_t *queue, consumer_t *consumer, found_t *entry, delivery_t *out) noexcept nogil

@@ -24,13 +24,13 @@ from cython.cimports.libc.stdint import uint64_t
 
 
 def queue_has_available(queue: pointer[queue_t]) -> bint:
-    found: found_t
+    entry: found_t
     place: place_t
     available: bint
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    available = list_scan(address(queue.entries), address(place), 0, address(found))
+    available = list_scan(address(queue.entries), address(place), 0, address(entry))
     at_sub32(address(queue.pins), 1)
     return available
 
@@ -54,7 +54,7 @@ def queue_ask_content(queue: pointer[queue_t], slot: pointer[slot_t], position: 
 
 
 def queue_read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
-    """Asks for what comes behind while there is still something to deliver, so that reading and sending overlap."""
+    """Asks for the entries behind while there is still something to deliver, so that reading and sending overlap."""
     hot: uint64_t
     if queue.port == NULL or queue.port.load == NULL:
         return
@@ -63,12 +63,12 @@ def queue_read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
         queue.port.load(queue.port.context, queue, position + 1, 0)
 
 
-def queue_hand_over(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t], out: pointer[delivery_t]) -> void:
-    count_acquired(consumer, found.slot)
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
+def queue_hand_over(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t], out: pointer[delivery_t]) -> void:
+    count_acquired(consumer, entry.slot)
+    delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, at_load64(address(entry.slot.state)))
     at_store64(address(consumer.delivered), consumer.delivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
-        queue_read_ahead(queue, found.position)
+        queue_read_ahead(queue, entry.position)
     if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)
     elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:

@@ -254,14 +254,14 @@ class TopicExchange(Exchange):
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         """Raises: PeerError 406: more than Limits.topic_steps_max steps, which no key of up to six words takes."""
-        found: Collection[Destination] | None = self._trie.match(routing_key)
-        if found is None:
+        destinations: Collection[Destination] | None = self._trie.match(routing_key)
+        if destinations is None:
             text = (
                 f"routing key of {routing_key.count(b'.') + 1} words takes more than {self._trie.steps_max} steps to match with the "
                 f"patterns of exchange '{self.name}': use a shorter key, or fewer patterns with '#' before other words"
             )
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-        return found
+        return destinations
 
     @property
     def match_steps(self) -> int:
@@ -332,22 +332,22 @@ class HeadersExchange(Exchange):
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        found = set(self._always)
+        destinations = set(self._always)
         if not headers or not self._patterns:
-            return found
+            return destinations
         pairs = frozenset((key, loose(headers[key])) for key in headers.keys() & self._keys.keys())
         for pair in pairs:
             for pattern in self._by_pair.get(pair, ()):
-                self._look(pattern, pairs, headers, found)
+                self._look(pattern, pairs, headers, destinations)
         for key in headers.keys() & self._by_key.keys() if self._by_key else ():
             for pattern in self._by_key[key]:
-                self._look(pattern, pairs, headers, found)
-        return found
+                self._look(pattern, pairs, headers, destinations)
+        return destinations
 
-    def _look(self, pattern: _HeadersPattern, pairs: frozenset[Pair], headers: Headers, found: set[Destination]) -> None:
+    def _look(self, pattern: _HeadersPattern, pairs: frozenset[Pair], headers: Headers, destinations: set[Destination]) -> None:
         self.steps += 1
         if not pattern.every or (pattern.pairs <= pairs and (not pattern.present or pattern.present <= headers.keys())):
-            found.update(pattern.destinations)
+            destinations.update(pattern.destinations)
 
     def _wanted(self, binding: Binding) -> tuple[bool, frozenset[Pair], frozenset[str]]:
         mode = binding.arguments.get(X_MATCH, "all")
@@ -408,10 +408,10 @@ def _keys_of(pattern: _HeadersPattern) -> set[str]:
     return {key for key, _ in pattern.pairs} | pattern.present
 
 
-def _take_out(index: dict[Any, dict[_HeadersPattern, None]], at: Hashable, pattern: _HeadersPattern) -> None:
-    del index[at][pattern]
-    if not index[at]:
-        del index[at]
+def _take_out(index: dict[Any, dict[_HeadersPattern, None]], key: Hashable, pattern: _HeadersPattern) -> None:
+    del index[key][pattern]
+    if not index[key]:
+        del index[key]
 
 
 def loose(value: object) -> Hashable:

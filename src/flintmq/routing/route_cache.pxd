@@ -60,7 +60,7 @@ cdef void route_decref(route_t *route) noexcept nogil
 # True when a queue of the route is deleted. O(destinations).
 cdef bint route_has_gone(route_t *route) noexcept nogil
 # A route that no cache keeps (valid = 0), with a reference for the caller. `destinations`: QueueHandle list; `more`: see route_t.
-cdef route_t *route_new(const uint8_t *key, uint32_t key_len, list destinations, bytes more) except NULL
+cdef route_t *route_new(const uint8_t *key, uint32_t key_len, list destinations, bytes appendix) except NULL
 
 cdef class RouteCache:
     cdef exchange_t *exchange

@@ -44,7 +44,7 @@ def _hash_route(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t
     return cast(uint32_t, value ^ (value >> 32))
 
 
-# bytes that the pieces of a route cost beside what is in them
+# bytes that the pieces of a route cost beside their contents
 SMALL_PIECES = declare(uint64_t, 48)
 
 
@@ -84,7 +84,9 @@ def route_has_gone(route: pointer[route_t]) -> bint:
     return False
 
 
-def route_new(key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinations: list | None, more: bytes | None) -> pointer[route_t]:
+def route_new(
+    key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinations: list | None, appendix: bytes | None
+) -> pointer[route_t]:
     route: pointer[route_t] = cast(pointer[route_t], calloc(1, sizeof(route_t)))
     handle: QueueHandle
     i: Py_ssize_t = 0
@@ -92,19 +94,19 @@ def route_new(key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinatio
         raise MemoryError
     route.refs = 1
     route.key_len = cast(uint16_t, key_len)
-    route.more_len = cast(uint32_t, len(more))
+    route.more_len = cast(uint32_t, len(appendix))
     route.key = cast(pointer[uint8_t], calloc(1, key_len))
-    if more:
+    if appendix:
         route.more = cast(pointer[uint8_t], calloc(1, route.more_len))
     if destinations:
         route.destinations = cast(pointer[destination_t], calloc(len(destinations), sizeof(destination_t)))
     memory_add(MEMORY_ROUTES, cast(int64_t, _route_bytes(route)))
-    if route.key == NULL or (more and route.more == NULL) or (destinations and route.destinations == NULL):
+    if route.key == NULL or (appendix and route.more == NULL) or (destinations and route.destinations == NULL):
         route_decref(route)
         raise MemoryError
     memcpy(route.key, key, key_len)
-    if more:
-        memcpy(route.more, cast(p_char, more), route.more_len)
+    if appendix:
+        memcpy(route.more, cast(p_char, appendix), route.more_len)
     for handle in destinations:
         queue_incref(handle.queue)
         route.destinations[i].queue = handle.queue
@@ -187,19 +189,19 @@ def _unlink(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], 
     """Takes the route of `key` out, invalid from now on; the caller drops the table's reference. Called with the lock held."""
     wanted: uint32_t = _hash_route(exchange, key, key_len)
     link: pointer[pointer[route_t]]
-    found: pointer[route_t]
+    route: pointer[route_t]
     if exchange.bucket_count == 0:
         return NULL
     link = address(exchange.buckets[wanted & (exchange.bucket_count - 1)])
     while link[0] != NULL:
-        found = link[0]
-        if found.hash == wanted and found.key_len == key_len and memcmp(found.key, key, key_len) == 0:
-            link[0] = found.next
-            at_store32(address(found.valid), 0)
-            check(exchange.route_count > 0, b"route_cache I2 a route that leaves the table was counted", found.hash, exchange.route_max)
+        route = link[0]
+        if route.hash == wanted and route.key_len == key_len and memcmp(route.key, key, key_len) == 0:
+            link[0] = route.next
+            at_store32(address(route.valid), 0)
+            check(exchange.route_count > 0, b"route_cache I2 a route that leaves the table was counted", route.hash, exchange.route_max)
             exchange.route_count -= 1
-            return found
-        link = address(found.next)
+            return route
+        link = address(route.next)
     return NULL
 
 
@@ -285,12 +287,12 @@ class RouteCache:
     def forget(self, key: bytes) -> None:
         """Drops the one route of `key` (exchange and routing key shortstrs): a queue of the default exchange came or went."""
         octets: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, key))
-        found: pointer[route_t]
+        route: pointer[route_t]
         spin_lock(address(self.exchange.lock))
-        found = _unlink(self.exchange, octets, len(key))
+        route = _unlink(self.exchange, octets, len(key))
         spin_unlock(address(self.exchange.lock))
-        if found != NULL:
-            route_decref(found)
+        if route != NULL:
+            route_decref(route)
 
     @property
     def route_count(self) -> int:

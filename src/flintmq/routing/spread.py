@@ -198,10 +198,10 @@ class ModulusHashExchange(Exchange):
         self._counts[destination] -= 1
         if not self._counts[destination]:
             del self._counts[destination]
-            at = bisect.bisect_left(self._sorted, (destination.destination_kind, destination.name), key=_by_name)
-            while self._sorted[at][2] is not destination:
-                at += 1
-            del self._sorted[at]
+            index = bisect.bisect_left(self._sorted, (destination.destination_kind, destination.name), key=_by_name)
+            while self._sorted[index][2] is not destination:
+                index += 1
+            del self._sorted[index]
 
 
 def _by_name(item: tuple[str, str, Destination]) -> tuple[str, str]:

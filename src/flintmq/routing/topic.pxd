@@ -21,4 +21,4 @@ cdef class TopicTrie:
     cdef readonly Py_ssize_t steps           # of the last match: nodes entered
     cdef public Py_ssize_t steps_max
     cdef void enter(self, list states, TopicNode node)
-    cdef void collect(self, list states, set found)
+    cdef void collect(self, list states, set destinations)

@@ -145,7 +145,7 @@ class TopicTrie:
         before: list
         node: TopicNode
         following: TopicNode
-        found: set = set()
+        destinations: set = set()
         word: bytes
         self.step += 1
         self.steps = 0
@@ -166,9 +166,9 @@ class TopicTrie:
                 if node.star is not None:
                     self.enter(states, node.star)
             if not states:
-                return found
-        self.collect(states, found)
-        return found
+                return destinations
+        self.collect(states, destinations)
+        return destinations
 
     def enter(self, states: list | None, node: TopicNode | None) -> void:
         # A node once entered in this step is not entered again: that is what keeps the walk linear. "#" also matches no word,
@@ -179,11 +179,11 @@ class TopicTrie:
             states.append(node)
             node = node.hash
 
-    def collect(self, states: list | None, found: set | None) -> void:
+    def collect(self, states: list | None, destinations: set | None) -> void:
         node: TopicNode
         for node in states:
             if node.destinations is not None:
-                found.update(node.destinations)
+                destinations.update(node.destinations)
 
     def node_count(self) -> int:
         """Nodes in use, the root included (tests: nothing is left behind)."""

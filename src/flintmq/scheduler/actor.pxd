@@ -53,7 +53,7 @@ cdef void actor_close(actor_t *actor) noexcept nogil
 cdef bint actor_retire(actor_t *actor) noexcept nogil
 
 # --- for process() ----------------------------------------------------------------------------------------------------
-# Answers a request: at most once, and only from its process() or by who got it from there.
+# Answers a request: at most once, and only from its process() or by the receiver from there.
 cdef void request_answer(request_t *request, uint8_t outcome) noexcept nogil
 # Adds I/O wait (preads and the like, measured by the caller) to the cost of the running slice; CPU time of the thread is counted anyway.
 cdef void actor_charge_io(actor_t *actor, int64_t ns) noexcept nogil

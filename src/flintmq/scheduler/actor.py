@@ -88,26 +88,26 @@ def system_dispatch(
 ) -> c_int:
     actor: pointer[actor_t] = NULL
     before: pointer[actor_t] = NULL
-    what: c_int = DISPATCH_CLOSED
+    outcome: c_int = DISPATCH_CLOSED
     while True:
         actor = actor_get(system, space, a, b, weight)
         if actor == NULL:
             if not at_load32(address(system.stopping)):
                 at_add64(address(system.refused_busy), 1)
-                what = DISPATCH_BUSY
+                outcome = DISPATCH_BUSY
             break
         if actor == before:  # not retired: it is being closed
             actor_put(actor)
             break
-        what = actor_dispatch(actor, request)
+        outcome = actor_dispatch(actor, request)
         if before != NULL:
             actor_put(before)
         before = actor
-        if what != DISPATCH_CLOSED:
+        if outcome != DISPATCH_CLOSED:
             break
     if before != NULL:
         actor_put(before)
-    return what
+    return outcome
 
 
 def request_answer(request: pointer[request_t], outcome: uint8_t) -> void:

@@ -53,7 +53,7 @@ def _grow(shard: pointer[shard_t]) -> bint:
     old: pointer[pointer[actor_t]] = shard.buckets
     old_size: uint32_t = 0 if old == NULL else shard.mask + 1
     i: uint32_t
-    at: uint32_t
+    bucket: uint32_t
     actor: pointer[actor_t]
     following: pointer[actor_t]
     fresh: pointer[pointer[actor_t]]
@@ -68,9 +68,9 @@ def _grow(shard: pointer[shard_t]) -> bint:
         actor = old[i]
         while actor != NULL:
             following = actor.table_next
-            at = _bucket(shard, _hash(actor.space, actor.a, actor.b))
-            actor.table_next = fresh[at]
-            fresh[at] = actor
+            bucket = _bucket(shard, _hash(actor.space, actor.a, actor.b))
+            actor.table_next = fresh[bucket]
+            fresh[bucket] = actor
             actor = following
     free(old)
     return True
@@ -140,15 +140,15 @@ def _shard_of(actor: pointer[actor_t]) -> pointer[shard_t]:
 @exceptval(check=False)
 def _unlink(shard: pointer[shard_t], actor: pointer[actor_t]) -> bint:
     """Under the shard's lock. False: it was out already. The table's reference is the caller's now."""
-    at: uint32_t = _bucket(shard, _hash(actor.space, actor.a, actor.b))
+    bucket: uint32_t = _bucket(shard, _hash(actor.space, actor.a, actor.b))
     before: pointer[actor_t]
     if not actor.in_table:
         return False
     actor.in_table = 0
-    if shard.buckets[at] == actor:
-        shard.buckets[at] = actor.table_next
+    if shard.buckets[bucket] == actor:
+        shard.buckets[bucket] = actor.table_next
     else:
-        before = shard.buckets[at]
+        before = shard.buckets[bucket]
         while before.table_next != actor:
             before = before.table_next
         before.table_next = actor.table_next

@@ -61,8 +61,8 @@ def _fire(system: pointer[actor_system_t], actor: pointer[actor_t], now: int64_t
     due: int64_t
     run: bint = False
     lost: bint = False
-    more: bint = True
-    while more:
+    goes_on: bint = True
+    while goes_on:
         expired = NULL
         count = 0
         parked = 0
@@ -77,8 +77,8 @@ def _fire(system: pointer[actor_system_t], actor: pointer[actor_t], now: int64_t
             expired = request
             count += 1
             parked += request.parked
-        more = count == FIRED_MAX
-        if not more:
+        goes_on = count == FIRED_MAX
+        if not goes_on:
             if actor.pause_until_ns and actor.pause_until_ns <= now:
                 actor.pause_until_ns = 0
                 run = True
@@ -131,7 +131,7 @@ def _answer_reversed(chain: pointer[request_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _sample_actor(actor: pointer[actor_t], at: uint32_t) -> void:
+def _sample_actor(actor: pointer[actor_t], index: uint32_t) -> void:
     total: uint64_t = at_load64(address(actor.total_ns))
     busy: bint
     idle: uint32_t
@@ -140,7 +140,7 @@ def _sample_actor(actor: pointer[actor_t], at: uint32_t) -> void:
     busy = at_load32(address(actor.state)) == STATE_SCHEDULED and actor.pause_until_ns == 0
     spin_unlock(address(actor.lock))
     idle = at_swap32(address(actor.went_idle), not busy)
-    i = at % WINDOW_SECONDS
+    i = index % WINDOW_SECONDS
     actor.window[i] = cast(uint32_t, (total - actor.sampled_ns) * WEIGHT_DEFAULT // at_load32(address(actor.weight)) // 1000)
     actor.sampled_ns = total
     actor.backlogged = cast(uint16_t, ((actor.backlogged << 1) | (busy and not idle)) & WHOLE_WINDOW)

@@ -99,7 +99,7 @@ def _insert(system: pointer[actor_system_t], actor: pointer[actor_t], vrun: int6
     """Under the lock. vrun: its place by virtual time; a newcomer's is before its own."""
     queue: pointer[run_queue_t] = address(system.queue)
     entry: run_entry_t
-    at: uint32_t
+    heap_index: uint32_t
     if queue.policy == POLICY_VRUNTIME:
         entry.key = vrun
     elif queue.policy == POLICY_LAST_RUN:
@@ -112,12 +112,12 @@ def _insert(system: pointer[actor_system_t], actor: pointer[actor_t], vrun: int6
     entry.ticket = queue.ticket
     entry.actor = actor
     check(queue.count < queue.room, b"lines I1 there is a place for each actor", queue.count, queue.room)
-    at = queue.count
+    heap_index = queue.count
     queue.count += 1
-    while at > 0 and _before(address(entry), address(queue.entries[(at - 1) // 2])):
-        queue.entries[at] = queue.entries[(at - 1) // 2]
-        at = (at - 1) // 2
-    queue.entries[at] = entry
+    while heap_index > 0 and _before(address(entry), address(queue.entries[(heap_index - 1) // 2])):
+        queue.entries[heap_index] = queue.entries[(heap_index - 1) // 2]
+        heap_index = (heap_index - 1) // 2
+    queue.entries[heap_index] = entry
 
 
 def run_queue_put(system: pointer[actor_system_t], actor: pointer[actor_t]) -> void:
@@ -163,7 +163,7 @@ def run_queue_take(system: pointer[actor_system_t], worker: pointer[worker_t], r
     other: pointer[worker_t] = NULL
     actor: pointer[actor_t]
     last: run_entry_t
-    at: uint32_t
+    heap_index: uint32_t
     child: uint32_t
     spin_lock(address(queue.lock))
     if queue.count == 0:
@@ -173,17 +173,17 @@ def run_queue_take(system: pointer[actor_system_t], worker: pointer[worker_t], r
     actor = queue.entries[0].actor
     queue.count -= 1
     last = queue.entries[queue.count]
-    at = 0
+    heap_index = 0
     child = 1
     while child < queue.count:
         if child + 1 < queue.count and _before(address(queue.entries[child + 1]), address(queue.entries[child])):
             child += 1
         if not _before(address(queue.entries[child]), address(last)):
             break
-        queue.entries[at] = queue.entries[child]
-        at = child
-        child = at * 2 + 1
-    queue.entries[at] = last
+        queue.entries[heap_index] = queue.entries[child]
+        heap_index = child
+        child = heap_index * 2 + 1
+    queue.entries[heap_index] = last
     check(at_load32(address(actor.state)) & STATE_SCHEDULED != 0, b"lines I1 who runs was scheduled", actor.state, actor.a)
     worker.running = actor
     _move_vmin(system)

@@ -25,12 +25,12 @@ TOTAL_MAX = declare(uint32_t, 4096)
 @exceptval(check=False)
 def _bucket(ns: int64_t) -> c_int:
     bit: c_int
-    at: c_int
+    index: c_int
     if ns < 1024:
         return 0
     bit = highest_bit(cast(uint64_t, ns))
-    at = (bit - FIRST_BIT) * 2 + 1 + cast(c_int, (ns >> (bit - 1)) & 1)
-    return at if at < HISTOGRAM_SIZE else HISTOGRAM_SIZE - 1
+    index = (bit - FIRST_BIT) * 2 + 1 + cast(c_int, (ns >> (bit - 1)) & 1)
+    return index if index < HISTOGRAM_SIZE else HISTOGRAM_SIZE - 1
 
 
 @cfunc

@@ -49,22 +49,22 @@ py_request_t = struct(request=request_t, process=pointer[PyObject], answer=point
 def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     """request_t.process of a Python callable."""
     own: pointer[py_request_t] = cast(pointer[py_request_t], request)
-    what: c_int
+    outcome: c_int
     try:
         result = cast(object, own.process)()
-        what = Outcome.MESSAGES if result is None else int(result)
-        if what == PARK:
+        outcome = Outcome.MESSAGES if result is None else int(result)
+        if outcome == PARK:
             return PROCESS_PARK
-        if what == AGAIN:
+        if outcome == AGAIN:
             return PROCESS_AGAIN
-        if not 0 < what < OUTCOME_COUNT:
+        if not 0 < outcome < OUTCOME_COUNT:
             raise ValueError(f"process returned {result!r}, which is no outcome")
     except BaseException:
         log.exception("a request of actor (%d, %d, %d) failed", actor.space, actor.a, actor.b)
         return PROCESS_FAILED
-    if what == OUTCOME_FAILED:
+    if outcome == OUTCOME_FAILED:
         return PROCESS_FAILED
-    request_answer(request, cast(uint8_t, what))
+    request_answer(request, cast(uint8_t, outcome))
     return PROCESS_DONE
 
 
@@ -220,9 +220,9 @@ class ActorSystem:
                 system_close_all(self.system)
 
     def _run_worker(self, number: int) -> None:
-        at: uint32_t = number
+        worker: uint32_t = number
         with nogil:
-            worker_run(self.system, at)
+            worker_run(self.system, worker)
 
     def _run_timers(self) -> None:
         with nogil:
@@ -230,13 +230,13 @@ class ActorSystem:
 
     def step(self, worker: int = 0) -> bool:
         """Manual clock: one slice as that worker. False: nothing is runnable."""
-        at: uint32_t = worker
+        index: uint32_t = worker
         ran: bint
         if self.clock is None or not 0 <= worker < self.system.worker_count:
             raise ValueError("step needs a manual clock and one of its workers")
         self._sync()
         with nogil:
-            ran = system_step(self.system, at)
+            ran = system_step(self.system, index)
         return ran
 
     def tick(self) -> int:
@@ -272,7 +272,7 @@ class ActorSystem:
         """
         own: pointer[py_request_t]
         now: int64_t
-        what: c_int
+        outcome: c_int
         key_space: uint32_t = space
         key_a: uint64_t = a
         key_b: uint64_t = b
@@ -293,8 +293,8 @@ class ActorSystem:
         Py_INCREF(process)
         Py_INCREF(answer)
         with nogil:
-            what = system_dispatch(self.system, key_space, key_a, key_b, wanted, address(own.request))
-        if what != DISPATCH_OK:
+            outcome = system_dispatch(self.system, key_space, key_a, key_b, wanted, address(own.request))
+        if outcome != DISPATCH_OK:
             Py_DECREF(process)
             Py_DECREF(answer)
             free(own)
@@ -461,8 +461,8 @@ class ActorSystem:
             "dropped_estimate_total": at_load64(address(s.dropped_estimate)),
         }
         for outcome in Outcome:
-            at: c_int = outcome.value
-            figures[f"outcome_{outcome.name.lower()}_total"] = at_load64(address(s.outcomes[at]))
+            index: c_int = outcome.value
+            figures[f"outcome_{outcome.name.lower()}_total"] = at_load64(address(s.outcomes[index]))
         return figures
 
     def _mailboxes(self):
@@ -484,7 +484,7 @@ class ActorSystem:
         count: uint32_t
         room: uint32_t
         i: uint32_t
-        found: list = []
+        figures: list = []
         for shard in range(TABLE_SHARDS):
             room = s.shards[shard].count + 64
             actors = cast(pointer[pointer[actor_t]], calloc(room, sizeof(pointer[actor_t])))
@@ -494,8 +494,8 @@ class ActorSystem:
             for i in range(count):
                 actor = actors[i]
                 if not mailbox_only or actor.mailbox.count:
-                    if len(found) < limit:
-                        found.append(_group(actor, mailbox_only))
+                    if len(figures) < limit:
+                        figures.append(_group(actor, mailbox_only))
                 actor_put(actor)
             free(actors)
-        return found
+        return figures

@@ -202,7 +202,7 @@ def _requests(
 ) -> int64_t:
     """Processes requests of the actor for one slice. Returns its cost."""
     request: pointer[request_t]
-    what: c_int
+    outcome: c_int
     cost: int64_t
     charged: int64_t = 0
     drops: uint32_t = 0
@@ -223,22 +223,22 @@ def _requests(
         request.looked = True
         request.epoch = at_load32(address(actor.epoch))
         actor.io_ns = 0
-        what = request.process(actor, request)
+        outcome = request.process(actor, request)
         cost = _cost(system, worker) + actor.io_ns
         charged += cost
         drops = 0
         _note_service(actor, cost)
         at_store64(address(worker.requests), worker.requests + 1)
-        if what == PROCESS_FAILED:
+        if outcome == PROCESS_FAILED:
             at_store64(address(actor.failed), actor.failed + 1)
             actor.failures += 1
             failed[0] = True
             request_answer(request, OUTCOME_FAILED)
             break
         actor.failures = 0
-        if what == PROCESS_PARK:
+        if outcome == PROCESS_PARK:
             _park(system, actor, request, worker.mark_ns)
-        elif what == PROCESS_AGAIN:
+        elif outcome == PROCESS_AGAIN:
             _put_back(actor, request)
             break
         if charged >= quantum:

@@ -76,7 +76,7 @@ class Token:
 
 @dataclass(slots=True)
 class Node:
-    """A part of a program: what it leaves on the stack. `alone`: its only operation's argument, for what is a name or a constant."""
+    """A part of a program: what it leaves on the stack. `alone`: its only operation's argument, for a name or a constant."""
 
     kind: str
     ops: list[tuple[int, int]] = field(default_factory=list)
@@ -249,10 +249,10 @@ class _Parser:
 
     def _one_of(self, table: dict[str, int]) -> int | None:
         token = self.tokens[self.next]
-        found = table.get(token.value) if token.kind == "sign" else None
-        if found is not None:
+        entry = table.get(token.value) if token.kind == "sign" else None
+        if entry is not None:
             self.next += 1
-        return found
+        return entry
 
     # --- what is left on the stack
 
@@ -361,7 +361,7 @@ class _Parser:
                 self.next = start
                 return left
 
-    def _like(self, left: Node) -> Node:
+    def _like(self, operand: Node) -> Node:
         pattern = self._text("a pattern in quotes")
         escape = ""
         if self._take("ESCAPE"):
@@ -384,7 +384,7 @@ class _Parser:
             else:
                 elements += octets(character)
         self.patterns.append(elements)
-        return Node(CONDITION, [*self._is(left, TEXT, "LIKE").ops, (code.OP_LIKE, len(self.patterns) - 1)])
+        return Node(CONDITION, [*self._is(operand, TEXT, "LIKE").ops, (code.OP_LIKE, len(self.patterns) - 1)])
 
     def _text(self, wanted: str) -> str:
         token = self.tokens[self.next]
@@ -393,13 +393,13 @@ class _Parser:
         self.next += 1
         return str(token.value)
 
-    def _between(self, left: Node) -> Node:
+    def _between(self, operand: Node) -> Node:
         low = self._is(self._sum(), NUMBER, "BETWEEN")
         self._need("AND")
         high = self._is(self._sum(), NUMBER, "BETWEEN")
-        return Node(CONDITION, [*self._is(left, NUMBER, "BETWEEN").ops, *low.ops, *high.ops, (code.OP_BETWEEN, 0)])
+        return Node(CONDITION, [*self._is(operand, NUMBER, "BETWEEN").ops, *low.ops, *high.ops, (code.OP_BETWEEN, 0)])
 
-    def _in(self, left: Node) -> Node:
+    def _in(self, operand: Node) -> Node:
         self._need("(")
         values: list[Constant] = []
         first = len(self.constants)
@@ -413,9 +413,9 @@ class _Parser:
         self._need(")")
         del self.constants[first:]  # they are the set's
         self.sets.append(values)
-        node = Node(CONDITION, [*left.ops, (code.OP_IN, len(self.sets) - 1)])
-        if left.name >= 0 and len(values) <= KEYS_MAX:
-            node.keys = (left.name, values)
+        node = Node(CONDITION, [*operand.ops, (code.OP_IN, len(self.sets) - 1)])
+        if operand.name >= 0 and len(values) <= KEYS_MAX:
+            node.keys = (operand.name, values)
         return node
 
     def _sum(self) -> Node:

@@ -2,13 +2,13 @@
 
 in: a program of grammar.py, contents. out: whether a message is selected.
 
-I1  Nothing outside the content's route and header payload is read, whatever they hold: each length is compared with what is left. A
+I1  Nothing outside the content's route and header payload is read, whatever they hold: each length is compared with the remaining bytes. A
     header that can't be read ends the search for names: those that were not found are NULL.
 I2  A run takes at most its steps: fields walked over, octets of patterns, operations. A message that needs more is not selected.
 I3  The stack never holds more than STACK_MAX values: the constructor refuses a program that would need more.
 
 Values are compared as JMS says: numbers with numbers, texts and booleans for equality only; a comparison of other kinds is false, one with
-NULL is unknown. Unknown stands on the stack as NULL. Arithmetic with what is no number, and division by zero, is NULL.
+NULL is unknown. Unknown stands on the stack as NULL. Arithmetic with another kind, and division by zero, is NULL.
 
 Source: Jakarta Messaging 3.1, 3.8.1 (selectors); AMQP 0-9-1 specification 2.3.5.2 (property flags), 4.2.5.5 (tables).
 """
@@ -78,9 +78,9 @@ def _set_decimal(value: pointer[value_t], scale: c_int, digits: int32_t) -> void
 @cfunc
 @nogil
 @exceptval(check=False)
-def _field(p: pointer[cython.const[uint8_t]], left: uint32_t, out: pointer[value_t]) -> uint32_t:
+def _field(p: pointer[cython.const[uint8_t]], room: uint32_t, out: pointer[value_t]) -> uint32_t:
     """Bytes of a table field from its type octet on, its value in `out` (NULL: of a kind that selectors don't know); 0: unknown type, or
-    it does not fit into `left` bytes."""
+    it does not fit into `room` bytes."""
     size: uint64_t = 0
     kind: uint8_t
     single: c_float
@@ -88,14 +88,14 @@ def _field(p: pointer[cython.const[uint8_t]], left: uint32_t, out: pointer[value
     bits64: uint64_t
     out.kind = KIND_NULL
     out.size = 0
-    if left < 1:
+    if room < 1:
         return 0
     kind = p[0]
     if kind == ord("S") or kind == ord("x") or kind == ord("F") or kind == ord("A"):
-        if left < 5:
+        if room < 5:
             return 0
         size = 5 + cast(uint64_t, get32(p + 1))
-        if size > left:
+        if size > room:
             return 0
         if kind == ord("S"):
             _set_text(out, p + 5, cast(uint32_t, size - 5))
@@ -112,7 +112,7 @@ def _field(p: pointer[cython.const[uint8_t]], left: uint32_t, out: pointer[value
         size = 6
     elif kind == ord("l") or kind == ord("L") or kind == ord("d") or kind == ord("T"):
         size = 9
-    if size == 0 or size > left:
+    if size == 0 or size > room:
         return 0
     if kind == ord("t"):
         _set_integer(out, 1 if p[1] else 0)
@@ -162,31 +162,31 @@ def _read_headers(
     program: pointer[program_t], p: pointer[cython.const[uint8_t]], n: uint32_t, values: pointer[value_t], steps: pointer[int64_t]
 ) -> void:
     """The values of header names from a table's `n` bytes; of a field that is there twice the first."""
-    at: uint32_t = 0
+    offset: uint32_t = 0
     size: uint32_t
     field_size: uint32_t
     name: uint32_t
     wanted: uint32_t = program.header_names
     value: value_t
-    while at < n and wanted:
-        size = p[at]
-        if size + 1 >= n - at or steps[0] <= 0:
+    while offset < n and wanted:
+        size = p[offset]
+        if size + 1 >= n - offset or steps[0] <= 0:
             return
         steps[0] -= 1
-        field_size = _field(p + at + 1 + size, n - at - 1 - size, address(value))
+        field_size = _field(p + offset + 1 + size, n - offset - 1 - size, address(value))
         if field_size == 0:
             return
-        name = program.buckets[_bucket(p + at + 1, size)]
+        name = program.buckets[_bucket(p + offset + 1, size)]
         while name:
             steps[0] -= 1
-            if program.names[name - 1].size == size and memcmp(program.names[name - 1].text, p + at + 1, size) == 0:
+            if program.names[name - 1].size == size and memcmp(program.names[name - 1].text, p + offset + 1, size) == 0:
                 if values[name - 1].size != NOT_SEEN:
                     break
                 values[name - 1] = value
                 wanted -= 1
                 break
             name = program.names[name - 1].next
-        at += 1 + size + field_size
+        offset += 1 + size + field_size
 
 
 @cfunc
@@ -222,7 +222,7 @@ def _read_route(program: pointer[program_t], content: pointer[content_t], values
 def _read_values(program: pointer[program_t], content: pointer[content_t], values: pointer[value_t], steps: pointer[int64_t]) -> void:
     p: pointer[uint8_t] = content_header(content)
     n: uint32_t = content.header_len
-    at: uint32_t = 14
+    offset: uint32_t = 14
     size: uint32_t
     flags: uint32_t
     prop: uint32_t = 15
@@ -247,37 +247,37 @@ def _read_values(program: pointer[program_t], content: pointer[content_t], value
             prop -= 1
             continue
         if prop == 13:
-            if n - at < 4 or get32(p + at) > n - at - 4:
+            if n - offset < 4 or get32(p + offset) > n - offset - 4:
                 return
-            size = get32(p + at)
+            size = get32(p + offset)
             if program.header_names:
-                _read_headers(program, p + at + 4, size, values, steps)
-            at += 4 + size
+                _read_headers(program, p + offset + 4, size, values, steps)
+            offset += 4 + size
         elif prop == 12 or prop == 11:
-            if n - at < 1:
+            if n - offset < 1:
                 return
-            _set_integer(address(value), p[at])
+            _set_integer(address(value), p[offset])
             _put(program, prop, values, address(value))
             if prop == 11:
                 _put(program, FROM_JMS_PRIORITY, values, address(value))
-            elif p[at] == 2:
+            elif p[offset] == 2:
                 _set_text(address(value), cast(pointer[uint8_t], PERSISTENT), 10)
                 _put(program, FROM_JMS_DELIVERY_MODE, values, address(value))
-            at += 1
+            offset += 1
         elif prop == 6:
-            if n - at < 8:
+            if n - offset < 8:
                 return
-            _set_integer(address(value), cast(int64_t, get64(p + at)))
+            _set_integer(address(value), cast(int64_t, get64(p + offset)))
             _put(program, 6, values, address(value))
-            value.integer = cast(int64_t, get64(p + at) * 1000)
+            value.integer = cast(int64_t, get64(p + offset) * 1000)
             _put(program, FROM_JMS_TIMESTAMP, values, address(value))
-            at += 8
+            offset += 8
         else:
-            if n - at < 1 or cast(uint32_t, p[at]) + 1 > n - at:
+            if n - offset < 1 or cast(uint32_t, p[offset]) + 1 > n - offset:
                 return
-            _set_text(address(value), p + at + 1, p[at])
+            _set_text(address(value), p + offset + 1, p[offset])
             _put(program, prop, values, address(value))
-            at += 1 + p[at]
+            offset += 1 + p[offset]
         prop -= 1
 
 
@@ -424,31 +424,31 @@ def _divided(code: uint32_t, left: int64_t, right: int64_t) -> int64_t:
 @exceptval(check=False)
 def _like(pattern: pointer[uint32_t], n: uint32_t, text: pointer[cython.const[uint8_t]], size: uint32_t, steps: pointer[int64_t]) -> bint:
     """Whether the text is one that the pattern's `n` elements describe. Goes back to behind the last LIKE_MANY alone, so O(n * size)."""
-    at: uint32_t = 0
+    index: uint32_t = 0
     i: uint32_t = 0
     many: uint32_t = n
     many_at: uint32_t = 0
-    while at < size:
+    while index < size:
         steps[0] -= 1
         if steps[0] <= 0:
             return False
         if i < n and pattern[i] == LIKE_MANY:
             i += 1
             many = i
-            many_at = at
+            many_at = index
             if i == n:
                 return True
-        elif i < n and (pattern[i] == LIKE_ONE or pattern[i] == text[at]):
-            at += 1
+        elif i < n and (pattern[i] == LIKE_ONE or pattern[i] == text[index]):
+            index += 1
             if pattern[i] == LIKE_ONE:
-                while at < size and text[at] & 0xC0 == 0x80:
-                    at += 1  # octets of the same character
+                while index < size and text[index] & 0xC0 == 0x80:
+                    index += 1  # octets of the same character
             i += 1
         elif many < n:
             many_at += 1
             while many_at < size and text[many_at] & 0xC0 == 0x80:
                 many_at += 1
-            at = many_at
+            index = many_at
             i = many
         else:
             return False
@@ -461,16 +461,16 @@ def _like(pattern: pointer[uint32_t], n: uint32_t, text: pointer[cython.const[ui
 @nogil
 @exceptval(check=False)
 def _in(program: pointer[program_t], number: uint32_t, value: pointer[value_t], steps: pointer[int64_t]) -> void:
-    at: uint32_t = program.sets[number].first
-    end: uint32_t = at + program.sets[number].count
+    index: uint32_t = program.sets[number].first
+    end: uint32_t = index + program.sets[number].count
     if value.kind == KIND_NULL:
         return
-    while at < end and steps[0] > 0:
+    while index < end and steps[0] > 0:
         steps[0] -= 1
-        if _same(value, program.constants + at, steps) == 1:
+        if _same(value, program.constants + index, steps) == 1:
             break
-        at += 1
-    _set_boolean(value, at < end)
+        index += 1
+    _set_boolean(value, index < end)
 
 
 @cfunc
@@ -747,26 +747,26 @@ def _find_names(program: pointer[program_t]) -> void:
 
 
 @cfunc
-def _copy_names(program: pointer[program_t], names: list, at: pointer[pointer[uint8_t]]):
+def _copy_names(program: pointer[program_t], names: list, byte: pointer[pointer[uint8_t]]):
     number: uint32_t
     text: bytes
     for number in range(program.name_count):
         program.names[number].source, text = names[number]
         program.names[number].size = len(text)
-        program.names[number].text = at[0]
-        memcpy(at[0], cast(p_char, text), len(text))
-        at[0] += len(text)
+        program.names[number].text = byte[0]
+        memcpy(byte[0], cast(p_char, text), len(text))
+        byte[0] += len(text)
     _find_names(program)
 
 
 @cfunc
-def _copy_keys(program: pointer[program_t], keys: tuple, at: pointer[pointer[uint8_t]]):
+def _copy_keys(program: pointer[program_t], keys: tuple, byte: pointer[pointer[uint8_t]]):
     """The hashes of the constants that the name `key_name` has one of."""
     value: value_t
     number: uint32_t
     key: uint64_t
     for constant in keys[1]:
-        _fill(address(value), constant, at)
+        _fill(address(value), constant, byte)
         key = _value_hash(address(value))
         for number in range(program.key_count):
             if program.keys[number] == key:
@@ -798,7 +798,7 @@ class Selector:
         texts_at: uint64_t = keys_at + len(key_values) * sizeof(uint64_t)
         size: uint64_t = texts_at + texts + names_size + 8
         block: pointer[uint8_t]
-        at: pointer[uint8_t]
+        byte: pointer[uint8_t]
         program: pointer[program_t]
         number: uint32_t
         self.text = text
@@ -821,21 +821,21 @@ class Selector:
         program.patterns = cast(pointer[range_t], block + patterns_at)
         program.elements = cast(pointer[uint32_t], block + elements_at)
         program.keys = cast(pointer[uint64_t], block + keys_at)
-        at = block + texts_at
+        byte = block + texts_at
         for number in range(len(ops)):
             program.ops[number].code, program.ops[number].arg = ops[number]
         for number in range(len(flat)):
-            _fill(program.constants + number, flat[number], address(at))
+            _fill(program.constants + number, flat[number], address(byte))
         for number in range(len(elements)):
             program.elements[number] = elements[number]
         _ranges(program.sets, sets, len(constants))
         _ranges(program.patterns, patterns, 0)
-        _copy_names(program, names, address(at))
+        _copy_names(program, names, address(byte))
         if keys is not None:
-            _copy_keys(program, keys, address(at))
-        program.text = at
+            _copy_keys(program, keys, address(byte))
+        program.text = byte
         program.text_size = len(octets)
-        memcpy(at, cast(p_char, octets), len(octets))
+        memcpy(byte, cast(p_char, octets), len(octets))
         program.hash = _octets_hash(program.text, program.text_size)
 
     def __dealloc__(self):
@@ -847,11 +847,11 @@ class Selector:
         return self.program.block_size
 
     def selects(self, exchange: bytes, routing_key: bytes, header: bytes, steps: int = 65_536) -> tuple:
-        left: int64_t = steps
+        steps_left: int64_t = steps
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, b"", 0, 0)
-        selected: bint = program_selects(self.program, content, address(left))
+        selected: bint = program_selects(self.program, content, address(steps_left))
         content_decref(content)
-        return bool(selected), left
+        return bool(selected), steps_left
 
 
 @cfunc

@@ -102,7 +102,7 @@ def ignore(handler: Session, number: int, method: Any) -> None:
 def exchange_declare(handler: Session, number: int, method: spec.ExchangeDeclare) -> None:
     alternate, allow = None, None
     if not method.passive:
-        # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
+        # A user without write permission on the alternate must not reach it through an exchange of its own.
         named = method.arguments.get("alternate-exchange")
         alternate = named if isinstance(named, str) else None
     if alternate is not None and method.exchange in handler.vhost.exchanges:

@@ -4,7 +4,7 @@ in: bindings as rows; ids of lives that are known. out: all definitions at one v
 
 E1  What `read` returns was true at one moment: it is one snapshot.
 E2  A binding is a row of its queue's life: it ends with the queue, and none is written for a queue that is gone.
-E3  Whoever changes definitions writes a token (`note_change`): who reads the token he knows has read nothing else, and missed nothing.
+E3  A change of definitions writes a token (`note_change`). A reader that finds its last token again needs to read nothing else.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def read(
     transaction = engine.begin()
     try:
         now = transaction.get(CHANGED, snapshot=True) or b""
-        found = None if now == token else _read_all(transaction, now, known)
+        directory = None if now == token else _read_all(transaction, now, known)
         watch = None if told is None else transaction.watch(CHANGED, told)
         transaction.commit()
-        return found, watch
+        return directory, watch
     finally:
         transaction.close()
 
@@ -82,20 +82,20 @@ def _rows(transaction: Transaction, prefix: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _read_all(transaction: Transaction, token: bytes, known: Collection[bytes]) -> Directory:
-    found = Directory(token)
+    directory = Directory(token)
     for key, life in _rows(transaction, DEFINITIONS):
         try:
-            found.lives[defined(key)] = life
+            directory.lives[defined(key)] = life
         except ValueError:  # a later version's, perhaps: the others count
             continue
         if life not in known:
-            found.arguments[life] = (transaction.get(QueueKeys(life).alive, snapshot=True) or b"").partition(b"\0")[2]
+            directory.arguments[life] = (transaction.get(QueueKeys(life).alive, snapshot=True) or b"").partition(b"\0")[2]
     for key, row in _rows(transaction, BINDINGS):
         life, name = key[len(BINDINGS) :][:ID_BYTES], key[len(BINDINGS) + ID_BYTES :]
-        rows = found.bindings.setdefault(life, {})
+        rows = directory.bindings.setdefault(life, {})
         if name:
             rows[name] = row
-    return found
+    return directory
 
 
 def write_binding(engine: Engine, keys: QueueKeys, name: bytes, row: bytes | None, patience_ms: int) -> None:

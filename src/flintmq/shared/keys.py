@@ -46,13 +46,13 @@ def defined(key: bytes) -> tuple[str, str]:
     if not key.startswith(DEFINITIONS) or not key.endswith(b"\0\0"):
         raise ValueError(f"no definition of a shared queue: {key!r}")
     parts: list[bytes] = []
-    begin = at = len(DEFINITIONS)
-    while at < len(key):
-        at = key.index(b"\0", at)
-        if key[at + 1 : at + 2] == b"\0":
-            parts.append(key[begin:at].replace(b"\0\xff", b"\0"))
-            begin = at + 2
-        at += 2
+    begin = offset = len(DEFINITIONS)
+    while offset < len(key):
+        offset = key.index(b"\0", offset)
+        if key[offset + 1 : offset + 2] == b"\0":
+            parts.append(key[begin:offset].replace(b"\0\xff", b"\0"))
+            begin = offset + 2
+        offset += 2
     vhost, name = parts
     return vhost.decode("utf-8", "surrogateescape"), name.decode("utf-8", "surrogateescape")
 
@@ -175,7 +175,7 @@ class QueueKeys:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What stands in front of a message's content. expires_at_ms: wall clock, 0: never; size: bytes of the content."""
+    """The fields in front of a message's content. expires_at_ms: wall clock, 0: never; size: bytes of the content."""
 
     flags: int = 0
     deliveries: int = 0

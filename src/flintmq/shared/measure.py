@@ -69,11 +69,11 @@ def measure(engine: Engine, limits: Limits, way: str, messages: int, takers: int
     filler = SharedQueue(engine, keys, owners.register(), limits, order)
     contents = [number.to_bytes(8, "big") + bytes(max(0, size - 8)) for number in range(messages)]
     began = time.monotonic()
-    left = [Message(content) for content in contents]
-    while left:
-        count = filler.cut(left)
-        filler.enqueue(left[:count])
-        del left[:count]
+    remaining = [Message(content) for content in contents]
+    while remaining:
+        count = filler.cut(remaining)
+        filler.enqueue(remaining[:count])
+        del remaining[:count]
     filled_s = time.monotonic() - began
     owners.leave()
     tally = _Tally(messages)

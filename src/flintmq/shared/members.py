@@ -86,8 +86,8 @@ def is_name(name: str) -> bool:
 
 def is_address(address: str) -> bool:
     """Whether it is HOST:PORT, in characters that no client and no terminal takes for anything else."""
-    found = _HOST.fullmatch(address)
-    return found is not None and 0 < int(found[1]) < 65_536
+    match = _HOST.fullmatch(address)
+    return match is not None and 0 < int(match[1]) < 65_536
 
 
 def unpack(name: str, value: bytes) -> Member:
@@ -156,7 +156,7 @@ def write_member(engine: Engine, member: Member, patience_ms: int) -> None:
 
 def read_members(engine: Engine, limits: Limits) -> tuple[list[tuple[Member, bool]], int]:
     """All nodes by name, each with whether it lives; and rows that can't be read. O(nodes), shared_nodes_max at most."""
-    found: list[tuple[Member, bool]] = []
+    members: list[tuple[Member, bool]] = []
     refused = 0
     transaction = engine.begin()
     try:
@@ -166,10 +166,10 @@ def read_members(engine: Engine, limits: Limits) -> tuple[list[tuple[Member, boo
             except ValueError:
                 refused += 1
                 continue
-            found.append((member, _lives(transaction, member.life, snapshot=True)))
+            members.append((member, _lives(transaction, member.life, snapshot=True)))
     finally:
         transaction.close()
-    return found, refused
+    return members, refused
 
 
 def order_drain(engine: Engine, name: str, patience_ms: int) -> None:

@@ -84,7 +84,7 @@ class Owners:
 
     def nodes(self) -> dict[bytes, tuple[bytes, bytes]]:
         """Id -> (whether it lives, last beat) of each node."""
-        found: dict[bytes, dict[bytes, bytes]] = {}
+        lives: dict[bytes, dict[bytes, bytes]] = {}
         begin = OWNERS
         while True:
             transaction = self._engine.begin()
@@ -93,10 +93,10 @@ class Owners:
             finally:
                 transaction.close()
             for key, value in rows:
-                at = len(OWNERS)
-                found.setdefault(key[at : at + ID_BYTES], {})[key[at + ID_BYTES :]] = value
+                offset = len(OWNERS)
+                lives.setdefault(key[offset : offset + ID_BYTES], {})[key[offset + ID_BYTES :]] = value
             if len(rows) < _ROWS_AT_ONCE:
-                return {owner: (kinds.get(b"e", GONE), kinds.get(b"b", b"")) for owner, kinds in found.items()}
+                return {owner: (kinds.get(b"e", GONE), kinds.get(b"b", b"")) for owner, kinds in lives.items()}
             begin = rows[-1][0] + b"\0"
 
     def look(self, others_are_gone: bool = False) -> int:

@@ -139,7 +139,7 @@ class NotEmpty(EngineError):
 def delete_queue(
     engine: Engine, vhost: str, name: str, life: bytes | None = None, if_empty: bool = False, patience_ms: int = _PATIENCE_MS
 ) -> bool:
-    """Ends a queue's present life; with `life`: only if it is that one. What is in it goes with `clear_doomed`. False when it is not there.
+    """Ends a queue's present life; with `life`: only if it is that one. Its messages go with `clear_doomed`. False when it is not there.
 
     Raises: NotEmpty; EngineError.
     """
@@ -391,10 +391,10 @@ class SharedQueue:
 
     def _next_index(self, transaction: Transaction, ready: bytes) -> int:
         """By snapshot reads: two who enqueue at once do not conflict (seed 001). The tail alone does not do: a leased message is not there,
-        and when it came back it would stand behind what was enqueued meanwhile."""
+        and when it came back it would stand behind messages enqueued meanwhile."""
         last = transaction.range(ready, after(ready), 1, reverse=True, snapshot=True)
-        at = len(ready)
-        tail = int.from_bytes(last[0][0][at : at + _INDEX], "big") if last else 0
+        offset = len(ready)
+        tail = int.from_bytes(last[0][0][offset : offset + _INDEX], "big") if last else 0
         return max(tail, self._highest_index(transaction)) + 1
 
     def _highest_index(self, transaction: Transaction) -> int:

@@ -1,10 +1,10 @@
 """Subscriptions on shared queues as rows of the engine, and their sets: messages that a set has leased, and no node.
 
-in: transactions, records, bounds. out: changed rows; which messages a set has. Who may ask for what: dataplane/shared_subscriptions.
+in: transactions, records, bounds. out: changed rows; which messages a set has. Permissions: dataplane/shared_subscriptions.
 
 T1  A subscription is one row. Each transaction about it declares the row, so two never change it at once, whatever nodes they are on.
-T2  A message is ready, leased by a node, in one set, or gone. What is in a set goes back by no node's end.
-T3  `committed = n` in the row decides set n. What is left of the set is ended afterwards, a part in each transaction, which ends it once;
+T2  A message is ready, leased by a node, in one set, or gone. A message in a set goes back by no node's end.
+T3  `committed = n` in the row decides set n. The rest of the set is ended afterwards, a part in each transaction, which ends it once;
     whoever comes next goes on with it.
 T4  Each change writes a mark of its caller into the row: who does not know what became of a change asks again, and finds its mark.
 """
@@ -192,17 +192,17 @@ def decode_part(value: bytes) -> Part:
     """Raises: ValueError: it is cut, or a later version's."""
     try:
         life, count = _PART.unpack_from(value)
-        at, entries = _PART.size, []
+        offset, entries = _PART.size, []
         for _ in range(count):
-            length, flags, deliveries, size = _ENTRY.unpack_from(value, at)
-            at += _ENTRY.size
-            order, at = value[at : at + length], at + length
-            blob = value[at : at + _BLOB_BYTES] if flags & FLAG_CHUNKED else b""
-            at += len(blob)
+            length, flags, deliveries, size = _ENTRY.unpack_from(value, offset)
+            offset += _ENTRY.size
+            order, offset = value[offset : offset + length], offset + length
+            blob = value[offset : offset + _BLOB_BYTES] if flags & FLAG_CHUNKED else b""
+            offset += len(blob)
             entries.append(Entry(order, size, flags, deliveries, blob))
     except struct.error:
         raise ValueError("a part of a set is cut") from None
-    if at != len(value) or any(not one.order or (one.flags & FLAG_CHUNKED and len(one.blob) != _BLOB_BYTES) for one in entries):
+    if offset != len(value) or any(not one.order or (one.flags & FLAG_CHUNKED and len(one.blob) != _BLOB_BYTES) for one in entries):
         raise ValueError("a part of a set contradicts itself")
     return Part(life, entries)
 
@@ -362,7 +362,7 @@ def take_part(transaction: Transaction, record: Record, name: str, bounds: Bound
     if life is None or len(life) != ID_BYTES or transaction.get(QueueKeys(life).alive) is None:
         return 0, False
     keys = QueueKeys(life)
-    rows, more = _head(transaction, keys, held, bounds, min(bounds.messages, batch), batch_bytes)
+    rows, goes_on = _head(transaction, keys, held, bounds, min(bounds.messages, batch), batch_bytes)
     if not rows:
         return 0, False
     leases, entries, size = keys.set_leases(record.identity, held.seq), [], 0
@@ -381,13 +381,13 @@ def take_part(transaction: Transaction, record: Record, name: str, bounds: Bound
     known[1] += len(entries)
     known[2] += size
     held.parts += 1
-    return len(entries), more
+    return len(entries), goes_on
 
 
 def _head(
     transaction: Transaction, keys: QueueKeys, held: Held, bounds: Bounds, count: int, batch_bytes: int
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """Rows to take, and whether there may be more for which there is room. What has expired is passed over: the queue's nodes end it, and
+    """Rows to take, and whether there may be more for which there is room. An expired message is passed over: the queue's nodes end it, and
     have its letters. Raises: Stalled."""
     begin, taken, size, written = keys.ready, list[tuple[bytes, bytes]](), 0, 0
     for _ in range(_SCANS):
@@ -526,12 +526,12 @@ def fetch(transaction: Transaction, leases: bytes, entries: Sequence[Entry]) -> 
     begin, end = leases + entries[0].order, leases + entries[-1].order + b"\0"
     # Others may stand between them: messages that came back while the set was taken.
     rows = {key[len(leases) :]: value for key, value in transaction.range(begin, end, 2 * len(entries), snapshot=True)}
-    found: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}
     for one in entries:
         value = rows[one.order] if one.order in rows else transaction.get(leases + one.order, snapshot=True)
         if value is not None:
-            found[one.order] = value
-    return found
+            contents[one.order] = value
+    return contents
 
 
 def chunks(engine: Engine, life: bytes, one: Entry) -> bytes:

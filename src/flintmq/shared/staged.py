@@ -130,9 +130,9 @@ class StagedQueue(SharedQueue):
             waiters, ready = self.keys.waiters, self.keys.ready
             waiting = transaction.range(waiters, after(waiters), at_once, snapshot=True)
             rows = transaction.range(ready, after(ready), at_once, snapshot=True) if waiting else []
-            at = 0
+            index = 0
             for key, value in waiting:
-                if at >= len(rows) and len(rows) == at_once:
+                if index >= len(rows) and len(rows) == at_once:
                     return False  # there may be more than was read
                 request = key[len(waiters) + _INDEX :]
                 owner, count = value[:-4], int.from_bytes(value[-4:], "big")
@@ -141,8 +141,8 @@ class StagedQueue(SharedQueue):
                 transaction.clear(self._place_of(request))
                 if transaction.get(owner_row(owner, b"e")) != ALIVE:
                     continue  # its node is gone, and nobody asks for the answer
-                given = rows[at : at + count]
-                at += len(given)
+                given = rows[index : index + count]
+                index += len(given)
                 for message, content in given:
                     transaction.require(message)
                     transaction.clear(message)

@@ -273,7 +273,7 @@ class Station:
 
     @property
     def holds(self) -> int:
-        """Leases and publishes that this node has to be rid of before it can go without a trace. What can't be read does not count."""
+        """Leases and publishes that this node has to be rid of before it can go without a trace. An unreadable row does not count."""
         return max(0, self._remembered - len(self._aside)) + len(self._publishes)
 
     def close(self) -> None:
@@ -335,14 +335,14 @@ class Station:
             if self._look:
                 self._look = False
                 self._poll(queue)
-            more = self._enqueue(queue)
-            more = self._settle(queue) or more
-            more = self._note_counts(queue) or more
-            more = self._give_back(queue) or more
-            more = self._purge(queue) or more
-            more = self._balance(queue) or more
+            goes_on = self._enqueue(queue)
+            goes_on = self._settle(queue) or goes_on
+            goes_on = self._note_counts(queue) or goes_on
+            goes_on = self._give_back(queue) or goes_on
+            goes_on = self._purge(queue) or goes_on
+            goes_on = self._balance(queue) or goes_on
             self._yield_turn(queue)
-            return self._keep_limit(queue) or more
+            return self._keep_limit(queue) or goes_on
         except Fenced:
             self._lost()
             raise
@@ -397,7 +397,7 @@ class Station:
 
     def _enqueue(self, queue: SharedQueue) -> bool:
         with self._lock:
-            first = [self._publishes[at] for at in range(min(len(self._publishes), queue.batch))]
+            first = [self._publishes[index] for index in range(min(len(self._publishes), queue.batch))]
             count = self._flying = queue.cut([waiting.message for waiting in first]) if first else 0
         if not first:
             return False
@@ -413,19 +413,19 @@ class Station:
             self._counts = self._counts.plus(Counts(enqueued=added, enqueued_bytes=size))
             away = False
             if (most, most_bytes) != (None, None) and not refuses:
-                self._forget_watch()  # consumers here have their turn before what is too much goes
+                self._forget_watch()  # consumers here have their turn before the surplus goes
         except UnknownOutcome:
             away = False
         finally:
             with self._lock:
                 self._flying = 0
                 mine = [] if away else [self._publishes.popleft() for _ in range(count)]
-                more = bool(self._publishes)
+                goes_on = bool(self._publishes)
         self._answer(mine[:added], True)
         if over:
             self._host.overflowed(mine[added:])
         self._answer(mine[added:], False)
-        return more
+        return goes_on
 
     def _forget_watch(self) -> None:
         watch, self._watch = self._watch, None
@@ -433,7 +433,7 @@ class Station:
             watch.cancel()
 
     def _note_counts(self, queue: SharedQueue) -> bool:
-        """What came back and stayed here: the engine learns how often."""
+        """Messages that came back and stayed here: the engine learns how often."""
         with self._lock:
             counted = list(itertools.islice(self._counted.items(), queue.batch))
         if not counted:
@@ -453,7 +453,7 @@ class Station:
             return bool(self._counted)
 
     def _keep_limit(self, queue: SharedQueue) -> bool:
-        """What is above the limit goes, the oldest first. The counts of other nodes may be old, so the transaction reads them anew."""
+        """The surplus above the limit goes, the oldest first. The counts of other nodes may be old, so the transaction reads them anew."""
         most, most_bytes, refuses = self._host.limit()
         if refuses or not self._is_over(most, most_bytes):
             return False
@@ -483,7 +483,7 @@ class Station:
         """What expired on its way here, and what consumers settled."""
         over = self._over[: queue.batch]
         with self._lock:
-            positions = [self._ended[at] for at in range(min(len(self._ended), queue.batch - len(over)))]
+            positions = [self._ended[index] for index in range(min(len(self._ended), queue.batch - len(over)))]
         done = over + [self._held[position] for position in positions if position in self._held]
         if done:
             try:
@@ -533,7 +533,7 @@ class Station:
     def _fill(self, queue: SharedQueue, fetches: list[tuple[float, Fetched]]) -> bool:
         wanted = self._window.wanted()
         if wanted < 0 and not fetches:
-            # Who asked for it has not come for it yet, perhaps.
+            # Its asker has not come for it yet, perhaps.
             if not self._polled:
                 return False
             self._polled = False
@@ -558,13 +558,13 @@ class Station:
         except UnknownOutcome:
             self._audit = True
             raise
-        more = self._received(queue, taken, watch)
+        goes_on = self._received(queue, taken, watch)
         for _, done in fetches:
             done(None)
-        return more
+        return goes_on
 
     def _is_active(self, queue: SharedQueue) -> bool:
-        """Whether consumers of this node may have messages (active.py). Who may not is told when that may have changed."""
+        """Whether consumers of this node may have messages (active.py). A node that may not is told when that may have changed."""
         if not self.active and self._host.single():
             self.active, watch = claim(queue, self._told)
             if watch is not None:
@@ -628,7 +628,7 @@ class Station:
         return bool(self._purges)
 
     def _received(self, queue: SharedQueue, taken: list[Taken], watch: Watch | None, over: bool = False) -> bool:
-        """What was leased. `over`: it is above the limit, and to be dead-lettered."""
+        """The leased messages. `over`: it is above the limit, and to be dead-lettered."""
         if watch is not None:
             self._watch = watch
         if not taken:
@@ -649,7 +649,7 @@ class Station:
                 self._aside.append(one)
                 self._host.unreadable(error)
             except BaseException:
-                self._back.extend((left, False) for left in taken[number:])
+                self._back.extend((message, False) for message in taken[number:])
                 raise
         return True
 

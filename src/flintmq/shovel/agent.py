@@ -120,14 +120,14 @@ class Agent:
         elif verb == "start":
             self._start(message["link"], message["name"], message["owner"], message["plan"])
         elif verb == "stop":
-            found = self._links.get(message["link"])
-            if found is not None:
-                found[0].unwanted = bool(message.get("unwanted"))
-                found[1].cancel()
+            link = self._links.get(message["link"])
+            if link is not None:
+                link[0].unwanted = bool(message.get("unwanted"))
+                link[1].cancel()
         elif verb == "tell":
-            found = self._links.get(message["link"])
-            if found is not None:
-                found[0].obey(message)
+            link = self._links.get(message["link"])
+            if link is not None:
+                link[0].obey(message)
         elif verb in ("grant", "refuse"):
             self._answered(message)
         else:

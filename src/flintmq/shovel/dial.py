@@ -2,7 +2,7 @@
 
 in: a URI, a grant of the broker (agent.Grant). out: an open Peer.
 
-D1  A remote address is compared with what is allowed after its name was resolved, and that address is the one that is connected to.
+D1  A remote address is compared with the allowed hosts after its name was resolved, and that address is the one that is connected to.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ async def connect(side: str, name: str, uri: Uri, grant: Grant, limits: Limits, 
         else:
             secure = _tls(side, uri) if uri.secure else None
             sock = await _reach(side, uri, grant, limits)
-        more: dict[str, Any] = {}
+        tls: dict[str, Any] = {}
         if secure is not None:
-            more = {"server_hostname": uri.options.get("server_name_indication", uri.host), "ssl_handshake_timeout": _wait_s(uri, limits)}
+            tls = {"server_hostname": uri.options.get("server_name_indication", uri.host), "ssl_handshake_timeout": _wait_s(uri, limits)}
         try:
-            await loop.create_connection(lambda: peer, sock=sock, ssl=secure, **more)
+            await loop.create_connection(lambda: peer, sock=sock, ssl=secure, **tls)
         except (OSError, ValueError) as error:
             sock.close()
             raise LinkFailure(f"{side}: {_reason(error)}") from None
@@ -83,10 +83,10 @@ async def _reach(side: str, uri: Uri, grant: Grant, limits: Limits) -> socket.so
     loop = asyncio.get_running_loop()
     wait_s = _wait_s(uri, limits)
     try:
-        found = await asyncio.wait_for(grant.resolve(uri.host, uri.port), wait_s)
+        addresses = await asyncio.wait_for(grant.resolve(uri.host, uri.port), wait_s)
     except (OSError, UnicodeError, TimeoutError):
         raise LinkFailure(f"{side}: the host's name can't be resolved") from None
-    allowed = [one for one in found if rules is None or rules.allow_name(uri.host) or rules.allow_address(str(one[4][0]))]
+    allowed = [one for one in addresses if rules is None or rules.allow_name(uri.host) or rules.allow_address(str(one[4][0]))]
     if not allowed:
         raise LinkFailure(f"{side}: links may not reach this host: an operator allows hosts by --shovel-host")
     why = "no address"

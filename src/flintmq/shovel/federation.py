@@ -283,7 +283,7 @@ class QueueLink(Federation):
         self._turn(source)
 
     def _turn(self, source: Peer) -> None:
-        """E4. What is under way when the consumer is cancelled still comes."""
+        """E4. A message under way when the consumer is cancelled still comes."""
         tag = self.plan["consumer-tag"]
         if self._wants and not self._consumes:
             no_ack = self.plan["ack-mode"] == "no-ack"

@@ -47,7 +47,7 @@ class Mover:
         exchange: bytes | None = None,
         key: bytes | None = None,
         mandatory: bool = False,
-        left: int = -1,
+        messages_left: int = -1,
         window: int = 1,
         change: object = None,
         source_frame_max: int = 131_072,
@@ -58,7 +58,7 @@ class Mover:
         self.exchange = _short(exchange)
         self.key = _short(key)
         self.bits = 1 if mandatory else 0
-        self.left = left
+        self.left = messages_left
         self.change = change
         if frame_max <= 8:  # a body would be cut into pieces of nothing, for ever
             raise ValueError(f"frames of {frame_max} bytes hold nothing")
@@ -84,21 +84,21 @@ class Mover:
         """Takes frames of messages from data[start:end]. Returns where it stopped: at a frame that is no message, at one that is not whole,
         or at a message for which there is no room (`full`). Raises: MoverError."""
         base: pointer[uint8_t] = cast(pointer[uint8_t], PyByteArray_AS_STRING(data))
-        at: size_t = start
+        offset: size_t = start
         stop: size_t = end
         size: uint32_t
-        while stop - at >= 8:
-            size = get32(base + at + 3)
+        while stop - offset >= 8:
+            size = get32(base + offset + 3)
             if size > self.input_max:
                 raise MoverError("a frame is larger than was agreed")
-            if stop - at < cast(size_t, size) + 8 or get16(base + at + 1) != 1:
+            if stop - offset < cast(size_t, size) + 8 or get16(base + offset + 1) != 1:
                 break
-            if base[at + size + 7] != FRAME_END:
+            if base[offset + size + 7] != FRAME_END:
                 raise MoverError("a frame has no end octet")
-            if self.one(base + at, size) == 0:
+            if self.one(base + offset, size) == 0:
                 break
-            at += cast(size_t, size) + 8
-        return at
+            offset += cast(size_t, size) + 8
+        return offset
 
     def one(self, frame: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
         """1: it was taken; 0: it is not ours, or there is no room."""
@@ -122,19 +122,19 @@ class Mover:
 
     def deliver(self, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
         """consumer tag, delivery tag, redelivered, exchange, routing key"""
-        at: uint32_t = 0
+        offset: uint32_t = 0
         route: uint32_t
         if size >= 1:
-            at = 1 + payload[0]
-        if at == 0 or size < at + 10:
+            offset = 1 + payload[0]
+        if offset == 0 or size < offset + 10:
             raise MoverError("a delivery is malformed")
-        tag: uint64_t = get64(payload + at)
-        self.redelivered = payload[at + 8] & 1
-        at += 9
-        route = at
-        self.route_exchange = 1 + payload[at]
-        at += self.route_exchange
-        if size < at + 1 or size != at + 1 + payload[at]:
+        tag: uint64_t = get64(payload + offset)
+        self.redelivered = payload[offset + 8] & 1
+        offset += 9
+        route = offset
+        self.route_exchange = 1 + payload[offset]
+        offset += self.route_exchange
+        if size < offset + 1 or size != offset + 1 + payload[offset]:
             raise MoverError("a delivery is malformed")
         if tag != self.came + 1:
             raise MoverError(f"delivery {tag} comes after delivery {self.came}")
@@ -186,7 +186,7 @@ class Mover:
         exchange_size: uint32_t = self.route_exchange
         key: pointer[cython.const[uint8_t]] = self.route + self.route_exchange
         key_size: uint32_t = self.route_size - self.route_exchange
-        at: pointer[uint8_t]
+        byte: pointer[uint8_t]
         if self.exchange is not None:
             exchange = cast(pointer[uint8_t], PyBytes_AS_STRING(self.exchange))
             exchange_size = PyBytes_GET_SIZE(self.exchange)
@@ -195,16 +195,16 @@ class Mover:
             key_size = PyBytes_GET_SIZE(self.key)
         if not self.room(15 + exchange_size + key_size):
             raise MemoryError
-        at = self.out + self.out_end
-        at[0] = FRAME_METHOD
-        put16(at + 1, 1)
-        put32(at + 3, 7 + exchange_size + key_size)
-        put32(at + 7, BASIC_PUBLISH)
-        put16(at + 11, 0)
-        memcpy(at + 13, exchange, exchange_size)
-        memcpy(at + 13 + exchange_size, key, key_size)
-        at[13 + exchange_size + key_size] = self.bits
-        at[14 + exchange_size + key_size] = FRAME_END
+        byte = self.out + self.out_end
+        byte[0] = FRAME_METHOD
+        put16(byte + 1, 1)
+        put32(byte + 3, 7 + exchange_size + key_size)
+        put32(byte + 7, BASIC_PUBLISH)
+        put16(byte + 11, 0)
+        memcpy(byte + 13, exchange, exchange_size)
+        memcpy(byte + 13 + exchange_size, key, key_size)
+        byte[13 + exchange_size + key_size] = self.bits
+        byte[14 + exchange_size + key_size] = FRAME_END
         self.out_end += 15 + exchange_size + key_size
         return 0
 
@@ -239,15 +239,15 @@ class Mover:
         return 0
 
     def frame(self, kind: uint8_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
-        at: pointer[uint8_t]
+        byte: pointer[uint8_t]
         if not self.room(cast(size_t, size) + 8):
             raise MemoryError
-        at = self.out + self.out_end
-        at[0] = kind
-        put16(at + 1, 1)
-        put32(at + 3, size)
-        memcpy(at + 7, payload, size)
-        at[7 + size] = FRAME_END
+        byte = self.out + self.out_end
+        byte[0] = kind
+        put16(byte + 1, 1)
+        put32(byte + 3, size)
+        memcpy(byte + 7, payload, size)
+        byte[7 + size] = FRAME_END
         self.out_end += cast(size_t, size) + 8
         return 0
 
@@ -282,21 +282,26 @@ class Mover:
     def confirms(self, data: bytearray, start: int, end: int) -> int:
         """Takes acks and nacks of the destination from data[start:end]; returns where it stopped, as `deliveries`. Raises: MoverError."""
         base: pointer[uint8_t] = cast(pointer[uint8_t], PyByteArray_AS_STRING(data))
-        at: size_t = start
+        offset: size_t = start
         stop: size_t = end
         method: uint32_t
-        while stop - at >= CONFIRM_SIZE and base[at] == FRAME_METHOD and get16(base + at + 1) == 1 and get32(base + at + 3) == 13:
-            method = get32(base + at + 7)
+        while (
+            stop - offset >= CONFIRM_SIZE
+            and base[offset] == FRAME_METHOD
+            and get16(base + offset + 1) == 1
+            and get32(base + offset + 3) == 13
+        ):
+            method = get32(base + offset + 7)
             if method != BASIC_ACK and method != BASIC_NACK:
                 break
-            if base[at + 20] != FRAME_END:
+            if base[offset + 20] != FRAME_END:
                 raise MoverError("a frame has no end octet")
             if method == BASIC_NACK:
                 self.refused = True
             else:
-                self.confirm(get64(base + at + 11), base[at + 19] & 1)
-            at += CONFIRM_SIZE
-        return at
+                self.confirm(get64(base + offset + 11), base[offset + 19] & 1)
+            offset += CONFIRM_SIZE
+        return offset
 
     def confirm(self, number: uint64_t, multiple: bint) -> c_int:
         tag: uint64_t

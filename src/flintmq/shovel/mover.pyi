@@ -16,7 +16,7 @@ class Mover:
         exchange: bytes | None = None,
         key: bytes | None = None,
         mandatory: bool = False,
-        left: int = -1,
+        messages_left: int = -1,
         window: int = 1,
         change: Callable[[bytes, bytes, bool, bytes], bytes | None] | None = None,
         source_frame_max: int = 131_072,

@@ -76,27 +76,27 @@ class Names:
                 self._end(question, OSError(str(error)))
 
     def _ask(self, question: _Question, loop: asyncio.AbstractEventLoop) -> None:
-        found: list[Address] | Exception
+        answer: list[Address] | Exception
         try:
-            found = self._look_up(question.host, question.port, type=socket.SOCK_STREAM)
+            answer = self._look_up(question.host, question.port, type=socket.SOCK_STREAM)
         except Exception as error:
-            found = error
+            answer = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(self._answered, question, found)
+            loop.call_soon_threadsafe(self._answered, question, answer)
 
-    def _answered(self, question: _Question, found: list[Address] | Exception) -> None:
-        self._end(question, found)
+    def _answered(self, question: _Question, answer: list[Address] | Exception) -> None:
+        self._end(question, answer)
         self._serve()
 
-    def _end(self, question: _Question, found: list[Address] | Exception) -> None:
+    def _end(self, question: _Question, answer: list[Address] | Exception) -> None:
         count = self._running.pop(question.user) - 1
         if count:
             self._running[question.user] = count
         if not question.answer.done():
-            if isinstance(found, Exception):
-                question.answer.set_exception(found)
+            if isinstance(answer, Exception):
+                question.answer.set_exception(answer)
             else:
-                question.answer.set_result(found)
+                question.answer.set_result(answer)
 
 
 def _is_address(host: str) -> bool:

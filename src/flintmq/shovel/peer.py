@@ -198,7 +198,7 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def read_on(self) -> None:
-        """What is in the buffer is looked at again: there may be room for it now."""
+        """The buffered bytes are looked at again: there may be room for it now."""
         self._guarded_read()
 
     def fail(self, text: str) -> None:
@@ -267,18 +267,18 @@ class Peer(asyncio.BufferedProtocol):
 
     def _frame(self) -> tuple[int, int, bytes] | None:
         """The next frame: type, channel, payload. Raises: LinkFailure."""
-        at, buffer = self._start, self._buffer
-        if self._end - at < 8:
+        start, buffer = self._start, self._buffer
+        if self._end - start < 8:
             return None
-        size = int.from_bytes(buffer[at + 3 : at + 7], "big")
+        size = int.from_bytes(buffer[start + 3 : start + 7], "big")
         if size > self.frame_max:
             raise LinkFailure("the broker's answer is no AMQP 0-9-1, or a frame is larger than was agreed")
-        if self._end - at < size + 8:
+        if self._end - start < size + 8:
             return None
-        if buffer[at + size + 7] != spec.FRAME_END:
+        if buffer[start + size + 7] != spec.FRAME_END:
             raise LinkFailure("a frame has no end octet")
-        self._start = at + size + 8
-        return buffer[at], int.from_bytes(buffer[at + 1 : at + 3], "big"), bytes(buffer[at + 7 : at + 7 + size])
+        self._start = start + size + 8
+        return buffer[start], int.from_bytes(buffer[start + 1 : start + 3], "big"), bytes(buffer[start + 7 : start + 7 + size])
 
     def _on_frame(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == spec.FRAME_HEARTBEAT:

@@ -173,7 +173,7 @@ class Shovel:
             None if exchange is None else exchange.encode(),
             None if key is None else key.encode(),
             mandatory=mandatory,
-            left=-1 if self._left is None else self._left,
+            messages_left=-1 if self._left is None else self._left,
             window=self._prefetch() if plan["ack-mode"] == "on-confirm" else 1,
             change=self._change(source_uri, dest_uri),
             source_frame_max=source.frame_max,

@@ -33,7 +33,7 @@ cdef class AheadRing:
     # The piece with `least` bytes from `lsn` on, waited for; pieces before it are given up, and others asked for in their place. NULL: the
     # ring has none, or it could not be read. `least` is at most AHEAD_CARRY.
     cdef ahead_piece_t *piece(self, uint64_t lsn, uint64_t least) noexcept nogil
-    # Ends the run and gives the memory back; waits for what is under way.
+    # Ends the run and gives the memory back; waits for the reads under way.
     cdef void stop(self) noexcept nogil
     cdef bint _carry(self, uint64_t lsn) noexcept nogil
     cdef void _fill(self) noexcept nogil

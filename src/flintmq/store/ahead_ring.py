@@ -58,19 +58,19 @@ class AheadRing:
         return self.on
 
     def piece(self, lsn: uint64_t, least: uint64_t) -> pointer[ahead_piece_t]:
-        found: pointer[ahead_piece_t]
+        candidate: pointer[ahead_piece_t]
         end: uint64_t
         while self.count:
-            found = address(self.pieces[self.first])
-            end = found.lsn + found.read.size
-            if lsn < found.begin or lsn >= self.next_lsn + AHEAD_PIECE:
+            candidate = address(self.pieces[self.first])
+            end = candidate.lsn + candidate.read.size
+            if lsn < candidate.begin or lsn >= self.next_lsn + AHEAD_PIECE:
                 return NULL
             if lsn < end:
-                self.reads.wait(address(found.read))
-                if found.read.result != cast(int64_t, found.read.size):
+                self.reads.wait(address(candidate.read))
+                if candidate.read.result != cast(int64_t, candidate.read.size):
                     return NULL
                 if lsn + least <= end:
-                    return found
+                    return candidate
                 if not self._carry(lsn):
                     return NULL
             self._release()

@@ -46,11 +46,11 @@ def _no_tell(count: int) -> None:
 def facts_of_closed(store: Path, containers: Mapping[str, list[tuple[int, int]]], uuid: str) -> dict[str, Any]:
     """The facts of a store that nobody has open. Args: containers: log -> (sequence, container size), ascending."""
     logs, streams = {}, {}
-    for name, found in containers.items():
-        if not found:
+    for name, facts in containers.items():
+        if not facts:
             continue
-        size = found[0][1]
-        fact = {"first": found[0][0], "end": (found[-1][0] + 1) * size, "container_size": size}
+        size = facts[0][1]
+        fact = {"first": facts[0][0], "end": (facts[-1][0] + 1) * size, "container_size": size}
         if name.startswith("streams/"):
             streams[name.removeprefix("streams/")] = fact
         else:
@@ -202,23 +202,23 @@ def _copy_log(
 
 def _copy(file: Any, target: Path, until: int, size: int, keep: Callable[[], object], tell: Tell) -> dict[str, int]:
     """`until` bytes of a file, then zeros up to `size`."""
-    crc = at = 0
+    crc = offset = 0
     with target.open("xb", buffering=0) as out:
-        while at < size:
-            wanted = min(_PIECE, size - at)
-            piece = file.read(min(wanted, until - at)) if at < until else b""
-            if at < until and not piece:
-                raise OperatorError(f"{target.name}: the container ends at {at} of {size} bytes", 65)
-            piece = piece if at + len(piece) < until else piece + bytes(wanted - len(piece))
+        while offset < size:
+            wanted = min(_PIECE, size - offset)
+            piece = file.read(min(wanted, until - offset)) if offset < until else b""
+            if offset < until and not piece:
+                raise OperatorError(f"{target.name}: the container ends at {offset} of {size} bytes", 65)
+            piece = piece if offset + len(piece) < until else piece + bytes(wanted - len(piece))
             view = memoryview(piece)
             while view:
                 view = view[out.write(view) :]
             crc = crc32c_of(piece, crc)
-            at += len(piece)
+            offset += len(piece)
             keep()
             tell(len(piece))
         os.fsync(out.fileno())
-    return {"size": at, "crc32c": crc}
+    return {"size": offset, "crc32c": crc}
 
 
 def _copy_database(source: Path, target: Path, keep: Callable[[], object]) -> dict[str, int]:
@@ -286,11 +286,11 @@ def check(backup: Path, value: Mapping[str, Any], tell: Tell = _no_tell) -> None
     """Reads every byte. Raises: OperatorError (65) that names the first file that is not as it was written."""
     for name, fact in _inside(value):
         try:
-            found = _weigh(backup / name, tell)
+            problems = _weigh(backup / name, tell)
         except OSError as error:
             raise OperatorError(f"{backup / name}: {error.strerror}: the backup is not whole", 65) from error
-        if found != fact:
-            raise OperatorError(f"{backup / name} is not as it was written ({found} instead of {dict(fact)})", 65)
+        if problems != fact:
+            raise OperatorError(f"{backup / name} is not as it was written ({problems} instead of {dict(fact)})", 65)
 
 
 def restore(backup: Path, store: Path, tell: Tell = _no_tell) -> None:

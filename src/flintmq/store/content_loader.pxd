@@ -95,6 +95,6 @@ cdef class ContentLoader:
     cdef bint private                  # it is this loader's own
     cdef object limits
     cdef public object on_failed       # (queue id, position, message id): content of a live entry could not be read
-    # What is at `hot` is counted by the message log.
+    # The message at `hot` is counted by the message log.
     cdef void watch(self, uint64_t *hot) noexcept
     cdef object _told(self, uint64_t queue_id, uint64_t position, uint64_t message_id)

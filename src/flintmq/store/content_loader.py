@@ -69,10 +69,10 @@ STOP_LOOK_MS = declare(c_int, 20)
 @exceptval(check=False)
 def _find(loader: pointer[loader_t], queue: pointer[queue_t]) -> pointer[cold_t]:
     """Under the lock."""
-    found: uint64_t = 0
-    if not map64_get(address(loader.map), cast(uint64_t, queue), address(found)):
+    position: uint64_t = 0
+    if not map64_get(address(loader.map), cast(uint64_t, queue), address(position)):
         return NULL
-    return cast(pointer[cold_t], found)
+    return cast(pointer[cold_t], position)
 
 
 @cfunc
@@ -240,7 +240,7 @@ def _next_run(cold: pointer[cold_t]) -> bint:
     loader: pointer[loader_t] = cold.loader
     wanted: pointer[wanted_t]
     fresh: bint = False
-    more: bint = True
+    goes_on: bint = True
     spin_lock(address(loader.lock))
     wanted = cold.first
     if wanted != NULL:
@@ -252,7 +252,7 @@ def _next_run(cold: pointer[cold_t]) -> bint:
             cold.position = cold.ahead
             fresh = True
         else:
-            more = False
+            goes_on = False
             _unlist(cold)
     if fresh:
         cold.ahead = 0
@@ -265,7 +265,7 @@ def _next_run(cold: pointer[cold_t]) -> bint:
         cold.learned = 0
         cold.count = 0
         at_add64(address(loader.runs), 1)
-    return more
+    return goes_on
 
 
 @cfunc
@@ -275,7 +275,7 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: pointer[loader_t] = cold.loader
     queue: pointer[queue_t] = cold.queue
-    found: uint64_t = 0
+    position: uint64_t = 0
     message_id: uint64_t = 0
     content: pointer[content_t]
     stopping: bint
@@ -293,29 +293,29 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
             stopping
             or queue_is_deleted(queue)
             or (full and not queue_wants_headers(queue))
-            or not queue_next_cold(queue, cold.position, address(found), address(message_id))
+            or not queue_next_cold(queue, cold.position, address(position), address(message_id))
         ):
             result = SLICE_END
             break
         content = cast(ContentReader, reader).read(message_id)
         if content == NULL and cast(ContentReader, reader).no_means:
-            cold.position = found  # L6
+            cold.position = position  # L6
             result = SLICE_LATER
             break
         entries[0] += 1
         cold.count += 1
-        cold.position = found + 1
+        cold.position = position + 1
         if content == NULL:
             # It may have been taken meanwhile: then nothing is wrong.
-            if queue_content_failed(queue, found):
+            if queue_content_failed(queue, position):
                 at_add64(address(loader.failed), 1)
-                _tell(loader, queue.id, found, message_id)
+                _tell(loader, queue.id, position, message_id)
                 result = SLICE_END
                 break
             continue
         if queue_wants_headers(queue):
-            learned = queue_header_read(queue, cold.learned, found, content)
-            cold.learned = found if learned else 0
+            learned = queue_header_read(queue, cold.learned, position, content)
+            cold.learned = position if learned else 0
         if full:  # L7
             bytes_[0] += content.body_len
             content_decref(content)
@@ -323,7 +323,7 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
                 result = SLICE_END
                 break
             continue
-        batch.positions[batch.count] = found
+        batch.positions[batch.count] = position
         batch.contents[batch.count] = content
         batch.count += 1
         cold.loaded += content.body_len
@@ -350,7 +350,7 @@ def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     number: c_int
     reader: p_void
     result: c_int = PROCESS_AGAIN
-    what: c_int
+    outcome: c_int
     entries: uint64_t
     bytes_: uint64_t
     pause: int64_t
@@ -366,8 +366,8 @@ def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
             break
         entries = 0
         bytes_ = 0
-        what = _step(cold, reader, address(entries), address(bytes_))
-        if what == SLICE_END:
+        outcome = _step(cold, reader, address(entries), address(bytes_))
+        if outcome == SLICE_END:
             cold.in_run = False
         if loader.system.manual:
             cast(ContentReader, reader).io_ns = loader.read_ns * entries
@@ -377,7 +377,7 @@ def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
                 started -= cast(ContentReader, reader).io_ns  # as if the clock had gone on
             cast(ContentReader, reader).io_ns = 0
         pause = _pace(loader, cold.queue, entries, bytes_)
-        if what == SLICE_LATER:
+        if outcome == SLICE_LATER:
             pause = max(pause, system_now(loader.system) + LATER_NS)
         if pause:
             request.hold_ns = pause
@@ -454,7 +454,7 @@ def _stop(loader: pointer[loader_t]) -> void:
     """Takes back every request; returns when no worker is in this loader any more."""
     cold: pointer[cold_t]
     following: pointer[cold_t]
-    left: uint32_t
+    running: uint32_t
     spin_lock(address(loader.lock))
     at_store32(address(loader.stopping), 1)  # under the lock: who asks sees it, or is in the list already
     spin_unlock(address(loader.lock))
@@ -482,10 +482,10 @@ def _stop(loader: pointer[loader_t]) -> void:
                 request_cancel(address(cold.request))
             _give_up(cold)
             _drop(cold)
-        left = at_load32(address(loader.live))
-        if left == 0:
+        running = at_load32(address(loader.live))
+        if running == 0:
             return
-        futex_wait(address(loader.live), left, STOP_LOOK_MS)
+        futex_wait(address(loader.live), running, STOP_LOOK_MS)
 
 
 @cfunc

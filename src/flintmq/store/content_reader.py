@@ -2,7 +2,7 @@
 
 in: message ids. out: contents, checked: a record's CRC names its LSN, so bytes of a recycled container are never taken for a message.
 
-What is not written yet is read from the write buffers; else a window of the container is read, which a run of neighbours shares. A run that
+Bytes not written yet are read from the write buffers; else a window of the container is read, which a run of neighbours shares. A run that
 wants most of what it passes (a backlog of one queue, or of one of few) goes on in pieces that are read ahead around the page cache; one
 that wants little of it shares the page cache with those that want the rest.
 """

@@ -105,14 +105,14 @@ def _published(record: pointer[record_t]) -> uint64_t:
 @exceptval(check=False)
 def _time_base(walk: pointer[log_reader_t], lsn: uint64_t) -> uint64_t:
     """Time base of the block that this record is in; 0: not found. Small blocks begin nearby, and of large ones there are few."""
-    at: uint64_t = lsn - lsn % SECTOR
+    block_lsn: uint64_t = lsn - lsn % SECTOR
     start: uint64_t = lsn - lsn % walk.container_size + CONTAINER_HEADER
-    first: uint64_t = max(start, at - NEAR_BYTES) if at > NEAR_BYTES else start
-    reader_fill(walk, first, at + BLOCK_HEADER - first)
-    while at >= first:
-        if reader_enter(walk, at, False):
+    first: uint64_t = max(start, block_lsn - NEAR_BYTES) if block_lsn > NEAR_BYTES else start
+    reader_fill(walk, first, block_lsn + BLOCK_HEADER - first)
+    while block_lsn >= first:
+        if reader_enter(walk, block_lsn, False):
             return walk.block_us if lsn < walk.block_end else 0
-        at -= SECTOR
+        block_lsn -= SECTOR
     reader_begin(walk, lsn // walk.container_size)
     while walk.block_end <= lsn:
         if reader_next_block(walk) != STEP_RECORD:
@@ -180,7 +180,7 @@ def _few_places(owner: pointer[log_t], sequence: uint64_t, offsets: pointer[uint
     """Where in a container the first records of its live messages are, to LIVE_GRAIN bytes. Returns how many; -1: more than FEW."""
     container: pointer[container_t]
     words: uint64_t = owner.container_size // LIVE_GRAIN // 64
-    at: uint64_t
+    word: uint64_t
     bits: uint64_t
     bit: uint32_t
     count: c_int = 0
@@ -189,12 +189,12 @@ def _few_places(owner: pointer[log_t], sequence: uint64_t, offsets: pointer[uint
     if container == NULL or container.live_count > FEW:
         count = -1
     elif container.live != NULL:
-        for at in range(words):
-            bits = container.live[at]
+        for word in range(words):
+            bits = container.live[word]
             bit = 0
             while bits and count < FEW:
                 if bits & 1:
-                    offsets[count] = (at * 64 + bit) * LIVE_GRAIN
+                    offsets[count] = (word * 64 + bit) * LIVE_GRAIN
                     count += 1
                 bits >>= 1
                 bit += 1
@@ -211,7 +211,7 @@ def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
     written: int64_t
     i: c_int
     count: c_int = _few_places(logs.messages.log, sequence, offsets)
-    found: bint
+    is_complete: bint
     base: uint64_t
     published: uint64_t
     record: record_t
@@ -219,11 +219,11 @@ def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
         lsn = sequence * walk.container_size + offsets[i]
         end = lsn + min(LIVE_GRAIN, walk.container_size - offsets[i])
         reader_fill(walk, lsn, PLACE_BYTES)
-        found = False
-        while lsn < end and not found:
-            found = reader_record_at(walk, lsn, address(record)) and (record.type == RECORD_START or record.type == RECORD_COPY)
+        is_complete = False
+        while lsn < end and not is_complete:
+            is_complete = reader_record_at(walk, lsn, address(record)) and (record.type == RECORD_START or record.type == RECORD_COPY)
             lsn += 8
-        if not found:
+        if not is_complete:
             return False
         published = _published(address(record))
         if record.type == RECORD_START:

@@ -39,7 +39,7 @@ def make_directory(path: Path, files: Any = None) -> None:
     """
     port: Any = files or OsFiles()
     missing = [path, *path.parents]
-    missing = missing[: next((at for at, one in enumerate(missing) if one.is_dir()), len(missing))]
+    missing = missing[: next((index for index, one in enumerate(missing) if one.is_dir()), len(missing))]
     for one in reversed(missing):
         port.make_dir(str(one))
     if not missing:

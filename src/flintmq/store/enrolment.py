@@ -204,8 +204,8 @@ class LogEnrolment(Enrolment):
             inbox = self.bulk.inbox(queue_id)
             if inbox is not None and inbox.stream.broken:
                 raise EnrolmentRefused(f"the stream with queue id {queue_id} can't be opened: the broker's log says why")
-        more = sum([len(one) * number for one, number in zip(destinations, counts, strict=True)])
-        if self.enqueue_count + self.dequeue_count + more > self.enrolments_max:
+        size = sum([len(one) * number for one, number in zip(destinations, counts, strict=True)])
+        if self.enqueue_count + self.dequeue_count + size > self.enrolments_max:
             self._too_many()
         if self.logs.disk_low:
             raise EnrolmentRefused("there is no room on the disk for more messages")
@@ -253,10 +253,10 @@ class LogEnrolment(Enrolment):
 
     def recover(self) -> None:
         """Takes over what it held before the restart; entries of queues that are gone are left out. Raises: MemoryError."""
-        found = self.transaction
-        self.consumer_id = found.consumer_id
-        singles = [(one.queue_id, one.position, 1) for one in found.dequeues]
-        for runs, ranges, since in ((self._runs, found.sets, found.acquired_us), (self.singles, singles, 0)):
+        recovered = self.transaction
+        self.consumer_id = recovered.consumer_id
+        singles = [(one.queue_id, one.position, 1) for one in recovered.dequeues]
+        for runs, ranges, since in ((self._runs, recovered.sets, recovered.acquired_us), (self.singles, singles, 0)):
             by_queue: dict = {}
             for queue_id, first, number in ranges:
                 by_queue.setdefault(queue_id, []).append((first, number))

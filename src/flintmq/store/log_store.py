@@ -237,33 +237,33 @@ class LogStore(LogPort):
         """Live maps, message list and transactions as recovery found them. Nothing runs yet."""
         i: uint64_t
         j: uint32_t
-        at: uint64_t = 0
+        places: uint64_t = 0
         name: uint64_t = 0
         live: pointer[live_t]
         place: pointer[recovered_location_t]
         message: pointer[message_t]
         location: pointer[location_t]
-        for tx, found in sorted(self.recovery.transactions.items()):
+        for tx, recovered in sorted(self.recovery.transactions.items()):
             transaction = Transaction(
                 tx,
                 tx,
-                found.xid or None,
-                STATES[found.state - 1],
-                tuple(Row(*row) for row in found.rows),
-                found.heuristic,
-                found.ended,
+                recovered.xid or None,
+                STATES[recovered.state - 1],
+                tuple(Row(*row) for row in recovered.rows),
+                recovered.heuristic,
+                recovered.ended,
             )
             transaction.enqueues = [
                 Enqueue(queue_id, message_id, position, expires, number)
-                for queue_id, message_id, expires, position, _, number in found.enqueues
+                for queue_id, message_id, expires, position, _, number in recovered.enqueues
             ]
-            transaction.dequeues = [Dequeue(*one) for one in found.dequeues]
+            transaction.dequeues = [Dequeue(*one) for one in recovered.dequeues]
             transaction.messages = {one.message_id for one in (*transaction.enqueues, *transaction.dequeues)}
-            transaction.sets = [Row(*row) for row in found.sets]
-            transaction.consumer_id = found.consumer_id
-            transaction.acquired_us = found.acquired_us
+            transaction.sets = [Row(*row) for row in recovered.sets]
+            transaction.consumer_id = recovered.consumer_id
+            transaction.acquired_us = recovered.acquired_us
             transaction.bulk = bool(transaction.sets) and transaction.state is TxState.PREPARED
-            transaction.references = found.references
+            transaction.references = recovered.references
             self.transactions.adopt(transaction)
         log_begin(self.messages.log)
         for i in range(self.recovery.live_count):
@@ -275,14 +275,14 @@ class LogStore(LogPort):
                 continue
             message = list_new(address(self.logs.ml.messages), live.id)
             for j in range(live.places):
-                place = address(self.recovery.locations[at + j])
+                place = address(self.recovery.locations[places + j])
                 if message == NULL:
                     break
                 location = message_add(message, place.queue_id, place.position, place.expires_at_ms)
                 if location != NULL:
                     location.enqueued_by = place.enqueued_by
                     location.dequeued_by = place.dequeued_by
-            at += live.places
+            places += live.places
             if message != NULL:
                 while name < self.recovery.name_count and self.recovery.names[name].message_id == live.id:
                     message_name(message, self.recovery.names[name].tx)
@@ -301,10 +301,10 @@ class LogStore(LogPort):
         for queue_id, position, message_id, consumer_id, acquired_us in self.recovery.taken:
             ml_dequeue_plain(address(self.logs.ml), queue_id, position, message_id, consumer_id, REASON_ACK, acquired_us, 0)
         for transaction in list(transactions.table.values()):
-            found = self.recovery.transactions[transaction.tx]
-            if transaction.tx < self.transaction_records.base or found.start_lost:
+            recovered = self.recovery.transactions[transaction.tx]
+            if transaction.tx < self.transaction_records.base or recovered.start_lost:
                 transactions.copy(transaction)
-            elif found.was_open:
+            elif recovered.was_open:
                 transactions.rollback(transaction)
             if transaction.decided:
                 transactions.end(transaction)
@@ -401,11 +401,11 @@ class LogStore(LogPort):
 
     def recovered_branch(self, xid: bytes, queues: object, enrolments_max: int) -> LogEnrolment:
         """See TransactionStore."""
-        found: LogEnrolment = LogEnrolment(self.logs, self.bulk, xid, queues, enrolments_max)
+        enrolment: LogEnrolment = LogEnrolment(self.logs, self.bulk, xid, queues, enrolments_max)
         with self.lock:
-            found.take(self.transactions.by_xid[xid])
-        found.recover()
-        return found
+            enrolment.take(self.transactions.by_xid[xid])
+        enrolment.recover()
+        return enrolment
 
     def in_doubt(self) -> list:
         """See TransactionStore."""
@@ -519,12 +519,12 @@ class LogStore(LogPort):
         self.logs.waiting.clear()
 
     def _write_rest(self):
-        """Writes all that is buffered; containers are made as far as the disk has room. False: it is full or has failed. What is left
+        """Writes all that is buffered; containers are made as far as the disk has room. False: it is full or has failed. The rest
         out then was never confirmed, and what it ended comes back."""
-        what: c_int
+        outcome: c_int
         while True:
-            what = self.writer.flush()
-            if what == PASS_STARVED:
+            outcome = self.writer.flush()
+            if outcome == PASS_STARVED:
                 made = 0
                 for managed in (self.messages, self.transaction_records):
                     managed.set_ahead(0)
@@ -538,8 +538,8 @@ class LogStore(LogPort):
                         self.messages.tail - self.messages.durable_lsn,
                     )
                     return False
-            elif what != PASS_PROGRESS:
-                return what == PASS_IDLE
+            elif outcome != PASS_PROGRESS:
+                return outcome == PASS_IDLE
 
     def _redelivered(self, handle: QueueHandle):
         """(queue id, ranges of positions that were delivered before)."""
@@ -566,12 +566,12 @@ class LogStore(LogPort):
         with self.lock:
             handles = list(self.queues.values())
         for handle in handles:
-            found = recovered.pop(handle.queue.id, ())
+            handle_tails = recovered.pop(handle.queue.id, ())
             if below and handle.queue.entries.level_count == 1 and at_load64(address(handle.queue.logged_at)) > below:
                 continue
             tails = [queue_tail(handle.queue, level) for level in range(handle.queue.entries.level_count)]
-            for level in range(min(len(found), len(tails))):
-                tails[level] = max(tails[level], found[level])
+            for level in range(min(len(handle_tails), len(tails))):
+                tails[level] = max(tails[level], handle_tails[level])
             if any(tails):
                 result.append((handle.queue.id, tails, handle))
         result.extend((queue_id, list(levels), None) for queue_id, levels in recovered.items() if any(levels))
@@ -595,8 +595,8 @@ class LogStore(LogPort):
     def write_redelivered(self, queues: object) -> None:
         """Queue-Redelivered: the entries that were delivered before, as (queue id, ranges of positions)."""
         for queue_id, ranges in queues:
-            for at in range(0, len(ranges), RANGES_MAX):
-                part = ranges[at : at + RANGES_MAX]
+            for start in range(0, len(ranges), RANGES_MAX):
+                part = ranges[start : start + RANGES_MAX]
                 payload = struct.pack("<QII", queue_id, len(part), 0) + b"".join(struct.pack("<QQ", *one) for one in part)
                 self.messages.append(RECORD_REDELIVERED, payload)
 
@@ -609,9 +609,9 @@ class LogStore(LogPort):
 
     def flush(self) -> int:
         """Writes and syncs what is buffered, on the caller's thread. Returns what the writer's pass came to."""
-        what = self.writer.flush()
+        outcome = self.writer.flush()
         self.logs.run_due()
-        return what
+        return outcome
 
     def copy_transactions(self, below: int) -> int:
         """Writes transactions and notes that live below that LSN anew. Returns how many."""
@@ -624,9 +624,9 @@ class LogStore(LogPort):
             self.maintenance = Maintenance(self)
         self.maintenance.once()
 
-    def hold_publishers(self, at: int | None) -> None:
+    def hold_publishers(self, limit_lsn: int | None) -> None:
         """Publishers wait from when the tail of the message log has come to this LSN; None: they don't."""
-        lsn: uint64_t = LSN_NEVER if at is None else at
+        lsn: uint64_t = LSN_NEVER if limit_lsn is None else limit_lsn
         before: uint64_t = at_load64(address(self.logs.ml.hold_at))
         if lsn != before:
             at_store64(address(self.logs.ml.hold_at), lsn)
@@ -643,13 +643,13 @@ class LogStore(LogPort):
         """True while nothing but the reserve is left."""
         return self.logs.disk_low
 
-    def _disk_failed(self, error, log_id, lsn, what):
+    def _disk_failed(self, error, log_id, lsn, operation):
         if log_id == STREAMS:
-            self.failed(StoreError(f"{what} of {self.streams.failed_path(lsn)} failed: {os.strerror(error)}"))
+            self.failed(StoreError(f"{operation} of {self.streams.failed_path(lsn)} failed: {os.strerror(error)}"))
             return
         source: ManagedLog = self.transaction_records if log_id == TRANSACTIONS else self.pages if log_id == PAGES else self.messages
         path = source.path_of(lsn // source.container_size)
-        self.failed(StoreError(f"{what} of {path} at offset {lsn % source.container_size} failed: {os.strerror(error)}"))
+        self.failed(StoreError(f"{operation} of {path} at offset {lsn % source.container_size} failed: {os.strerror(error)}"))
 
     def failed(self, error: object) -> None:
         """Latches a failure of the disk: nothing becomes durable any more. The first one counts."""

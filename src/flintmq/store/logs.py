@@ -99,7 +99,7 @@ class Logs:
         return content
 
     def facts(self, message_id):
-        """(priority or None, body length) of a message. What can't be read has neither: delivery will find that out."""
+        """(priority or None, body length) of a message. An unreadable one has neither: delivery will find that out."""
         body_len: uint32_t = 0
         flags: uint8_t = 0
         priority: uint8_t = 0

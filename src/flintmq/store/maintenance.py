@@ -205,25 +205,25 @@ class Maintenance:
 
     def _hold(self) -> None:
         """Says from where on publishers wait: from when the log fills the last of the files that it may have. Its first one comes back
-        soon; would they go on, one more would be made for them. What holds it for longer (a disk that stands still, a publisher's own
-        transaction) is nothing to wait for."""
+        soon; would they go on, one more would be made for them. A cause that holds it for longer (a disk that stands still, a publisher's
+        own transaction) is nothing to wait for."""
         messages = self.store.messages
         size = messages.container_size
-        at: int | None = None
+        lsn: int | None = None
         if self._roomy and self._stuck is None:
             first = messages.base_durable // size
-            at = (first + max(self._files(messages)) - 1) * size
+            lsn = (first + max(self._files(messages)) - 1) * size
             now = self.store.clock.monotonic_ns()
-            if messages.tail < at:
+            if messages.tail < lsn:
                 self._held = None
             elif self._held is None or self._held[0] != first:
                 self._held = (first, now)
             if self._held is not None:
                 if now - self._held[1] > self._limits.log_hold_ms * 1_000_000:
-                    at = None
+                    lsn = None
                 else:
                     self.busy = True
-        self.store.hold_publishers(at)
+        self.store.hold_publishers(lsn)
 
     def _archive(self, one: Any) -> None:
         """Dead containers are copied to the archive, if there is one. While that fails they stay, and the log says so once."""
@@ -248,9 +248,9 @@ class Maintenance:
         compete with the messages for the disk."""
         now = self.store.clock.monotonic_ns()
         tail, since = self._tails.get(one.name, (0, now - CALM_NS))
-        at = one.tail // one.container_size
-        if at != tail:
-            self._tails[one.name] = (at, now)
+        sequence = one.tail // one.container_size
+        if sequence != tail:
+            self._tails[one.name] = (sequence, now)
         return bool(now - since >= CALM_NS)
 
     def _move_base(self) -> None:
@@ -281,12 +281,12 @@ class Maintenance:
 
     def _mark_queues(self, target: int) -> None:
         """Writes anew the records that tell the highest positions of queues, where the base would pass them."""
-        at = self.store.messages.tail
+        tail = self.store.messages.tail
         tails = [one for one in self.store.tails_below(target) if self._marked.get(one[0], 0) < target]
-        self.store.write_marks(tails, at)
+        self.store.write_marks(tails, tail)
         for queue_id, levels, handle in tails:
             if len(levels) > 1 or handle is None:
-                self._marked[queue_id] = at
+                self._marked[queue_id] = tail
 
     def _most(self, one: Any) -> int:
         """Files that a log may have, ready ones included: size <= 2 x live + 4 containers."""
@@ -335,12 +335,12 @@ class Maintenance:
         _, live, count, _, size = container
         return WANTED_AHEAD + (live <= EARLY_MESSAGES and size / max(count, 1) * live <= self.store.messages.container_size * EARLY_SHARE)
 
-    def _fits(self, container: tuple[int, int, int, int, int], left: float) -> bool:
-        """Whether its live messages can be written into what is ready, with `left` containers over for what ends messages. Its own file
+    def _fits(self, container: tuple[int, int, int, int, int], room: float) -> bool:
+        """Whether its live messages can be written into what is ready, with `room` containers over for what ends messages. Its own file
         comes back only after that."""
         messages = self.store.messages
         size = messages.container_size
-        return bool(messages.ready_bytes >= size * container[1] / container[2] + size * left)
+        return bool(messages.ready_bytes >= size * container[1] / container[2] + size * room)
 
     def _copy_forward(self) -> None:
         """While the log is too large, the oldest container's live messages move to the tail.
@@ -372,9 +372,9 @@ class Maintenance:
                 self.busy = True
             if self.store.disk_low:
                 return  # one at a time: its file comes back before the next one needs room
-            left = next((one[1] for one in messages.containers() if one[0] == sequence), 0)
-            if left:
-                self._stuck = (sequence, left, transactions)
+            live_left = next((one[1] for one in messages.containers() if one[0] == sequence), 0)
+            if live_left:
+                self._stuck = (sequence, live_left, transactions)
                 return
 
     def _is_tight(self) -> bool:

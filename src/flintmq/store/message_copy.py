@@ -93,7 +93,7 @@ def ml_copy(
     ml: pointer[message_log_t],
     content: pointer[content_t],
     message_id: uint64_t,
-    at: uint64_t,
+    to_lsn: uint64_t,
     plain: pointer[location_t],
     published_us: uint64_t,
 ) -> uint64_t:
@@ -110,7 +110,7 @@ def ml_copy(
     record: pointer[uint8_t]
     own: pointer[uint8_t]
     log_begin(ml.log)
-    if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
+    if not log_is_live(ml.log, to_lsn) or log_where(ml.log, message_id) != to_lsn:
         log_end(ml.log)
         return 0
     message = list_find(address(ml.messages), message_id)
@@ -146,10 +146,10 @@ def ml_copy(
         log_end(ml.log)
         return 0
     if map64_put(address(ml.log.moved), message_id, first):
-        check(first > at, b"message_copy I1 a copy stands behind the original", first, at)
+        check(first > to_lsn, b"message_copy I1 a copy stands behind the original", first, to_lsn)
         check(not log_is_live(ml.log, first), b"message_copy I1 nothing lived where a copy stands", first, message_id)
         log_live(ml.log, first, size)
-        log_dead(ml.log, at, ml.log.tail)
+        log_dead(ml.log, to_lsn, ml.log.tail)
         ml.log.copied += size
         if message != NULL:
             _release_decided(ml, message)

@@ -107,7 +107,7 @@ cdef uint64_t ml_write_delete(log_t *log, uint64_t message_id) noexcept nogil
 # The message's life is over, by the record before LSN `by`. `message`: its list entry or NULL.
 cdef void ml_ended(message_log_t *ml, uint64_t message_id, message_t *message, uint64_t by) noexcept nogil
 
-# A message that named the transaction does not any more (log lock held): told later to who holds the GIL.
+# A message that named the transaction does not any more (log lock held): told later to a holder of the GIL.
 cdef void ml_release_name(message_log_t *ml, uint64_t tx) noexcept nogil
 # A queue was deleted, and Queue-End written: the listed message loses its places on it.
 cdef void ml_drop_places(message_log_t *ml, uint64_t queue_id, uint64_t message_id) noexcept nogil

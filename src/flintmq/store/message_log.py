@@ -138,7 +138,7 @@ def ml_release_name(ml: pointer[message_log_t], tx: uint64_t) -> void:
 @nogil
 @exceptval(check=False)
 def _release_names(ml: pointer[message_log_t], message: pointer[message_t]) -> void:
-    """A dead message names its transactions no longer: they are told later, by who holds the GIL."""
+    """A dead message names its transactions no longer: they are told later, by a holder of the GIL."""
     i: uint32_t
     for i in range(message.named_count):
         ml_release_name(ml, message.named[i])
@@ -644,13 +644,13 @@ def list_next_message(messages: pointer[message_list_t], cursor: pointer[uint64_
     key: uint64_t = 0
     word: uint64_t = 0
     number: uint64_t = cursor[0] >> 48
-    at: uint64_t = (cursor[0] << 16) >> 16
+    index: uint64_t = (cursor[0] << 16) >> 16
     while number < LIST_MAPS:
-        if map64_next(address(messages.maps[number]), address(at), address(key), address(word)):
-            cursor[0] = number << 48 | at
+        if map64_next(address(messages.maps[number]), address(index), address(key), address(word)):
+            cursor[0] = number << 48 | index
             return _at(word)
         number += 1
-        at = 0
+        index = 0
         cursor[0] = number << 48
     return NULL
 

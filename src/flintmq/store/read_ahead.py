@@ -34,15 +34,15 @@ def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
 
 
 def _paths(directory: Path, most: int) -> list[str]:
-    found: list[str] = []
-    left = most
+    paths: list[str] = []
+    room = most
     try:
         for log in LOGS:
             for path in sorted((directory / log).glob("*.flog"), reverse=True):
-                left -= path.stat().st_size
-                if left < 0:
-                    return found
-                found.append(str(path))
+                room -= path.stat().st_size
+                if room < 0:
+                    return paths
+                paths.append(str(path))
     except OSError:
         pass
-    return found
+    return paths

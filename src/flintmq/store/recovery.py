@@ -1,7 +1,7 @@
 """Recovery: what a restart puts back (see recovery.pxd; seed 003, "During recovery").
 
 in: a scan of the transaction log and one of the message log, the queue ids that the definitions know. out: live messages, the entries of
-every queue in position order, transactions with what is in doubt, and a report. Writes nothing: run twice, it finds the same.
+every queue in position order, transactions with those in doubt, and a report. Writes nothing: run twice, it finds the same.
 
 I1  Transactions are read first; what happened to a place is decided by the table below alone: every place goes through it, those of plain
     messages, too. Exactly one row matches every combination of facts (tests/store/test_decisions.py goes through the whole product).
@@ -69,7 +69,7 @@ class Enqueue(IntEnum):
 
 
 class Dequeue(IntEnum):
-    """What took it from there."""
+    """The transaction or consumer that took it from there."""
 
     NONE = 0
     PLAIN = 1
@@ -779,8 +779,10 @@ class Recovery:
                 with nogil:
                     twice = restored_sort(self._entries + queue.start, queue.count)
                 queue.count -= twice
-                for at in range(queue.count, queue.count + twice):
-                    self._lose(self._entries[queue.start + at].message_id, queue.id, self._entries[queue.start + at].position, LOST_TAKEN)
+                for index in range(queue.count, queue.count + twice):
+                    self._lose(
+                        self._entries[queue.start + index].message_id, queue.id, self._entries[queue.start + index].position, LOST_TAKEN
+                    )
         for tx in self.transactions.values():
             for row in tx.sets:
                 if tx.state == PREPARED or (tx.state == COMMITTED and not tx.ended):

@@ -224,7 +224,7 @@ cdef extra_t *seen_need_extra(work_t *work, uint64_t index) noexcept nogil
 cdef void seen_name(work_t *work, extra_t *extra, uint64_t tx) noexcept nogil
 # Number + 1 of the first row of this queue in the transaction's Commit; 0 when there is none.
 cdef uint32_t row_of(work_t *work, tx_info_t *info, uint64_t queue_id) noexcept nogil
-# The place's position; 0: its transaction committed and gave it none. What waits for an outcome keeps its waiting position.
+# The place's position; 0: its transaction committed and gave it none. A place that waits for an outcome keeps its waiting position.
 cdef uint64_t place_position(work_t *work, seen_place_t *place) noexcept nogil
 
 # Takes in one record (context: the work_t). Fits scan_record_t.

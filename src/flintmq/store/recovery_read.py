@@ -318,16 +318,16 @@ def seen_name(work: pointer[work_t], extra: pointer[extra_t], tx: uint64_t) -> v
 
 def place_position(work: pointer[work_t], place: pointer[seen_place_t]) -> uint64_t:
     row: pointer[row_t]
-    at: uint64_t
+    waiting: uint64_t
     number: uint32_t = place.row
     if not position_waits(place.position) or place.enqueue != ENQUEUE_COMMITTED:
         return place.position
-    at = position_number(place.position)
+    waiting = position_number(place.position)
     while number:
         row = row_at(work, number - 1)
-        if at < row.count:
-            return row.first + at if row.first else 0
-        at -= row.count
+        if waiting < row.count:
+            return row.first + waiting if row.first else 0
+        waiting -= row.count
         number = row.more
     return 0
 

@@ -93,7 +93,7 @@ class StreamInbox:
         return count
 
     def take(self, placed: pointer[placed_t], count: uint64_t, keep: object) -> object:
-        """The commit is durable: the messages go into the stream. What takes longer than a turn is gone on with later. Args: keep: owns
+        """The commit is durable: the messages go into the stream. The part beyond a turn follows later. Args: keep: owns
         `placed`."""
         batch: Batch = Batch()
         batch.keep = keep
@@ -195,11 +195,11 @@ class StreamInbox:
         start: uint64_t = batch.at
         lost: uint64_t = 0
         offset: object = -1
-        what: c_int = APPENDED
-        while batch.at < batch.count and batch.at - start < PIECE_MESSAGES and size < PIECE_BYTES and what <= UNREADABLE:
+        outcome: c_int = APPENDED
+        while batch.at < batch.count and batch.at - start < PIECE_MESSAGES and size < PIECE_BYTES and outcome <= UNREADABLE:
             with self.logs.reader_lock, nogil:
-                what = self._append(batch, address(size), address(last))
-            if what == UNREADABLE:
+                outcome = self._append(batch, address(size), address(last))
+            if outcome == UNREADABLE:
                 lost += 1
                 batch.at += 1
         if last:
@@ -209,12 +209,12 @@ class StreamInbox:
         if batch.at > start:
             batch.marks.append((batch.at, offset))
             self.logs.writer.kick()
-        if what == REFUSED:
+        if outcome == REFUSED:
             self.stuck = True
             if not self.dropped and not self.logs.closed:
                 text = "stream %d takes no message: %d of a committed transaction wait in the message log for the next start"
                 log.error(text, self.stream.queue_id, batch.count - batch.at)
-        return what <= UNREADABLE
+        return outcome <= UNREADABLE
 
     def _append(self, batch: Batch, bytes: pointer[uint64_t], last: pointer[uint64_t]) -> c_int:
         """Appends up to SECTION messages. last: offset of the last one, + 1."""

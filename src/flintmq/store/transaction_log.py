@@ -176,8 +176,8 @@ class TransactionLog:
 
     def acquire(self, transaction: Transaction, rows: Sequence[Row], consumer_id: int, acquired_us: int) -> None:
         """Acquire-Set: the transaction dequeues the entries at these positions."""
-        for at in range(0, len(rows), self.set_rows_max):
-            part = rows[at : at + self.set_rows_max]
+        for start in range(0, len(rows), self.set_rows_max):
+            part = rows[start : start + self.set_rows_max]
             self.log.append(ACQUIRE_SET, _set_of(part, consumer_id), transaction.tx)
         transaction.sets.extend(rows)
         transaction.consumer_id = consumer_id
@@ -325,11 +325,11 @@ class TransactionLog:
 
     def copy(self, transaction: Transaction) -> None:
         """Tx-Copy: all that is known of it, at the tail."""
-        at, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
-        check(at > transaction.at, "transaction_log I5 a copy of a transaction stands behind it", at, transaction.at)
-        self.log.mark_live(at, end - at)
+        lsn, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
+        check(lsn > transaction.at, "transaction_log I5 a copy of a transaction stands behind it", lsn, transaction.at)
+        self.log.mark_live(lsn, end - lsn)
         self.log.mark_dead(transaction.at, end)
-        transaction.at = at
+        transaction.at = lsn
         self.table[transaction.tx] = self.table.pop(transaction.tx)
 
     @staticmethod
@@ -387,23 +387,23 @@ class RecoveredTx:
     acquired_us: int = 0
 
 
-def in_call_order(found: list[Any]) -> list[Any]:
+def in_call_order(items: list[Any]) -> list[Any]:
     """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
 
     Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
     of each queue that are left, the one that stands first in the log comes next.
     """
     queues: dict[int, list[Any]] = {}
-    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
+    for item in sorted(items, key=lambda item: (item[6], item[0]), reverse=True):
         queues.setdefault(item[1], []).append(item)
-    heads = [left.pop() for left in queues.values()]
+    heads = [queue.pop() for queue in queues.values()]
     heapq.heapify(heads)
     ordered = []
     while heads:
         item = heads[0]
-        left = queues[item[1]]
-        if left:
-            heapq.heapreplace(heads, left.pop())
+        queue = queues[item[1]]
+        if queue:
+            heapq.heapreplace(heads, queue.pop())
         else:
             heapq.heappop(heads)
         ordered.append(item[1:])

@@ -61,16 +61,16 @@ def _dequeue_run(
     delivered_us: uint64_t,
 ) -> bint:
     """Logs the dequeues. False: the log has failed."""
-    at: uint64_t = 0
+    position: uint64_t = 0
     until: uint64_t
     lsn: uint64_t = 0
     entry: pointer[run_entry_t]
-    while at < count and lsn != LSN_NEVER:
-        until = min(count, at + SECTION)
+    while position < count and lsn != LSN_NEVER:
+        until = min(count, position + SECTION)
         log_begin(ml.log)
-        while at < until and lsn != LSN_NEVER:
-            entry = entries + at
-            at += 1
+        while position < until and lsn != LSN_NEVER:
+            entry = entries + position
+            position += 1
             if entry.flags & RUN_LOGGED and entry.message_id:
                 lsn = ml_dequeue_locked(ml, queue_id, entry.position, entry.message_id, owner, REASON_ACK, delivered_us, entry.deliveries)
         log_end(ml.log)
@@ -126,19 +126,19 @@ class HeldSet:
 
     def _rows(self, start: uint64_t, number: uint64_t, out: pointer[uint8_t]) -> uint64_t:
         """Writes the rows. Returns how many contents are not where a reader of containers finds them."""
-        at: uint64_t = 0
+        position: uint64_t = 0
         until: uint64_t
         inside: uint64_t = 0
         durable: uint64_t
         where: uint64_t
         entry: pointer[run_entry_t]
         ml: pointer[message_log_t] = address(self.logs.ml)
-        while at < number:
-            until = min(number, at + 256)
+        while position < number:
+            until = min(number, position + 256)
             log_begin(ml.log)
             durable = at_load64(address(ml.log.durable))
-            while at < until:
-                entry = self.run.run.entries + start + at
+            while position < until:
+                entry = self.run.run.entries + start + position
                 where = 0
                 if entry.flags & RUN_LOGGED:
                     where = log_where(ml.log, entry.message_id)
@@ -157,7 +157,7 @@ class HeldSet:
                 out[30] = entry.flags & RUN_REDELIVERED
                 out[31] = 0
                 out += ROW
-                at += 1
+                position += 1
             log_end(ml.log)
         return inside
 
@@ -214,18 +214,18 @@ class BulkTransactions:
     def inbox(self, queue_id: int) -> object:
         """Where transactions put messages for a stream; None: the queue is none, or is gone."""
         stream: Stream = None if self.streams is None else self.streams.get(queue_id)
-        found: StreamInbox = self.inboxes.get(queue_id)
+        stream_inbox: StreamInbox = self.inboxes.get(queue_id)
         if stream is None:
             return None
-        if found is None or found.stream is not stream:
-            found = self.inboxes[queue_id] = StreamInbox(stream, self.logs, self)
-        return found
+        if stream_inbox is None or stream_inbox.stream is not stream:
+            stream_inbox = self.inboxes[queue_id] = StreamInbox(stream, self.logs, self)
+        return stream_inbox
 
     def drop_inbox(self, queue_id: int) -> None:
         """The queue was deleted, if it was a stream. Under the lock of `logs`."""
-        found = self.inboxes.pop(queue_id, None)
-        if found is not None:
-            found.drop()
+        inbox = self.inboxes.pop(queue_id, None)
+        if inbox is not None:
+            inbox.drop()
 
     @property
     def stopping(self) -> bool:
@@ -295,18 +295,18 @@ class BulkTransactions:
 
     def dequeue_run(self, run: Run, consumer_id: int) -> None:
         """The commit is durable: the entries of the run are dequeued, in the log and in their queue. Returns when they are."""
-        at: uint64_t = 0
+        position: uint64_t = 0
         count: uint64_t
         ok: bint = True
         owner: uint32_t = consumer_id
         ml: pointer[message_log_t] = address(self.logs.ml)
-        while at < run.run.count:
-            count = min(CHUNK, run.run.count - at)
+        while position < run.run.count:
+            count = min(CHUNK, run.run.count - position)
             with nogil:
                 if ok:
-                    ok = _dequeue_run(ml, run.handle.queue.id, run.run.entries + at, count, owner, run.acquired_us)
-                run_settle(run.handle.queue, run.run.entries + at, count)
-            at += count
+                    ok = _dequeue_run(ml, run.handle.queue.id, run.run.entries + position, count, owner, run.acquired_us)
+                run_settle(run.handle.queue, run.run.entries + position, count)
+            position += count
             if ok:
                 self.let_write()
 

@@ -6,7 +6,7 @@ from flintmq.queue.types cimport queue_t
 from flintmq.store.logs cimport Logs
 
 cdef enum:
-    SECTION = 32                # messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
+    SECTION = 32                # messages in one section under the log's lock (about 10 us), and between two looks at the unwritten bytes
     CHUNK = 4096                # messages in one section under a queue's lock, and between two looks of the caller
 
 cdef struct stage_queue_t:      # the messages of a stage that enter one queue, by waiting number
@@ -51,10 +51,10 @@ cdef class Stage:               # the messages of one transaction
     cdef uint32_t queue_count
     cdef readonly dict numbers  # queue id -> index in `queues`
     cdef arena_t *arena
-    cdef bint _add(self, Plan plan, const uint8_t *data, uint64_t size, uint64_t *at, int64_t now_ms) noexcept nogil
+    cdef bint _add(self, Plan plan, const uint8_t *data, uint64_t size, uint64_t *offset, int64_t now_ms) noexcept nogil
     cdef void _count(self, Plan plan, uint32_t place, int32_t priority) noexcept nogil
     cdef bint _give_room(self, Plan plan) noexcept nogil
     cdef bint _one(self, Plan plan, const uint8_t *data, int64_t now_ms) noexcept nogil
     cdef uint64_t _long(self, plan_route_t *route, const uint8_t *data) noexcept nogil
-    cdef void _settle(self, stage_queue_t *queue, uint64_t at, uint64_t until) noexcept nogil
-    cdef void _undo(self, stage_queue_t *queue, uint64_t at, uint64_t until) noexcept nogil
+    cdef void _settle(self, stage_queue_t *queue, uint64_t index, uint64_t until) noexcept nogil
+    cdef void _undo(self, stage_queue_t *queue, uint64_t index, uint64_t until) noexcept nogil

@@ -50,25 +50,25 @@ ENTRY = declare(uint32_t, 24)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _fits(data: pointer[cython.const[uint8_t]], left: uint64_t, routes: uint32_t) -> uint64_t:
+def _fits(data: pointer[cython.const[uint8_t]], room: uint64_t, routes: uint32_t) -> uint64_t:
     """Bytes of the entry of a block at `data`, padding included; 0: it is none.
 
     The header is scanned, and what the entry says about it must be what it says: who made the block read a client's batch, and is not
     believed.
     """
-    found: props_scan_t
+    properties: props_scan_t
     flags: uint8_t = 0
     length: uint64_t
     header_len: uint32_t
     body_len: uint64_t = 0
     i: uint32_t
-    if left < ENTRY:
+    if room < ENTRY:
         return 0
     length = le32(data)
     header_len = le32(data + 8)
     if (
-        length > left - ENTRY
-        or (length + 7) // 8 * 8 > left - ENTRY
+        length > room - ENTRY
+        or (length + 7) // 8 * 8 > room - ENTRY
         or header_len > length
         or header_len < 14
         or le32(data + 4) >= routes
@@ -78,21 +78,21 @@ def _fits(data: pointer[cython.const[uint8_t]], left: uint64_t, routes: uint32_t
         return 0
     for i in range(8):
         body_len = body_len << 8 | data[ENTRY + 4 + i]
-    if body_len != length - header_len or scan_properties(data + ENTRY, header_len, address(found)) != 0:
+    if body_len != length - header_len or scan_properties(data + ENTRY, header_len, address(properties)) != 0:
         return 0
-    if found.delivery_mode == 2:
+    if properties.delivery_mode == 2:
         flags |= CONTENT_PERSISTENT
-    if found.flags & PROP_EXPIRATION:
+    if properties.flags & PROP_EXPIRATION:
         flags |= CONTENT_EXPIRES
-    if found.flags & PROP_HEADERS:
+    if properties.flags & PROP_HEADERS:
         flags |= CONTENT_HEADERS
-    if found.flags & PROP_REPLY_TO:
+    if properties.flags & PROP_REPLY_TO:
         flags |= CONTENT_REPLY_TO
-    if found.flags & PROP_PRIORITY:
+    if properties.flags & PROP_PRIORITY:
         flags |= CONTENT_PRIORITY
-    if data[12] != flags or data[13] != (0 if found.priority == PRIORITY_ABSENT else found.priority):
+    if data[12] != flags or data[13] != (0 if properties.priority == PRIORITY_ABSENT else properties.priority):
         return 0
-    if found.expiration_ms == EXPIRATION_INVALID or cast(int64_t, le64(data + 16)) != found.expiration_ms:
+    if properties.expiration_ms == EXPIRATION_INVALID or cast(int64_t, le64(data + 16)) != properties.expiration_ms:
         return 0
     return ENTRY + (length + 7) // 8 * 8
 
@@ -101,7 +101,7 @@ def check_block(block: bytes, routes: int) -> tuple:
     """(messages, bytes of bodies, messages per route). Raises: ValueError: it is malformed."""
     data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(block))
     size: uint64_t = len(block)
-    at: uint64_t = 0
+    offset: uint64_t = 0
     step: uint64_t = 1
     messages: uint64_t = 0
     bodies: uint64_t = 0
@@ -110,18 +110,18 @@ def check_block(block: bytes, routes: int) -> tuple:
     if by_route == NULL:
         raise MemoryError
     with nogil:
-        while at < size:
-            step = _fits(data + at, size - at, number)
+        while offset < size:
+            step = _fits(data + offset, size - offset, number)
             if step == 0:
                 break
             messages += 1
-            bodies += le32(data + at) - le32(data + at + 8)
-            by_route[le32(data + at + 4)] += 1
-            at += step
+            bodies += le32(data + offset) - le32(data + offset + 8)
+            by_route[le32(data + offset + 4)] += 1
+            offset += step
     counts = [by_route[i] for i in range(number)]
     free(by_route)
     if step == 0:
-        raise ValueError(f"malformed entry of a block at byte {at} of {size}")
+        raise ValueError(f"malformed entry of a block at byte {offset} of {size}")
     return messages, bodies, counts
 
 
@@ -153,9 +153,9 @@ class Stage:
         """Index of the queue in `queues`."""
         queues: pointer[stage_queue_t]
         queue_id = core.queue.id
-        found = self.numbers.get(queue_id)
-        if found is not None:
-            return found
+        number = self.numbers.get(queue_id)
+        if number is not None:
+            return number
         queues = cast(pointer[stage_queue_t], realloc(self.queues, (self.queue_count + 1) * sizeof(stage_queue_t)))
         if queues == NULL:
             raise MemoryError
@@ -172,14 +172,14 @@ class Stage:
         for each, -1: none. Raises: ValueError an exchange's name or a routing key is too long; MemoryError."""
         return Plan(self, routes, destinations, ttls)
 
-    def add(self, plan: Plan, block: bytes, at: int, now_ms: int) -> int:
-        """Stages a piece of a checked block from byte `at` on. Returns where to go on.
+    def add(self, plan: Plan, block: bytes, offset: int, now_ms: int) -> int:
+        """Stages a piece of a checked block from byte `offset` on. Returns where to go on.
 
         Raises: StoreError: the branch can only be rolled back then.
         """
         data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(block))
         size: uint64_t = len(block)
-        here: uint64_t = at
+        here: uint64_t = offset
         now: int64_t = now_ms
         ok: bint
         messages: uint64_t = self.messages
@@ -192,9 +192,11 @@ class Stage:
             raise self.logs.failure or StoreError("the log has failed, or memory is exhausted")
         return here
 
-    def _add(self, plan: Plan | None, data: pointer[cython.const[uint8_t]], size: uint64_t, at: pointer[uint64_t], now_ms: int64_t) -> bint:
+    def _add(
+        self, plan: Plan | None, data: pointer[cython.const[uint8_t]], size: uint64_t, offset: pointer[uint64_t], now_ms: int64_t
+    ) -> bint:
         ml: pointer[message_log_t] = address(self.logs.ml)
-        end: uint64_t = at[0]
+        end: uint64_t = offset[0]
         here: uint64_t
         count: uint64_t = 0
         section: uint64_t
@@ -204,7 +206,7 @@ class Stage:
         for i in range(plan.queue_count):
             memset(plan.queues[i].levels, 0, plan.queues[i].level_count * 8)
         # How many of this piece go to which level of which queue: messages of one level get neighbouring numbers.
-        while end < size and count < PIECE_MESSAGES and end - at[0] < PIECE_BYTES:
+        while end < size and count < PIECE_MESSAGES and end - offset[0] < PIECE_BYTES:
             route = plan.routes + le32(data + end + 4)
             for i in range(route.first, route.first + route.count):
                 self._count(plan, i, _priority(data + end))
@@ -212,12 +214,12 @@ class Stage:
             count += 1
         if not self._give_room(plan):
             return False
-        while at[0] < end and ok:
+        while offset[0] < end and ok:
             section = 0
             log_begin(ml.log)
-            while at[0] < end and section < SECTION and ok:
-                here = at[0]
-                at[0] += ENTRY + (cast(uint64_t, le32(data + here)) + 7) // 8 * 8
+            while offset[0] < end and section < SECTION and ok:
+                here = offset[0]
+                offset[0] += ENTRY + (cast(uint64_t, le32(data + here)) + 7) // 8 * 8
                 ok = self._one(plan, data + here, now_ms)
                 section += 1
             log_end(ml.log)
@@ -228,7 +230,7 @@ class Stage:
         one.levels[run_level(one.core, priority) if one.level_count > 1 else 0] += 1
 
     def _give_room(self, plan: Plan | None) -> bint:
-        """Numbers for what was counted: `levels` becomes the next number of each level."""
+        """Numbers for the counted messages: `levels` becomes the next number of each level."""
         i: uint32_t
         level: uint32_t
         number: uint64_t
@@ -350,8 +352,8 @@ class Stage:
     def adopt(self, core: QueueHandle, waiting: object) -> None:
         """Takes over what a prepared transaction enqueues on a queue after a restart. Args: waiting: (number, message id, expires_at_ms,
         priority or None, body length), by ascending numbers. Raises: MemoryError."""
-        at: uint32_t = self._queue(core)
-        queue: pointer[stage_queue_t] = self.queues + at
+        index: uint32_t = self._queue(core)
+        queue: pointer[stage_queue_t] = self.queues + index
         one: pointer[placed_t]
         room: uint64_t = len(waiting)
         queue.placed = cast(pointer[placed_t], calloc(max(room, 1), sizeof(placed_t)))
@@ -372,10 +374,10 @@ class Stage:
 
     def drop_queue(self, queue_id: int) -> None:
         """The queue was deleted."""
-        found = self.numbers.pop(queue_id, None)
-        if found is not None:
-            at: uint32_t = found
-            self.queues[at].queue_id = 0
+        number = self.numbers.pop(queue_id, None)
+        if number is not None:
+            index: uint32_t = number
+            self.queues[index].queue_id = 0
 
     def reserve(self, core: QueueHandle, inbox: StreamInbox | None = None) -> list:
         """Gives its messages for this queue, or the stream whose `inbox` that is, their positions. Returns the rows of the Commit: (queue
@@ -421,26 +423,26 @@ class Stage:
     def publish(self, core: QueueHandle, between: object) -> None:
         """Its messages for this queue appear, a chunk at a time; `between()` is called after each."""
         queue: pointer[stage_queue_t]
-        at: uint64_t = 0
+        index: uint64_t = 0
         count: uint64_t
-        found = self.numbers.get(core.queue.id)
-        if found is None:
+        number = self.numbers.get(core.queue.id)
+        if number is None:
             return
-        queue = self.queues + cast(uint32_t, found)
-        while at < queue.count:
-            count = min(CHUNK, queue.count - at)
+        queue = self.queues + cast(uint32_t, number)
+        while index < queue.count:
+            count = min(CHUNK, queue.count - index)
             with nogil:
-                run_publish(core.queue, queue.placed + at, count)
-            at += count
+                run_publish(core.queue, queue.placed + index, count)
+            index += count
             between()
 
     def deliver(self, queue_id: int, inbox: StreamInbox) -> None:
         """Its messages for a stream go there."""
-        found = self.numbers.get(queue_id)
-        if found is not None:
-            inbox.take(self.queues[cast(uint32_t, found)].placed, self.queues[cast(uint32_t, found)].count, self)
+        number = self.numbers.get(queue_id)
+        if number is not None:
+            inbox.take(self.queues[cast(uint32_t, number)].placed, self.queues[cast(uint32_t, number)].count, self)
 
-    def _settle(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
+    def _settle(self, queue: pointer[stage_queue_t], index: uint64_t, until: uint64_t) -> void:
         """Committed: places get their positions and are plain."""
         ml: pointer[message_log_t] = address(self.logs.ml)
         one: pointer[placed_t]
@@ -448,12 +450,12 @@ class Stage:
         location: pointer[location_t]
         section: uint64_t
         i: uint32_t
-        while at < until:
-            section = min(until, at + SECTION)
+        while index < until:
+            section = min(until, index + SECTION)
             log_begin(ml.log)
-            while at < section:
-                one = queue.placed + at
-                at += 1
+            while index < section:
+                one = queue.placed + index
+                index += 1
                 if one.message_id == 0:
                     continue
                 message = list_find(address(ml.messages), one.message_id)
@@ -471,29 +473,29 @@ class Stage:
                         break
             log_end(ml.log)
 
-    def _undo(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
-        while at < until:
-            if queue.placed[at].message_id:
-                ml_settle_tx(address(self.logs.ml), self.tx, queue.placed[at].message_id, False)
-            at += 1
+    def _undo(self, queue: pointer[stage_queue_t], index: uint64_t, until: uint64_t) -> void:
+        while index < until:
+            if queue.placed[index].message_id:
+                ml_settle_tx(address(self.logs.ml), self.tx, queue.placed[index].message_id, False)
+            index += 1
 
     def settle(self, committed: bool, let_write: object) -> None:
         """The outcome, in the log's own tables; `let_write()` is called from time to time."""
         queue: pointer[stage_queue_t]
         i: uint32_t
-        at: uint64_t
+        index: uint64_t
         until: uint64_t
         for i in range(self.queue_count):
             queue = self.queues + i
-            at = 0
-            while at < queue.count and (queue.queue_id or not committed):
-                until = min(queue.count, at + CHUNK)
+            index = 0
+            while index < queue.count and (queue.queue_id or not committed):
+                until = min(queue.count, index + CHUNK)
                 with nogil:
                     if committed:
-                        self._settle(queue, at, until)
+                        self._settle(queue, index, until)
                     else:
-                        self._undo(queue, at, until)
-                at = until
+                        self._undo(queue, index, until)
+                index = until
                 let_write()
 
 
@@ -514,7 +516,7 @@ class Plan:
         count: uint32_t = len(routes)
         places: uint32_t = sum([len(one) for one in destinations])
         i: uint32_t
-        at: uint32_t = 0
+        index: uint32_t = 0
         core: QueueHandle
         route: pointer[plan_route_t]
         indexes: dict = {}
@@ -532,7 +534,7 @@ class Plan:
             self.runs.append(run)
             route.bytes = cast(pointer[uint8_t], PyBytes_AS_STRING(run))
             route.length = len(run)
-            route.first = at
+            route.first = index
             route.count = len(destinations[i])
             for core, ttl_ms in zip(destinations[i], ttls[i], strict=True):
                 queue_id = core.queue.id
@@ -543,10 +545,10 @@ class Plan:
                     self.queues[self.queue_count].index = stage._queue(core)
                     self.queues[self.queue_count].level_count = core.queue.entries.level_count
                     self.queue_count += 1
-                self.places[at].queue = indexes[queue_id]
-                self.places[at].ttl_ms = ttl_ms
-                self.places[at].ttl_least_ms = core.ttl_least_ms
-                at += 1
+                self.places[index].queue = indexes[queue_id]
+                self.places[index].ttl_ms = ttl_ms
+                self.places[index].ttl_least_ms = core.ttl_least_ms
+                index += 1
 
     def __dealloc__(self):
         free(self.routes)

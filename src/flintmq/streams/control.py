@@ -212,14 +212,14 @@ class StreamQueue:
     ) -> Seat:
         wanted = (tuple(sorted(set(filters))), bool(match_unfiltered)) if filters else None
         offset: uint64_t = 0
-        at: pointer[group_t] = NULL
+        group_of: pointer[group_t] = NULL
         seat: Seat
         filter: pointer[stream_filter_t] = NULL
         if group is not None:
-            at = self.named(group)
-            if self.filters.get(group) != wanted and at_load32(address(at.member_count)):
+            group_of = self.named(group)
+            if self.filters.get(group) != wanted and at_load32(address(group_of.member_count)):
                 raise FilterDiffers("the members of a group have the same filter")
-        if at == NULL or not at_load32(address(at.started)):
+        if group_of == NULL or not at_load32(address(group_of.started)):
             offset = self.start_offset(start, value)
         seat = Seat.__new__(Seat)
         seat.owner = self
@@ -231,24 +231,24 @@ class StreamQueue:
         memory_add(MEMORY_STREAMS, sizeof(seat_t) + SEAT_BESIDE)
         seat.seat.stream = self.stream
         seat.seat.visibility_ms = visibility_ms
-        if at == NULL:
+        if group_of == NULL:
             cursor_init(address(seat.seat.own), self.stream, NULL, seat.seat, address(seat.seat.lock), offset)
             if wanted is not None:
                 seat.seat.filter = stream_filter_new(wanted[0], wanted[1])
             return seat
         if self.filters.get(group) != wanted:
             filter = stream_filter_new(wanted[0], wanted[1]) if wanted is not None else NULL
-            self.set_filter(at, filter)
+            self.set_filter(group_of, filter)
             self.filters[group] = wanted
-        seat.seat.group = at
-        at_add32(address(at.member_count), 1)
-        spin_lock(address(at.lock))
-        if not at.started:
+        seat.seat.group = group_of
+        at_add32(address(group_of.member_count), 1)
+        spin_lock(address(group_of.lock))
+        if not group_of.started:
             # The place of a group is noted and shown, so it is one that the stream has.
-            cursor_move(address(at.fresh), min(offset, self.stream.source.visible(self.stream.source.log)))
-            at_store32(address(at.started), 1)
-            at_store32(address(at.changed), 1)
-        spin_unlock(address(at.lock))
+            cursor_move(address(group_of.fresh), min(offset, self.stream.source.visible(self.stream.source.log)))
+            at_store32(address(group_of.started), 1)
+            at_store32(address(group_of.changed), 1)
+        spin_unlock(address(group_of.lock))
         return seat
 
     def set_filter(self, group: pointer[group_t], filter: pointer[stream_filter_t]) -> c_int:
@@ -340,14 +340,14 @@ class StreamQueue:
         return state
 
     def changed(self, clean: bool = False) -> list[tuple[bytes, bytes]]:
-        found: list = []
+        groups: list = []
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
         while group != NULL:
             if at_load32(address(group.started)) and (clean or at_load32(address(group.changed))):
                 name: bytes = self.name_of(group)
-                found.append((name, self.state_of(name, clean)))
+                groups.append((name, self.state_of(name, clean)))
             group = stream_next_group(self.stream, group)
-        return found
+        return groups
 
     def not_saved(self, name: bytes) -> None:
         group: pointer[group_t] = self.find(name)
@@ -377,13 +377,13 @@ class StreamQueue:
     # --- dead and lost --------------------------------------------------------------------------------------------------
 
     def take_dead(self, most: int = 100, behind: tuple[bytes, int] | None = None) -> list[tuple[bytes, int, int, int]]:
-        found: list = []
+        dead: list = []
         passed: bint = behind is None or self.find(behind[0]) == NULL
         offset: uint64_t
         reason: c_int = 0
         count: uint32_t = 0
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
-        while group != NULL and len(found) < most:
+        while group != NULL and len(dead) < most:
             offset = 0
             if not passed:
                 passed = self.name_of(group) == behind[0]
@@ -391,11 +391,11 @@ class StreamQueue:
                     group = stream_next_group(self.stream, group)
                     continue
                 offset = cast(uint64_t, behind[1]) + 1
-            while len(found) < most and group_next_dead(group, address(offset), address(reason), address(count)):
-                found.append((self.name_of(group), offset, reason, count))
+            while len(dead) < most and group_next_dead(group, address(offset), address(reason), address(count)):
+                dead.append((self.name_of(group), offset, reason, count))
                 offset += 1
             group = stream_next_group(self.stream, group)
-        return found
+        return dead
 
     def dead_done(self, name: bytes, offset: int) -> bool:
         group: pointer[group_t] = self.find(name)
@@ -441,34 +441,34 @@ class StreamQueue:
 
     def take_lost(self) -> list[tuple[bytes | None, int, int]]:
         """(group or None, offsets lost since the last call, first offset behind the last of them) of every cursor that was overtaken."""
-        found: list = []
+        losses: list = []
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
         seat: pointer[seat_t]
         lost: uint64_t
-        at: uint64_t
+        upto: uint64_t
         while group != NULL:
             spin_lock(address(group.lock))
             lost = group.fresh.lost_all - group.told
             group.told = group.fresh.lost_all
-            at = group.fresh.lost_upto
+            upto = group.fresh.lost_upto
             spin_unlock(address(group.lock))
             if lost:
-                found.append((self.name_of(group), lost, at))
+                losses.append((self.name_of(group), lost, upto))
             group = stream_next_group(self.stream, group)
         lost = 0
-        at = 0
+        upto = 0
         spin_lock(address(self.handle.queue.manager.lock))
         seat = self.stream.lone.first
         while seat != NULL:
             if at_load64(address(seat.own.lost_all)) != seat.told:
                 lost += at_load64(address(seat.own.lost_all)) - seat.told
                 seat.told = at_load64(address(seat.own.lost_all))
-                at = at_load64(address(seat.own.lost_upto))
+                upto = at_load64(address(seat.own.lost_upto))
             seat = seat.next
         spin_unlock(address(self.handle.queue.manager.lock))
         if lost:
-            found.append((None, lost, at))
-        return found
+            losses.append((None, lost, upto))
+        return losses
 
     # --- figures --------------------------------------------------------------------------------------------------------
 
@@ -496,42 +496,42 @@ class StreamQueue:
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
         base: uint64_t = group_base(group)
         next: uint64_t
-        at: group_t
+        copy: group_t
         spin_lock(address(group.lock))
         next = cursor_position(address(group.fresh))
-        at = group[0]
+        copy = group[0]
         spin_unlock(address(group.lock))
         figures: dict = {
-            "members": at.member_count,
-            "members_looked_at": at.looked,
+            "members": copy.member_count,
+            "members_looked_at": copy.looked,
             "base": base,
             "next": next,
             "lag": visible - next if visible > next else 0,
-            "unfinished": (visible - next if visible > next else 0) + at.open.count,
-            "in_flight": at.open.held,
-            "returned": at.open.ready,
-            "delayed": at.open.delayed,
-            "dead_waiting": at.open.dead,
-            "delivered": at.delivered,
-            "redelivered": at.redelivered,
-            "acked": at.acked,
-            "nacked": at.nacked,
-            "expired": at.expired,
-            "dead": at.dead,
-            "dropped": at.dropped,
-            "lost": at.fresh.lost_all,
-            "full_waits": at.full_waits,
-            "cold_reads": at.fresh.cold_reads + at.again.cold_reads,
-            "cold_messages": at.fresh.cold_messages + at.again.cold_messages,
-            "failed_reads": at.fresh.failed_reads + at.again.failed_reads,
+            "unfinished": (visible - next if visible > next else 0) + copy.open.count,
+            "in_flight": copy.open.held,
+            "returned": copy.open.ready,
+            "delayed": copy.open.delayed,
+            "dead_waiting": copy.open.dead,
+            "delivered": copy.delivered,
+            "redelivered": copy.redelivered,
+            "acked": copy.acked,
+            "nacked": copy.nacked,
+            "expired": copy.expired,
+            "dead": copy.dead,
+            "dropped": copy.dropped,
+            "lost": copy.fresh.lost_all,
+            "full_waits": copy.full_waits,
+            "cold_reads": copy.fresh.cold_reads + copy.again.cold_reads,
+            "cold_messages": copy.fresh.cold_messages + copy.again.cold_messages,
+            "failed_reads": copy.fresh.failed_reads + copy.again.failed_reads,
         }
         return figures
 
     def groups(self) -> dict[bytes, dict[str, int]]:
-        found: dict = {}
+        figures: dict = {}
         group: pointer[group_t] = stream_next_group(self.stream, NULL)
         while group != NULL:
             if at_load32(address(group.started)):
-                found[self.name_of(group)] = self.group_figures(group)
+                figures[self.name_of(group)] = self.group_figures(group)
             group = stream_next_group(self.stream, group)
-        return found
+        return figures

@@ -26,7 +26,7 @@ cdef bint cursor_read_ahead(cursor_t *cursor, stream_filter_t *filter) noexcept 
 cdef uint64_t cursor_position(cursor_t *cursor) noexcept nogil
 cdef bint cursor_more(cursor_t *cursor) noexcept nogil         # something may be there behind the last look
 cdef void cursor_move(cursor_t *cursor, uint64_t next) noexcept nogil      # drops what was read
-# What was read has the wrong filter: the cursor stays where it is and reads anew. True: a request under way frees the old filter.
+# The read batch has the wrong filter: the cursor stays where it is and reads anew. True: a request under way frees the old filter.
 cdef bint cursor_forget(cursor_t *cursor) noexcept nogil
 # The request: reads, then puts the result where the next look finds it. Once for each CURSOR_COLD or cursor_read_ahead, any thread,
 # without locks; blocks for the disk. Returns the nanoseconds it waited for the disk. The caller then calls cursor_answered.

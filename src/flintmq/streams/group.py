@@ -210,13 +210,13 @@ def _take_again(
     asks: pointer[asks_t],
 ) -> c_int:
     item: pointer[open_t]
-    found: pointer[stream_item_t] = NULL
+    message: pointer[stream_item_t] = NULL
     outcome: c_int
     while True:
         item = open_first_ready(address(group.open))
         if item == NULL:
             return TAKE_NOTHING
-        outcome = cursor_seek(address(group.again), NULL, item.offset, address(found))
+        outcome = cursor_seek(address(group.again), NULL, item.offset, address(message))
         group.again.lost = 0
         if outcome == CURSOR_GONE:
             group.fresh.lost += 1  # kept no more while it waited for its next delivery
@@ -233,14 +233,14 @@ def _take_again(
         if not credit_take(consumer):
             return TAKE_NO_CREDIT
         cursor_taken(address(group.again))
-        _hand_out(group, seat, consumer, item, found.content, out)
+        _hand_out(group, seat, consumer, item, message.content, out)
         return TAKE_DONE
 
 
 def group_take(
     group: pointer[group_t], seat: pointer[seat_t], consumer: pointer[consumer_t], out: pointer[delivery_t], asks: pointer[asks_t]
 ) -> c_int:
-    found: pointer[stream_item_t] = NULL
+    message: pointer[stream_item_t] = NULL
     item: pointer[open_t]
     outcome: c_int = TAKE_NOTHING
     looked: c_int
@@ -259,7 +259,7 @@ def group_take(
                 group.full = True
                 group.full_waits += 1
         else:
-            looked = cursor_look(address(group.fresh), group.filter, address(found))
+            looked = cursor_look(address(group.fresh), group.filter, address(message))
             if looked == CURSOR_COLD:
                 asks.cursors[asks.count] = address(group.fresh)
                 asks.count += 1
@@ -270,16 +270,16 @@ def group_take(
                     check(
                         group.open.count < group.stream.open_max,
                         b"group I3 a group at its limit takes nothing new",
-                        found.offset,
+                        message.offset,
                         group.open.count,
                     )
-                    item = open_push(address(group.open), found.offset)
+                    item = open_push(address(group.open), message.offset)
                     if item == NULL:
                         credit_give_back(consumer)  # no memory: group_tick wakes it for another try
                         group.fresh.retry_ms = stream_now(group.stream) + NO_MEMORY_MS
                     else:
                         cursor_taken(address(group.fresh))
-                        _hand_out(group, seat, consumer, item, found.content, out)
+                        _hand_out(group, seat, consumer, item, message.content, out)
                         outcome = TAKE_DONE
                         if group.fresh.cold and cursor_read_ahead(address(group.fresh), group.filter):
                             asks.cursors[asks.count] = address(group.fresh)
@@ -377,7 +377,7 @@ def group_base(group: pointer[group_t]) -> uint64_t:
 
 def group_next_dead(group: pointer[group_t], offset: pointer[uint64_t], reason: pointer[c_int], count: pointer[uint32_t]) -> bint:
     i: uint32_t
-    found: bint = False
+    is_found: bint = False
     spin_lock(address(group.lock))
     if group.open.dead:
         for i in range(group.open.start, group.open.end):
@@ -385,10 +385,10 @@ def group_next_dead(group: pointer[group_t], offset: pointer[uint64_t], reason: 
                 offset[0] = group.open.items[i].offset
                 reason[0] = group.open.items[i].reason
                 count[0] = group.open.items[i].count
-                found = True
+                is_found = True
                 break
     spin_unlock(address(group.lock))
-    return found
+    return is_found
 
 
 def group_dead_done(group: pointer[group_t], offset: uint64_t) -> bint:

@@ -32,26 +32,26 @@ OPEN_MOST = declare(uint64_t, 1 << 20)
 @inline
 @nogil
 @exceptval(check=False)
-def _put(at: pointer[uint8_t], value: uint64_t) -> pointer[uint8_t]:
+def _put(byte: pointer[uint8_t], value: uint64_t) -> pointer[uint8_t]:
     while value >= 0x80:
-        at[0] = cast(uint8_t, value | 0x80)
-        at += 1
+        byte[0] = cast(uint8_t, value | 0x80)
+        byte += 1
         value >>= 7
-    at[0] = cast(uint8_t, value)
-    return at + 1
+    byte[0] = cast(uint8_t, value)
+    return byte + 1
 
 
 @cfunc
 @inline
 @nogil
 @exceptval(check=False)
-def _get(at: pointer[pointer[cython.const[uint8_t]]], end: pointer[cython.const[uint8_t]], value: pointer[uint64_t]) -> bint:
+def _get(data: pointer[pointer[cython.const[uint8_t]]], end: pointer[cython.const[uint8_t]], value: pointer[uint64_t]) -> bint:
     shift: c_int = 0
     byte: uint8_t
     value[0] = 0
-    while at[0] < end and shift < 64:
-        byte = at[0][0]
-        at[0] += 1
+    while data[0] < end and shift < 64:
+        byte = data[0][0]
+        data[0] += 1
         value[0] |= cast(uint64_t, byte & 0x7F) << shift
         if byte < 0x80:
             return True
@@ -72,13 +72,13 @@ def _same_fate(one: pointer[open_t], other: pointer[open_t]) -> bint:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _put_run(at: pointer[uint8_t], run: pointer[open_t], before: uint64_t, length: uint64_t, really: bint) -> pointer[uint8_t]:
+def _put_run(byte: pointer[uint8_t], run: pointer[open_t], before: uint64_t, length: uint64_t, really: bint) -> pointer[uint8_t]:
     if not really:
-        return at
-    at = _put(at, run.offset - before)
-    at = _put(at, length)
-    at = _put(at, (cast(uint64_t, run.count) << 1) | (1 if run.state == OPEN_DEAD else 0))
-    return _put(at, run.reason) if run.state == OPEN_DEAD else at
+        return byte
+    byte = _put(byte, run.offset - before)
+    byte = _put(byte, length)
+    byte = _put(byte, (cast(uint64_t, run.count) << 1) | (1 if run.state == OPEN_DEAD else 0))
+    return _put(byte, run.reason) if run.state == OPEN_DEAD else byte
 
 
 def group_room(group: pointer[group_t]) -> uint32_t:
@@ -90,7 +90,7 @@ def group_room(group: pointer[group_t]) -> uint32_t:
 
 
 def group_write(group: pointer[group_t], out: pointer[uint8_t], room: uint32_t, clean: bint) -> uint32_t:
-    at: pointer[uint8_t] = out
+    byte: pointer[uint8_t] = out
     i: uint32_t
     item: pointer[open_t]
     run: pointer[open_t]
@@ -108,14 +108,14 @@ def group_write(group: pointer[group_t], out: pointer[uint8_t], room: uint32_t, 
     next = cursor_position(address(group.fresh))
     # How far it will be when the broker crashes nobody knows: then all that is there counts as perhaps delivered (restore caps it).
     flagged = max(next, group.flagged) if clean else ALL_FLAGGED
-    at[0] = STATE_VERSION
-    at = _put(at + 1, next)
-    at = _put(at, flagged)
-    at = _put(at, group.fresh.lost_all)
-    at = _put(at, group.fresh.lost)
+    byte[0] = STATE_VERSION
+    byte = _put(byte + 1, next)
+    byte = _put(byte, flagged)
+    byte = _put(byte, group.fresh.lost_all)
+    byte = _put(byte, group.fresh.lost)
     for pass_no in range(2):
         if pass_no:
-            at = _put(at, runs)
+            byte = _put(byte, runs)
         run = NULL
         length = 0
         before = 0
@@ -127,20 +127,20 @@ def group_write(group: pointer[group_t], out: pointer[uint8_t], room: uint32_t, 
                 length += 1
                 continue
             if run != NULL:
-                at = _put_run(at, run, before, length, pass_no)
+                byte = _put_run(byte, run, before, length, pass_no)
                 before = run.offset + length
             if pass_no == 0:
                 runs += 1
             run = item
             length = 1
         if run != NULL:
-            at = _put_run(at, run, before, length, pass_no)
+            byte = _put_run(byte, run, before, length, pass_no)
     spin_unlock(address(group.lock))
-    return cast(uint32_t, at - out)
+    return cast(uint32_t, byte - out)
 
 
 def group_read(group: pointer[group_t], data: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
-    at: pointer[cython.const[uint8_t]] = data
+    byte: pointer[cython.const[uint8_t]] = data
     end: pointer[cython.const[uint8_t]] = data + size
     numbers: uint64_t[5]
     offset: uint64_t = 0
@@ -150,19 +150,19 @@ def group_read(group: pointer[group_t], data: pointer[cython.const[uint8_t]], si
     reason: uint64_t = 0
     i: uint64_t
     item: pointer[open_t]
-    good: bint = size > 0 and at[0] == STATE_VERSION
-    at += 1
+    good: bint = size > 0 and byte[0] == STATE_VERSION
+    byte += 1
     for i in range(5):
-        good = good and _get(address(at), end, address(numbers[i]))
+        good = good and _get(address(byte), end, address(numbers[i]))
     if not good or numbers[4] > size:
         return False
     spin_lock(address(group.lock))
     for i in range(numbers[4]):
         good = (
-            _get(address(at), end, address(distance))
-            and _get(address(at), end, address(length))
-            and _get(address(at), end, address(fate))
-            and (fate & 1 == 0 or _get(address(at), end, address(reason)))
+            _get(address(byte), end, address(distance))
+            and _get(address(byte), end, address(length))
+            and _get(address(byte), end, address(fate))
+            and (fate & 1 == 0 or _get(address(byte), end, address(reason)))
         )
         # Everything open is below the next offset, and there is no more of it than a group may ever have had.
         good = good and distance < numbers[0] and offset + distance < numbers[0] and length <= numbers[0] - offset - distance

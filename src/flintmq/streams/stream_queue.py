@@ -137,12 +137,12 @@ def _enqueue(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms
 @exceptval(check=False)
 def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: pointer[delivery_t], asks: pointer[asks_t]) -> c_int:
     """The next message of a consumer that reads for itself. Its send_lock is held."""
-    found: pointer[stream_item_t] = NULL
+    item: pointer[stream_item_t] = NULL
     told: pointer[content_t]
     looked: c_int
     outcome: c_int = TAKE_NOTHING
     spin_lock(address(seat.lock))
-    looked = cursor_look(address(seat.own), seat.filter, address(found))
+    looked = cursor_look(address(seat.own), seat.filter, address(item))
     if looked == CURSOR_COLD:
         asks.cursors[asks.count] = address(seat.own)
         asks.count += 1
@@ -151,9 +151,9 @@ def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: point
             outcome = TAKE_NO_CREDIT
         else:
             outcome = TAKE_DONE
-            seat.lent = found.content
+            seat.lent = item.content
             out.slot = address(seat.stream.slot)
-            out.position = found.offset + 1
+            out.position = item.offset + 1
             out.message_id = 0
             out.delivery_count = 0
             out.redelivered = False
@@ -186,7 +186,7 @@ def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointe
     outcome: c_int
     i: uint32_t
     looked_again: bint = False
-    left: bint = False
+    goes_on: bint = False
     asks.count = 0
     asks.more = False
     if seat == NULL:
@@ -218,7 +218,7 @@ def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointe
                 manager_move(queue, consumer, CONSUMER_INTERESTED)
                 _interested(seat)
                 continue
-            left = True
+            goes_on = True
             break
         if looked_again:
             break
@@ -239,7 +239,7 @@ def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointe
     spin_unlock(address(consumer.send_lock))
     for i in range(asks.count):
         _ask(stream, asks.cursors[i])
-    if left and group != NULL and group_has_work(group):
+    if goes_on and group != NULL and group_has_work(group):
         stream_wake_group(group, False)
     return outcome == TAKE_DONE
 
@@ -280,11 +280,11 @@ def _settle(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, 
 def _member(group: pointer[group_t], owner: uint32_t) -> bint:
     """Whether this consumer still consumes."""
     one: uint64_t = 0
-    found: bint
+    is_known: bint
     spin_lock(address(group.stream.queue.manager.lock))
-    found = map64_get(address(group.stream.owners), owner, address(one))
+    is_known = map64_get(address(group.stream.owners), owner, address(one))
     spin_unlock(address(group.stream.queue.manager.lock))
-    return found
+    return is_known
 
 
 @cfunc
@@ -468,7 +468,7 @@ def _detached(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
 @exceptval(check=False)
 def _changed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
-    more: bint
+    has_more: bint
     if seat == NULL:
         return
     if seat.group != NULL:
@@ -478,9 +478,9 @@ def _changed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
             stream_wake_group(seat.group, False)
         return
     spin_lock(address(seat.lock))
-    more = cursor_more(address(seat.own))
+    has_more = cursor_more(address(seat.own))
     spin_unlock(address(seat.lock))
-    if more:
+    if has_more:
         stream_wake_seat(seat)
 
 

@@ -154,21 +154,21 @@ class TransactionCoordinator:
         RESOURCE_LIMIT_EXCEEDED. Takes the lock for a millisecond at a time: others get in between.
         """
         count = size = cursor = start = 0
-        more = True
-        while more:
+        goes_on = True
+        while goes_on:
             with self._serial:
                 branch = self._working(session, xid)
                 enrolment = branch.enrolment
                 self._registry.touch(branch, (queue_id,))
                 if not cursor:
                     start = enrolment.run_count(queue_id)
-                left = bytes_max - size
+                room = bytes_max - size
                 with _refusals():
-                    got, got_bytes, more, cursor = enrolment.hold_piece(
-                        queue_id, cursor, messages_max - count, max(left, 0), consumer, upto, count == 0
+                    got, got_bytes, goes_on, cursor = enrolment.hold_piece(
+                        queue_id, cursor, messages_max - count, max(room, 0), consumer, upto, count == 0
                     )
                 count, size = count + got, size + got_bytes
-                if not more:
+                if not goes_on:
                     first = enrolment.last_position(queue_id, start) if count else 0
                     return RunFacts(count, size, first, enrolment.last_position(queue_id, -1) if count else 0)
             time.sleep(YIELD_S)
@@ -201,13 +201,13 @@ class TransactionCoordinator:
             with _refusals():
                 stage, plan = enrolment.plan_block(routes, destinations, counts)
             before, now_ms = stage.enqueues, self._clock.wall_ms()
-        at = 0
-        while at < len(block):
+        offset = 0
+        while offset < len(block):
             bulk.let_write(self._limits.staged_unwritten_bytes)
             with self._serial:
                 if self._working(session, xid).enrolment is not enrolment:
                     raise TransactionRefused(Condition.ILLEGAL_STATE, f"transaction {xid} was rolled back meanwhile")
-                at = stage.add(plan, block, at, now_ms)
+                offset = stage.add(plan, block, offset, now_ms)
             time.sleep(YIELD_S)
         unroutable = sum(count for one, count in zip(destinations, counts, strict=True) if not one)
         return BlockFacts(messages, stage.enqueues - before, size, unroutable)
@@ -255,8 +255,8 @@ class TransactionCoordinator:
         def done(_: XaStatus = XaStatus.XA_OK) -> None:
             with lock:
                 waiting[0] -= 1
-                left = waiting[0]
-            if not left:
+                count = waiting[0]
+            if not count:
                 outcome.resolve(XaStatus.XA_OK)
 
         with self._serial:
@@ -297,8 +297,8 @@ class TransactionCoordinator:
         with self._serial:
             durable_lsn = self._store.durable_lsn
             waiting = HEURISTIC | {_S.PREPARED}
-            found = [branch.xid for branch in self._registry if branch.state in waiting and branch.lsn <= durable_lsn]
-            return [xid for xid in found if vhost is None or xid.vhost == vhost]
+            xids = [branch.xid for branch in self._registry if branch.state in waiting and branch.lsn <= durable_lsn]
+            return [xid for xid in xids if vhost is None or xid.vhost == vhost]
 
     def get_timeout(self, xid: Xid) -> int:
         """Seconds, 0 = none. Refused: NOT_FOUND."""

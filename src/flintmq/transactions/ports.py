@@ -50,8 +50,8 @@ class Stage(Protocol):
     @property
     def enqueues(self) -> int: ...
 
-    def add(self, plan: object, block: bytes, at: int, now_ms: int) -> int:
-        """Stages a piece of a checked block from byte `at` on. Returns where to go on. Raises: StoreError."""
+    def add(self, plan: object, block: bytes, offset: int, now_ms: int) -> int:
+        """Stages a piece of a checked block from byte `offset` on. Returns where to go on. Raises: StoreError."""
         ...
 
 

@@ -36,16 +36,16 @@ class ExactProperties(pika.spec.BasicProperties):  # type: ignore[misc]  # pika 
         result = super().decode(encoded, offset)
         if self.headers is not None:
             # Flags (more words follow while bit 0 is set), then content type and encoding as short strings, if present.
-            flags = at = int.from_bytes(encoded[offset : offset + 2], "big")
-            at = offset + 2
-            more = flags
-            while more & 1:
-                more = int.from_bytes(encoded[at : at + 2], "big")
-                at += 2
+            flags = offset_now = int.from_bytes(encoded[offset : offset + 2], "big")
+            offset_now = offset + 2
+            word = flags
+            while word & 1:
+                word = int.from_bytes(encoded[offset_now : offset_now + 2], "big")
+                offset_now += 2
             for flag in (self.FLAG_CONTENT_TYPE, self.FLAG_CONTENT_ENCODING):
                 if flags & flag:
-                    at += 1 + encoded[at]
-            self.headers_raw = bytes(encoded[at : at + 4 + int.from_bytes(encoded[at : at + 4], "big")])
+                    offset_now += 1 + encoded[offset_now]
+            self.headers_raw = bytes(encoded[offset_now : offset_now + 4 + int.from_bytes(encoded[offset_now : offset_now + 4], "big")])
         return result
 
 
@@ -130,15 +130,15 @@ class AmqpLink:
 
     def depth(self) -> int:
         done = threading.Event()
-        found: list[int] = []
+        counts: list[int] = []
 
         def answered(frame: Any) -> None:
-            found.append(frame.method.message_count)
+            counts.append(frame.method.message_count)
             done.set()
 
         self._run(lambda: self._channel.queue_declare(self._options.queue, passive=True, callback=answered))
         self._wait(done)
-        return found[0]
+        return counts[0]
 
     def backlog(self) -> int | None:
         with self._wake:
@@ -162,15 +162,15 @@ class AmqpLink:
 
     def _start(self, deadline: float) -> None:
         o = self._options
-        left = max(1.0, deadline - time.monotonic())
+        rest_s = max(1.0, deadline - time.monotonic())
         parameters = pika.ConnectionParameters(
             host=o.host,
             port=o.port,
             virtual_host=o.vhost,
             credentials=pika.PlainCredentials(o.user, o.password),
             heartbeat=o.heartbeat,
-            socket_timeout=left,
-            stack_timeout=left,
+            socket_timeout=rest_s,
+            stack_timeout=rest_s,
             client_properties={"connection_name": f"Spark source of {o.queue}"},
         )
         self._error = None

@@ -228,9 +228,9 @@ def plan(path: Path, seq: int, pieces: int) -> list[tuple[int, int]]:
     done, total = 0, sum(rows)
     for i, count in enumerate(rows):
         done += count
-        left = len(rows) - i - 1
+        remaining = len(rows) - i - 1
         # Cut when this piece has its share, or when each piece still to come needs one of the record batches left.
-        if len(cuts) < pieces and (done * pieces >= total * len(cuts) or left == pieces - len(cuts)):
+        if len(cuts) < pieces and (done * pieces >= total * len(cuts) or remaining == pieces - len(cuts)):
             cuts.append(i + 1)
     cuts.append(len(rows))
     return [(a, b) for a, b in pairwise(cuts) if a < b]

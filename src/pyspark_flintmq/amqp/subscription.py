@@ -55,13 +55,13 @@ class Link(Protocol):
         """Acknowledges all tags <= `up_to` (0: none) and those of `single`; returns when the broker has confirmed it."""
 
     def depth(self) -> int:
-        """Messages ready in the queue, asked now. What was sent before the answer has been received when it returns."""
+        """Messages ready in the queue, asked now. A message sent before the answer has been received when it returns."""
 
     def backlog(self) -> int | None:
         """The last known number of messages ready or received but not collected; None if unknown. Does not wait."""
 
     def close(self) -> None:
-        """Ends the connection. What was not settled goes back to the queue. Never raises."""
+        """Ends the connection. Unsettled messages go back to the queue. Never raises."""
 
 
 class Subscription:

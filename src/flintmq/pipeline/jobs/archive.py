@@ -104,16 +104,16 @@ class ArchiveParameters(LogParameters):
     def stream_options(self, by_offset: bool = False) -> dict[str, str]:
         """For `readStream.format("flintmq")`. by_offset: the queues are streams, to which options of a subscription say nothing: those are
         left out that nobody asked for."""
-        found = {name: text for name, text in self.source_options().items() if name != "mode"}
+        settings = {name: text for name, text in self.source_options().items() if name != "mode"}
         most, size = self.max_messages, self.max_bytes
         if self.format == "delta":
             most, size = min(most, DELTA_MESSAGES_MAX), min(size, DELTA_BYTES_MAX)
-        what = self.queue_pattern or ",".join(names_of(self.queue))
-        digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
-        default = f"archive:{what}" if len(what.encode()) <= 200 else f"archive:{digest}"
+        queues = self.queue_pattern or ",".join(names_of(self.queue))
+        digest = hashlib.blake2b(queues.encode(), digest_size=8).hexdigest()
+        default = f"archive:{queues}" if len(queues.encode()) <= 200 else f"archive:{digest}"
         options = {
-            **found,
-            **({"queuePattern": self.queue_pattern} if self.queue_pattern else {"queues": what}),
+            **settings,
+            **({"queuePattern": self.queue_pattern} if self.queue_pattern else {"queues": queues}),
             "subscription": self.subscription or default,
             "maxMessagesPerTrigger": str(most),
             "maxBytesPerTrigger": str(size),
@@ -325,8 +325,8 @@ def _range_name(params: ArchiveParameters) -> str:
 
     wanted = Range.of(params)
     with open_view(params.source_options()) as view:
-        what = json.dumps([view.uuid, params.vhost, wanted.queues, wanted.since_us, wanted.until_us])
-    return f"flintmq-log:{hashlib.blake2b(what.encode(), digest_size=16).hexdigest()}"
+        text = json.dumps([view.uuid, params.vhost, wanted.queues, wanted.since_us, wanted.until_us])
+    return f"flintmq-log:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def _summary(result: ArchivePlan, totals: Totals) -> Summary:
@@ -341,8 +341,8 @@ def _summary(result: ArchivePlan, totals: Totals) -> Summary:
         "source": _source(params),
     }
     rows_of = "records" if params.of_records else "messages"
-    what = "a Delta table" if params.format == "delta" else "Parquet"
-    lines = [f"{rows:,} {rows_of} in {totals.batches:,} batches to {params.directory} ({what} by date and queue)"]
+    target = "a Delta table" if params.format == "delta" else "Parquet"
+    lines = [f"{rows:,} {rows_of} in {totals.batches:,} batches to {params.directory} ({target} by date and queue)"]
     if totals.interrupted:
         lines.append("interrupted in the middle of a batch: the next run with this checkpoint begins with it")
         figures["interrupted"] = True

@@ -1,6 +1,6 @@
 """Audit: every message of the log accounted for, every violation found, with examples.
 
-in: a log. out: counts of what is right, counts and examples of what is not; exit code 65 when something is not.
+in: a log. out: counts of good records, counts and examples of violations; exit code 65 when there are some.
 
 How: each record says something of a message (key: its LSN) and of a place (key: queue and position). Both kinds of keys go through one
 aggregation, so there is one shuffle; what comes out of it is judged key by key, and only counts and examples reach the driver.
@@ -189,7 +189,7 @@ def _keyed(reading: LogReading) -> DataFrame:
             (truncated, _TRUNCATED),
             (kind == "Queue-End", _QUEUE_END),
         ).alias("flags"),
-        # A copy of an undecided enqueue names no fixed place; a dequeue that did not happen says nothing of who stands there.
+        # A copy of an undecided enqueue names no fixed place; a dequeue that did not happen says nothing of the entry there.
         f.when((enqueue & counts) | (dequeue & counts) | copy, f.col("msg_lsn")).otherwise(none).alias("msg"),
         "lsn",
     )
@@ -219,7 +219,7 @@ def _of_transactions(reading: LogReading, known: pa.Table) -> list[DataFrame]:
     """Places that committed transactions say they filled, and that ended sets say they emptied."""
     from pyspark.sql import functions as f
 
-    found = []
+    findings = []
     begun = _began_after_horizon(reading, known)
     none = f.lit(None).cast("long")
     sets = set_rows(known)
@@ -230,7 +230,7 @@ def _of_transactions(reading: LogReading, known: pa.Table) -> list[DataFrame]:
         frame = reading.spark.createDataFrame(table.select(["tx_lsn", "queue_id", "first", "count"]))
         frame = frame.where((f.col("first") > 0) & (f.col("count") > 0))
         last = f.col("first") + f.col("count") - 1
-        found.append(
+        findings.append(
             frame.select(
                 f.lit(0).alias("side"),
                 f.col("queue_id").alias("k1"),
@@ -242,7 +242,7 @@ def _of_transactions(reading: LogReading, known: pa.Table) -> list[DataFrame]:
                 none.alias("lsn"),
             )
         )
-    return found
+    return findings
 
 
 def _done(sets: pa.Table) -> pa.Table:
@@ -333,14 +333,14 @@ def _message_verdict(ends: list[int]) -> Column:
 def _transaction_findings(result: AuditResult) -> list[dict[str, Any]]:
     """What the table of transactions says by itself."""
     horizon = result.reading.view.logs["transactions"].horizon
-    found = []
+    findings = []
     columns = [result.transactions.column(name).to_pylist() for name in ("tx_lsn", "state", "started", "ended")]
     for tx_lsn, state, started, ended in zip(*columns, strict=True):
         if ended and state in ("open", "prepared") and started is not None:
-            found.append({"verdict": "ended undecided", "tx_lsn": tx_lsn})
+            findings.append({"verdict": "ended undecided", "tx_lsn": tx_lsn})
         elif started is None and state != "open" and tx_lsn >= max(horizon, 1) and not _copied(result, tx_lsn):
-            found.append({"verdict": "transaction without start", "tx_lsn": tx_lsn})
-    return found
+            findings.append({"verdict": "transaction without start", "tx_lsn": tx_lsn})
+    return findings
 
 
 def _copied(result: AuditResult, tx_lsn: int) -> bool:
@@ -377,7 +377,7 @@ def _summary(result: AuditResult, rows: list[dict[str, Any]]) -> Summary:
         counts[finding["verdict"]] = counts.get(finding["verdict"], 0) + 1
         examples.setdefault(finding["verdict"], []).append({"tx_lsn": finding["tx_lsn"]})
     limit = max(1, min(getattr(params, "examples", 5), 100))
-    examples = {verdict: _distinct(found)[:limit] for verdict, found in examples.items()}
+    examples = {verdict: _distinct(findings)[:limit] for verdict, findings in examples.items()}
     gaps = {f"{queue}/{level}": high - low + 1 - n for (queue, level), (low, high, n) in spans.items() if high - low + 1 > n}
     violations = {verdict: counts[verdict] for verdict in VIOLATIONS if counts.get(verdict)}
     states = result.transactions.column("state").to_pylist()
@@ -407,14 +407,14 @@ def _example(reading: LogReading, row: dict[str, Any], one: dict[str, Any]) -> d
     lsns = sorted({one["lsn_low"], one["lsn_high"]} - {None})
     if row["side"] == 1:
         return {"message": one["k2"], "lsns": lsns}
-    found = {"queue": reading.queue_name(row["queue_id"]), "position": one["k2"], "lsns": lsns}
+    example = {"queue": reading.queue_name(row["queue_id"]), "position": one["k2"], "lsns": lsns}
     messages = sorted({one["msg_low"], one["msg_high"]} - {None})
-    return {**found, "messages": messages} if messages else found
+    return {**example, "messages": messages} if messages else example
 
 
-def _distinct(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _distinct(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
-    for one in sorted(found, key=lambda one: one.get("lsns") or [0]):
+    for one in sorted(examples, key=lambda one: one.get("lsns") or [0]):
         if one not in kept:
             kept.append(one)
     return kept

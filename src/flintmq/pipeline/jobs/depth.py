@@ -121,8 +121,8 @@ def events(reading: LogReading, start_us: int, width_us: int, buckets: int) -> D
     )
 
     def event(time: object, name: object) -> object:
-        at = f.floor((time - f.lit(start_us)) / f.lit(width_us)).cast("int")  # type: ignore[operator]
-        return f.struct(f.greatest(at, f.lit(_BASE)).alias("bucket"), name.alias("event"))  # type: ignore[attr-defined]
+        bucket = f.floor((time - f.lit(start_us)) / f.lit(width_us)).cast("int")  # type: ignore[operator]
+        return f.struct(f.greatest(bucket, f.lit(_BASE)).alias("bucket"), name.alias("event"))  # type: ignore[attr-defined]
 
     came = event(f.coalesce("came", f.lit(0).cast("long")), f.lit("enqueued"))  # not known: long ago
     here = f.col("came").isNotNull() | f.col("copied") | f.col("went").isNotNull()
@@ -142,12 +142,12 @@ def time_range(reading: LogReading) -> tuple[int, int]:
     from flintmq.arrow.scan import scan_container
 
     facts = reading.view.logs["messages"]
-    found: list[int] = []
+    times: list[int] = []
     for _, path in (*facts.containers[:1], *facts.containers[-2:]):
         for batch in scan_container(path, columns=["time"], end=facts.end, mode="PERMISSIVE"):
             column = batch.column("time").cast("int64")
-            found += [column[0].as_py(), column[-1].as_py()]
-    first, last = (min(found), max(found)) if found else (0, 0)
+            times += [column[0].as_py(), column[-1].as_py()]
+    first, last = (min(times), max(times)) if times else (0, 0)
     first = reading.since_us if reading.since_us is not None else first
     last = reading.until_us - 1 if reading.until_us is not None else last
     return first, max(first, last)
@@ -166,9 +166,9 @@ def depth_series(rows: Iterable[tuple[int, int, str, int]], buckets: int) -> dic
 
     Args: rows: queue_id, bucket, event, n as `events` gives them.
     """
-    found: dict[int, dict[str, Any]] = {}
+    by_queue: dict[int, dict[str, Any]] = {}
     for queue, bucket, event, n in rows:
-        one = found.setdefault(
+        one = by_queue.setdefault(
             queue, {"base": 0, "enqueued": [0] * buckets, "dequeued": [0] * buckets, "deleted_at": None, "totals": dict.fromkeys(EVENTS, 0)}
         )
         if event == "deleted":
@@ -178,7 +178,7 @@ def depth_series(rows: Iterable[tuple[int, int, str, int]], buckets: int) -> dic
         else:
             one["enqueued" if event == "enqueued" else "dequeued"][bucket] += n
             one["totals"][event if event in EVENTS else "ack"] += n
-    for one in found.values():
+    for one in by_queue.values():
         depth, series = one["base"], []
         for i in range(buckets):
             depth += one["enqueued"][i] - one["dequeued"][i]
@@ -186,16 +186,18 @@ def depth_series(rows: Iterable[tuple[int, int, str, int]], buckets: int) -> dic
                 one["totals"]["deleted"], depth = depth, 0
             series.append(depth)
         one["depth"] = series
-    return found
+    return by_queue
 
 
 def _summary(result: DepthResult, series: dict[int, dict[str, Any]]) -> Summary:
     queues = []
     for number, one in series.items():
         peak = max([one["base"], *one["depth"]])
-        at = one["depth"].index(peak) if peak in one["depth"] else 0
+        index = one["depth"].index(peak) if peak in one["depth"] else 0
         last = one["depth"][-1] if one["depth"] else one["base"]
-        queues.append({"queue_id": number, "name": result.reading.queue_name(number), "peak": peak, "peak_bucket": at, "last": last, **one})
+        queues.append(
+            {"queue_id": number, "name": result.reading.queue_name(number), "peak": peak, "peak_bucket": index, "last": last, **one}
+        )
     queues.sort(key=lambda one: (-one["peak"], one["name"]))
     facts = {
         "start_us": result.start_us,
@@ -214,11 +216,12 @@ def _summary(result: DepthResult, series: dict[int, dict[str, Any]]) -> Summary:
         + f"{'peak':>10}{'last':>10}  peak at"
     )
     for one in queues[:_SHOWN]:
-        at = moment(result.start_us + one["peak_bucket"] * result.width_us)
+        top = moment(result.start_us + one["peak_bucket"] * result.width_us)
         totals = one["totals"]
         cells = "".join(f"{totals[name]:>10,}" for name in (*REASONS, "deleted"))
         lines.append(
-            f"{report.cut(one['name'], 25):<26}{one['base']:>10,}{totals['enqueued']:>12,}{cells}{one['peak']:>10,}{one['last']:>10,}  {at}"
+            f"{report.cut(one['name'], 25):<26}{one['base']:>10,}{totals['enqueued']:>12,}{cells}"
+            f"{one['peak']:>10,}{one['last']:>10,}  {top}"
         )
     if len(queues) > _SHOWN:
         lines.append(f"... and {len(queues) - _SHOWN:,} more")

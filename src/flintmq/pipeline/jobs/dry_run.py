@@ -25,22 +25,22 @@ CONFLICT = 75
 
 def plan(job: Any, params: Any) -> Summary:
     """See module. Raises: OperatorError."""
-    found = _Plan(job.name, job.about)
+    plan_ = _Plan(job.name, job.about)
     try:
         if hasattr(params, "checked"):
             params.checked()
-        found.versions()
+        plan_.versions()
         if isinstance(job, Archive):
-            _archive(found, params)
+            _archive(plan_, params)
         elif isinstance(job, Replay):
-            _replay(found, params)
+            _replay(plan_, params)
         elif isinstance(params, LogParameters):
             Range.of(params)
-            _log(found, params)
+            _log(plan_, params)
     except Exception as error:
         raise explained(error, f"{job.name} --dry-run") from error
-    found.line("changed", "nothing: leave out --dry-run to run it")
-    return Summary(job.name, found.lines, {"dry_run": True, **found.figures})
+    plan_.line("changed", "nothing: leave out --dry-run to run it")
+    return Summary(job.name, plan_.lines, {"dry_run": True, **plan_.figures})
 
 
 class _Plan:
@@ -49,8 +49,8 @@ class _Plan:
         self.figures: dict[str, Any] = {"job": job}
         self.line("job", f"{job}: {about}")
 
-    def line(self, what: str, text: str) -> None:
-        self.lines.append(f"{what:<13}{text}")
+    def line(self, label: str, text: str) -> None:
+        self.lines.append(f"{label:<13}{text}")
 
     def versions(self) -> None:
         versions = {"flintmq": __version__}
@@ -73,22 +73,22 @@ def _connection(options: dict[str, str]) -> Any:
     return connection
 
 
-def _archive(found: _Plan, params: ArchiveParameters) -> None:
+def _archive(outline: _Plan, params: ArchiveParameters) -> None:
     _check_place(params)
     if params.format == "delta":
         delta.check_installed()
     if params.from_log:
-        _log(found, params)
+        _log(outline, params)
     elif params.are_streams():
-        _streams(found, params)
+        _streams(outline, params)
     else:
-        _queues(found, params)
+        _queues(outline, params)
     there = params.directory.exists()
-    found.line("writes", f"{params.directory} ({params.format} by date and queue; {'goes on' if there else 'new'})")
-    found.figures["out"] = str(params.directory)
+    outline.line("writes", f"{params.directory} ({params.format} by date and queue; {'goes on' if there else 'new'})")
+    outline.figures["out"] = str(params.directory)
 
 
-def _queues(found: _Plan, params: ArchiveParameters) -> None:
+def _queues(outline: _Plan, params: ArchiveParameters) -> None:
     from pyspark_flintmq.claim import matching_queues
     from pyspark_flintmq.queue_options import QueueOptions
 
@@ -97,25 +97,25 @@ def _queues(found: _Plan, params: ArchiveParameters) -> None:
     with connection.errors():
         plane = connection.open()
         try:
-            found.broker(plane, connection.where)
+            outline.broker(plane, connection.where)
             queues = list(options.queues) or matching_queues(plane, options)
             browse = plane.browse_open(queues)
             try:
                 size = _sampled_bytes(plane, browse)
             finally:
                 plane.browse_close(browse.id)
-            _subscription(found, plane, options.subscription, queues)
+            _subscription(outline, plane, options.subscription, queues)
         finally:
             plane.close()
     counts = {one["queue"]: one["count"] for one in browse.queues}
-    more = "at least " if browse.more.get("more") else ""
+    prefix = "at least " if browse.more.get("more") else ""
     for name, count in counts.items():
-        found.line("queue", f"{name}: {count:,} messages ready")
-    found.line("reads", f"{more}{browse.count:,} messages, about {size:,} bytes of bodies; batches of {options.max_messages:,} at most")
-    found.figures |= {"queues": counts, "rows": browse.count, "bytes": size, "partitions": options.partitions}
+        outline.line("queue", f"{name}: {count:,} messages ready")
+    outline.line("reads", f"{prefix}{browse.count:,} messages, about {size:,} bytes of bodies; batches of {options.max_messages:,} at most")
+    outline.figures |= {"queues": counts, "rows": browse.count, "bytes": size, "partitions": options.partitions}
 
 
-def _streams(found: _Plan, params: ArchiveParameters) -> None:
+def _streams(outline: _Plan, params: ArchiveParameters) -> None:
     """All that the streams hold is counted: where a checkpoint stands is for Spark to read."""
     connection = _connection({name: text for name, text in params.source_options().items() if name in _OF_CONNECTION})
     counts: dict[str, int] = {}
@@ -123,18 +123,18 @@ def _streams(found: _Plan, params: ArchiveParameters) -> None:
     with connection.errors():
         plane = connection.open()
         try:
-            found.broker(plane, connection.where)
+            outline.broker(plane, connection.where)
             for name in names_of(params.queue):
                 opened = plane.stream_open(name)
                 counts[name] = int(opened["next"]) - int(opened["first"])
                 size += int(opened["bytes"])
-                found.line("stream", f"{name}: {counts[name]:,} messages, offsets {opened['first']:,} to {opened['next']:,}")
+                outline.line("stream", f"{name}: {counts[name]:,} messages, offsets {opened['first']:,} to {opened['next']:,}")
         finally:
             plane.close()
     rows = sum(counts.values())
     goes_on = "; what the checkpoint has is not read again" if params.checkpoint_directory.exists() else ""
-    found.line("reads", f"at most {rows:,} messages, {size:,} bytes of the log; batches of {params.max_messages:,} at most{goes_on}")
-    found.figures |= {"queues": counts, "rows": rows, "bytes": size}
+    outline.line("reads", f"at most {rows:,} messages, {size:,} bytes of the log; batches of {params.max_messages:,} at most{goes_on}")
+    outline.figures |= {"queues": counts, "rows": rows, "bytes": size}
 
 
 def _sampled_bytes(plane: Any, browse: Any) -> int:
@@ -153,44 +153,44 @@ def _sampled_bytes(plane: Any, browse: Any) -> int:
     return int(pc.sum(pc.binary_length(first.column("body"))).as_py() * browse.count / first.num_rows)
 
 
-def _subscription(found: _Plan, plane: Any, name: str, queues: list[str]) -> None:
+def _subscription(outline: _Plan, plane: Any, name: str, queues: list[str]) -> None:
     try:
         status = plane.sub_status(name)
     except Exception as error:
         if getattr(error, "code", "") != "NOT_FOUND":
             raise
-        found.line("subscription", f"{name}: new")
+        outline.line("subscription", f"{name}: new")
         return
     if sorted(status["queues"]) != sorted(queues):
-        found.line("queues", f"{', '.join(status['queues'])} until now, {', '.join(queues)} from the next batch on")
+        outline.line("queues", f"{', '.join(status['queues'])} until now, {', '.join(queues)} from the next batch on")
     held = f", batch {status['prepared']} of {status['prepared_messages']:,} messages is under way" if status.get("prepared") else ""
-    found.line("subscription", f"{name}: {status['committed']:,} batches committed{held}")
-    found.figures["subscription"] = {key: status.get(key) for key in ("name", "epoch", "committed", "prepared", "prepared_messages")}
+    outline.line("subscription", f"{name}: {status['committed']:,} batches committed{held}")
+    outline.figures["subscription"] = {key: status.get(key) for key in ("name", "epoch", "committed", "prepared", "prepared_messages")}
 
 
-def _tell_broker(found: _Plan, connection: Any) -> None:
+def _tell_broker(outline: _Plan, connection: Any) -> None:
     """Which broker answers, and who it says the user is."""
     with connection.errors():
         plane = connection.open()
         try:
-            found.broker(plane, connection.where)
+            outline.broker(plane, connection.where)
         finally:
             plane.close()
 
 
-def _log(found: _Plan, params: LogParameters) -> None:
+def _log(outline: _Plan, params: LogParameters) -> None:
     from pyspark_flintmq.log_view import open_view
 
     options = params.source_options()
     if not params.store_dir:
         connection = _connection({name: text for name, text in options.items() if name in _OF_CONNECTION})
-        _tell_broker(found, connection)
+        _tell_broker(outline, connection)
     with open_view(options) as view:
         wanted = names_of(params.queue)
         names = {name for vhost, name in view.queues.values() if vhost == params.vhost}
         if missing := sorted(set(wanted) - names):
             raise OperatorError(f"FLINTMQ_QUEUE_MISSING: the store has no queue {', '.join(missing)} in vhost {params.vhost}", 69)
-        found.line("store", f"{view.directory or params.archive_dir} ({view.uuid}), {len(names):,} queues in vhost {params.vhost}")
+        outline.line("store", f"{view.directory or params.archive_dir} ({view.uuid}), {len(names):,} queues in vhost {params.vhost}")
         sizes, rows = {}, {}
         for name, facts in view.logs.items():
             size = len(facts.containers) * facts.size
@@ -199,15 +199,15 @@ def _log(found: _Plan, params: LogParameters) -> None:
             text = (
                 f"{len(facts.containers):,} containers, {size:,} bytes, about {rows[name]:,} records, LSN {facts.base:,} to {facts.end:,}"
             )
-            found.line("log", f"{name}: {text}" + (f"; torn tail at {facts.torn_at:,}" if facts.torn_at else ""))
-        found.figures |= {
+            outline.line("log", f"{name}: {text}" + (f"; torn tail at {facts.torn_at:,}" if facts.torn_at else ""))
+        outline.figures |= {
             "containers": {name: len(facts.containers) for name, facts in view.logs.items()},
             "bytes": sum(sizes.values()),
             "rows": sum(rows.values()),
             "queues": sorted(wanted or names),
         }
     if params.since or params.until:
-        found.line("range", f"{params.since or 'the beginning'} to {params.until or 'now'}")
+        outline.line("range", f"{params.since or 'the beginning'} to {params.until or 'now'}")
 
 
 _OF_CONNECTION = ("host", "flightPort", "url", "user", "password", "vhost", "tlsCa", "timeout")
@@ -226,21 +226,21 @@ def _estimated_records(name: str, facts: Any, uuid: str) -> int:
     return int(scan.records) * len(facts.containers)
 
 
-def _replay(found: _Plan, params: ReplayParameters) -> None:
+def _replay(outline: _Plan, params: ReplayParameters) -> None:
     connection = _connection(params.connection_options())
-    _tell_broker(found, connection)
+    _tell_broker(outline, connection)
     before = done_before(params)
     if params.archive:
         files, rows, size = _archived(params)
-        found.line("archive", f"{params.archive_path}: {files:,} files, at most {rows:,} messages, {size:,} bytes")
-        found.figures |= {"files": files, "rows": rows, "bytes": size}
+        outline.line("archive", f"{params.archive_path}: {files:,} files, at most {rows:,} messages, {size:,} bytes")
+        outline.figures |= {"files": files, "rows": rows, "bytes": size}
     else:
-        _log(found, params)
+        _log(outline, params)
     where = f"queue {params.to_queue}" if params.to_queue else f"exchange {params.to_exchange}" if params.to_exchange else "where they were"
-    found.line("writes", f"to {where}, all or none, as {params.name}")
+    outline.line("writes", f"to {where}, all or none, as {params.name}")
     if before:
-        found.line("done", "a replay of this name was published before: this one would publish nothing")
-    found.figures |= {"txn_id": params.name, "done_before": before}
+        outline.line("done", "a replay of this name was published before: this one would publish nothing")
+    outline.figures |= {"txn_id": params.name, "done_before": before}
 
 
 def _archived(params: ReplayParameters) -> tuple[int, int, int]:

@@ -56,7 +56,7 @@ _OF_SPARK = (
 
 
 def exit_code(code: str) -> int:
-    """Of a code of ours, with or without FLINTMQ_. What is not listed is of the broker's or the data's place: unavailable."""
+    """Of a code of ours, with or without FLINTMQ_. Another code is of the broker's or the data's place: unavailable."""
     code = code.removeprefix("FLINTMQ_")
     if code.startswith(("OPTION_", "COLUMN_")):
         return USAGE
@@ -67,10 +67,10 @@ def exit_code(code: str) -> int:
 
 def one_line(trace: str) -> str:
     """The line of a Java and Python trace that says what happened: ours if there is one."""
-    found = _CODE.search(trace)
-    if found:
+    match = _CODE.search(trace)
+    if match:
         # Spark repeats the text on the same line in some of its wrappers.
-        return trace[found.start() :].splitlines()[0].strip()
+        return trace[match.start() :].splitlines()[0].strip()
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith("Caused by: "):
@@ -78,8 +78,8 @@ def one_line(trace: str) -> str:
     return lines[0] if lines else "unknown error"
 
 
-def explained(error: BaseException, what: str = "") -> OperatorError:
-    """The error for a person. Args: what: stands before the text of an error that is not ours."""
+def explained(error: BaseException, subject: str = "") -> OperatorError:
+    """The error for a person. Args: subject: stands before the text of an error that is not ours."""
     if isinstance(error, OperatorError):
         return error
     code, text = getattr(error, "code", None), getattr(error, "text", None)
@@ -95,10 +95,10 @@ def explained(error: BaseException, what: str = "") -> OperatorError:
     for piece, number, advice in _OF_SPARK:
         if piece in whole:
             said = next((one.strip() for one in whole.splitlines() if piece in one), line)
-            return OperatorError(": ".join(part for part in (what, said, advice) if part), number)
+            return OperatorError(": ".join(part for part in (subject, said, advice) if part), number)
     if isinstance(error, OSError):
         return OperatorError(": ".join(str(part) for part in (error.filename, error.strerror) if part) or line, IO_ERROR)
-    return OperatorError(f"{what}: {line}" if what else line, INTERNAL)
+    return OperatorError(f"{subject}: {line}" if subject else line, INTERNAL)
 
 
 def _not_installed(name: str) -> OperatorError:
@@ -108,12 +108,12 @@ def _not_installed(name: str) -> OperatorError:
 
 
 @contextmanager
-def one_clear_line(what: str = "") -> Iterator[None]:
+def one_clear_line(subject: str = "") -> Iterator[None]:
     """Turns what goes wrong inside into an OperatorError; KeyboardInterrupt and the like pass."""
     try:
         yield
     except Exception as error:
-        explanation = explained(error, what)
+        explanation = explained(error, subject)
         if explanation is error:
             raise
         raise explanation from error

@@ -158,14 +158,14 @@ def _summary(reading: LogReading, shares: list[dict[str, Any]], windows: list[di
             "windows": {},
         }
         for width in WINDOWS_S:
-            found = sorted((row for row in windows if row["queue_id"] == number and row["width"] == width), key=lambda row: row["window"])
-            values = sorted(row["jain"] for row in found)
+            rows = sorted((row for row in windows if row["queue_id"] == number and row["width"] == width), key=lambda row: row["window"])
+            values = sorted(row["jain"] for row in rows)
             entry["windows"][str(width)] = {
                 "count": len(values),
                 "mean": sum(values) / len(values) if values else None,
                 "p10": values[len(values) // 10] if values else None,
                 "min": values[0] if values else None,
-                "series": [[row["window"] * width, row["jain"]] for row in found],
+                "series": [[row["window"] * width, row["jain"]] for row in rows],
             }
         queues.append(entry)
     queues.sort(key=lambda one: (-one["deliveries"], one["name"]))
@@ -216,10 +216,10 @@ def _page(facts: dict[str, Any]) -> str:
             )
         )
         lines, start = [], 0
-        found = {width: one["windows"][str(width)]["series"] for width in WINDOWS_S}
-        if any(len(points) > 1 for points in found.values()):
-            start = min(points[0][0] for points in found.values() if points)
-            for width, points in found.items():
+        series = {width: one["windows"][str(width)]["series"] for width in WINDOWS_S}
+        if any(len(points) > 1 for points in series.values()):
+            start = min(points[0][0] for points in series.values() if points)
+            for width, points in series.items():
                 step = max(1, len(points) // _POINTS)
                 lines.append(report.Series(f"windows of {width} s", [(float(second - start), value) for second, value in points[::step]]))
             parts.append(

@@ -102,14 +102,14 @@ class LogParameters:
 
     def source_options(self) -> dict[str, str]:
         """Where the log is, as options of `format("flintmq")`. Times and queues are the jobs' own matter."""
-        found: dict[str, str] = {"mode": self.mode, "vhost": self.vhost}
+        options: dict[str, str] = {"mode": self.mode, "vhost": self.vhost}
         if self.store_dir:
-            found["storeDir"] = self.store_dir
+            options["storeDir"] = self.store_dir
         else:
             place = {"url": self.url} if self.url else {"host": self.host, "flightPort": str(self.flight_port)}
-            found |= {**place, "user": self.user, "password": self.password, "timeout": str(self.timeout)}
+            options |= {**place, "user": self.user, "password": self.password, "timeout": str(self.timeout)}
             if self.tls_ca:
-                found["tlsCa"] = self.tls_ca
+                options["tlsCa"] = self.tls_ca
         if self.archive_dir:
-            found["archiveDir"] = self.archive_dir
-        return found
+            options["archiveDir"] = self.archive_dir
+        return options

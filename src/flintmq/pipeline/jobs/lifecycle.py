@@ -141,8 +141,8 @@ def _with_purges(reading: LogReading, lives: DataFrame) -> DataFrame:
     records' kinds; what has no end and stands in a run gets it."""
     from pyspark.sql import functions as f
 
-    found = reading.table("records", log="messages", columns="kind,queue_id,position,count,time")
-    rows = found.where(f.col("kind") == "Queue-Purge").select("queue_id", "position", "count", "time").collect()
+    records = reading.table("records", log="messages", columns="kind,queue_id,position,count,time")
+    rows = records.where(f.col("kind") == "Queue-Purge").select("queue_id", "position", "count", "time").collect()
     runs: list[list[Any]] = []
     for queue, first, count, time in sorted(rows):
         if runs and runs[-1][0] == queue and runs[-1][2] + 1 == first:
@@ -243,8 +243,8 @@ def _summary(reading: LogReading, rows: list[dict[str, Any]]) -> Summary:
                 spans[name] = {point: value / 1000 for point, value in zip(POINTS, values, strict=True)}
         counts = {name: row[name] for name in ("n", *REASONS, "open", "gone", "truncated", "redelivered")}
         groups[row["by"]].append({"name": _named(reading, row["by"], row["key"]), **counts, "spans_ms": spans})
-    for found in groups.values():
-        found.sort(key=lambda one: (-one["n"], one["name"]))
+    for group in groups.values():
+        group.sort(key=lambda one: (-one["n"], one["name"]))
     total = groups.pop("all")
     empty = dict.fromkeys(("n", *REASONS, "open", "gone", "truncated", "redelivered"), 0)
     facts = {

@@ -38,7 +38,7 @@ _PLAIN = ("body", "message_id")
 
 @dataclass(frozen=True)
 class Written:
-    """What was written. rows, files: how many."""
+    """The written part. rows, files: how many."""
 
     rows: int
     files: int
@@ -86,15 +86,15 @@ def write_part(options: LogOptions, part: Any, number: int, place: str) -> list[
     from pyspark_flintmq.log_source import read_partition
 
     attempt = uuid.uuid4().hex
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     for piece, batches in enumerate(_pieces(read_partition(options, part))):
         for key, table in _by_key(batches):
             directory = os.path.join(place, key)
             os.makedirs(directory, exist_ok=True)
             path = os.path.join(directory, f"part-{number:05d}-{attempt}-{piece:03d}.parquet")
             _write(table, path)
-            found.append((path, table.num_rows))
-    return found
+            files.append((path, table.num_rows))
+    return files
 
 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -123,10 +123,10 @@ def _by_key(batches: list[pa.RecordBatch]) -> Iterator[tuple[str, pa.Table]]:
     groups = keys.group_by(list(KEYS), use_threads=False).aggregate([([], "count_all")])
     groups = groups.take(pc.sort_indices(groups, sort_keys=by))
     rows = table.drop_columns(["queue_id"]).combine_chunks().take(indices)
-    at = 0
+    start = 0
     for date, queue, count in zip(*(groups.column(name).to_pylist() for name in (*KEYS, "count_all")), strict=True):
-        yield f"date={date}/queue_id={NULL if queue is None else queue}", rows.slice(at, count)
-        at += count
+        yield f"date={date}/queue_id={NULL if queue is None else queue}", rows.slice(start, count)
+        start += count
 
 
 def _write(table: pa.Table, path: str) -> None:

@@ -103,9 +103,9 @@ def _number(value: Any) -> int | None:
 
 
 def run_query(
-    start: Callable[[], StreamingQuery], what: str, listener: Listener | None = None, stop: threading.Event | None = None
+    start: Callable[[], StreamingQuery], subject: str, listener: Listener | None = None, stop: threading.Event | None = None
 ) -> Totals:
-    """Starts the query and waits for its end. Args: what: for errors; stop: set by whoever wants it to end.
+    """Starts the query and waits for its end. Args: subject: for errors; stop: set by whoever wants it to end.
 
     Raises: OperatorError with the code and line of docs/pipeline/source.md.
     """
@@ -113,7 +113,7 @@ def run_query(
     try:
         query = start()
     except Exception as error:
-        raise explained(error, what) from error
+        raise explained(error, subject) from error
     try:
         over = False
         while not over:
@@ -129,7 +129,7 @@ def run_query(
         # A signal for all of a process group ends Spark's JVM too, under the hands of a query that was to end anyway.
         if stop is None or not stop.is_set():
             _stop(query)
-            raise explained(error, what) from error
+            raise explained(error, subject) from error
         totals.interrupted = True
     except BaseException:
         _stop(query)

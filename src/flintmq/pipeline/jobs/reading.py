@@ -45,8 +45,8 @@ class LogReading:
         try:
             self._raw = {**raw, "snapshot": self.view.text()}
             names = [name.strip() for name in params.queue.split(",") if name.strip()]
-            found = LogOptions.parse({**raw, "queues": ",".join(names)}) if names else None
-            self.queue_ids = sorted(self.view.queue_ids(found)) if found else []
+            options = LogOptions.parse({**raw, "queues": ",".join(names)}) if names else None
+            self.queue_ids = sorted(self.view.queue_ids(options)) if options else []
             times = LogOptions.parse({"stream": "records", "startingTimestamp": params.since, "endingTimestamp": params.until})
             self.since_us, self.until_us = times.since_us, times.until_us
         except BaseException:

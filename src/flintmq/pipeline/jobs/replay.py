@@ -88,14 +88,14 @@ class ReplayParameters(LogParameters):
 
     def sink_options(self) -> dict[str, str]:
         """For `write.format("flintmq")`."""
-        found = {**self.connection_options(), "txnId": self.name, "unroutable": self.unroutable}
+        options = {**self.connection_options(), "txnId": self.name, "unroutable": self.unroutable}
         if self.to_queue:
-            found["queue"] = self.to_queue
+            options["queue"] = self.to_queue
         if self.to_exchange:
-            found["exchange"] = self.to_exchange
+            options["exchange"] = self.to_exchange
         if self.to_routing_key:
-            found["routingKey"] = self.to_routing_key
-        return found
+            options["routingKey"] = self.to_routing_key
+        return options
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Replay:
     has_report = False
 
     def done_already(self, params: ReplayParameters) -> Summary | None:
-        """The summary of a replay that was published before, for who has not started Spark yet; None: it is to be run."""
+        """The summary of a replay that was published before, for a caller that has not started Spark yet; None: it is to be run."""
         with one_clear_line("replay"):
             return _summary(params, True, 0, 0) if done_before(params) else None
 
@@ -215,7 +215,7 @@ def archived(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
 
 
 def _mismatch(schema: Any) -> str:
-    """What makes an Arrow schema not that of messages; "" when nothing does. Columns other than the body may be missing: null then."""
+    """Why an Arrow schema is not that of messages; "" when nothing does. Columns other than the body may be missing: null then."""
     if "body" not in schema.names:
         return f"it has no column 'body', but {', '.join(schema.names)}"
     kinds = arrow_types()

@@ -69,7 +69,7 @@ def heading(text: str, about: str = "") -> str:
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
     """The most important figures: (value, what it is)."""
     return (
-        '<ul class="tiles">' + "".join(f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in figures) + "</ul>"
+        '<ul class="tiles">' + "".join(f"<li><b>{escape(value)}</b><span>{escape(label)}</span></li>" for value, label in figures) + "</ul>"
     )
 
 
@@ -115,9 +115,9 @@ def line_chart(
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(short(mark))}</text>')
     for i in range(5):
         x = x_low + (x_high - x_low) * i / 4
-        at, anchor = LEFT + plot_width * i / 4, ("start", "middle", "middle", "middle", "end")[i]
+        mark_x, anchor = LEFT + plot_width * i / 4, ("start", "middle", "middle", "middle", "end")[i]
         text = clock_text(start_us, x, x_high - x_low)
-        parts.append(f'<text x="{at:.1f}" y="{height - 10}" text-anchor="{anchor}">{escape(text)}</text>')
+        parts.append(f'<text x="{mark_x:.1f}" y="{height - 10}" text-anchor="{anchor}">{escape(text)}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height - BOTTOM}" y2="{height - BOTTOM}"/>')
     parts.append(f'<text x="{LEFT - 8}" y="{TOP - 3}" text-anchor="end">{escape(unit)}</text>')
     for i, one in enumerate(shown):
@@ -135,14 +135,14 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, unit: str, perce
     if not bars:
         return f"<p>{escape(title)}: nothing to show.</p>"
     most = 1.0 if percent else max(max(value for _, value in bars), 1e-9)
-    step, left = 26, 220
+    step, margin = 26, 220
     parts = []
     for i, (name, value) in enumerate(bars):
-        y, width = TOP + i * step, max(1.0, value / most * (WIDTH - left - 90))
+        y, width = TOP + i * step, max(1.0, value / most * (WIDTH - margin - 90))
         text = f"{value:.1%}" if percent else short(value)
-        parts.append(f'<text class="name" x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(cut(name, 30))}</text>')
-        parts.append(f'<rect x="{left}" y="{y + 4}" width="{width:.1f}" height="16" rx="2" fill="{COLOURS[0]}"/>')
-        parts.append(f'<text x="{left + width + 6:.1f}" y="{y + 16}">{escape(text)}</text>')
+        parts.append(f'<text class="name" x="{margin - 8}" y="{y + 16}" text-anchor="end">{escape(cut(name, 30))}</text>')
+        parts.append(f'<rect x="{margin}" y="{y + 4}" width="{width:.1f}" height="16" rx="2" fill="{COLOURS[0]}"/>')
+        parts.append(f'<text x="{margin + width + 6:.1f}" y="{y + 16}">{escape(text)}</text>')
     about = ", ".join(f"{name} {value:.1%}" if percent else f"{name} {short(value)}" for name, value in bars[:20])
     return _figure(title, f"Bars in {unit}. {about}.", TOP * 2 + step * len(bars), parts, [])
 
@@ -158,11 +158,11 @@ def range_chart(title: str, rows: Sequence[tuple[str, Sequence[float]]], *, name
     low = 10.0 ** math.floor(math.log10(min(values[0] for _, values in rows)))
     high = 10.0 ** math.ceil(math.log10(max(max(values) for _, values in rows) * 1.0001))
     high = max(high, low * 10)
-    left, step = 220, 26
+    margin, step = 220, 26
     height = TOP + step * len(rows) + BOTTOM
 
     def place(value: float) -> float:
-        return left + (math.log10(value) - math.log10(low)) / (math.log10(high) - math.log10(low)) * (WIDTH - left - 30)
+        return margin + (math.log10(value) - math.log10(low)) / (math.log10(high) - math.log10(low)) * (WIDTH - margin - 30)
 
     parts = []
     mark = low
@@ -173,7 +173,7 @@ def range_chart(title: str, rows: Sequence[tuple[str, Sequence[float]]], *, name
         mark *= 10
     for i, (name, values) in enumerate(rows):
         y = TOP + i * step + 13
-        parts.append(f'<text class="name" x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(cut(name, 30))}</text>')
+        parts.append(f'<text class="name" x="{margin - 8}" y="{y + 4}" text-anchor="end">{escape(cut(name, 30))}</text>')
         parts.append(
             f'<line x1="{place(values[0]):.1f}" x2="{place(values[-1]):.1f}" y1="{y}" y2="{y}" '
             f'stroke="{COLOURS[0]}" stroke-width="3" opacity=".45"/>'

@@ -130,7 +130,7 @@ def _lost(engine: pointer[engine_t], text: pointer[cython.const[char]]) -> c_int
 
 
 def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]], size: size_t, consumed: pointer[size_t]) -> c_int:
-    at: size_t = 0
+    offset: size_t = 0
     payload_size: uint32_t
     frame_type: c_int
     channel: uint16_t
@@ -143,36 +143,36 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
             return FEED_VERSION
         if size < 8:
             return FEED_MORE
-        at = 8
+        offset = 8
         engine.phase = PHASE_HANDSHAKE
         result = engine.sink.protocol_header(engine.context)
         if result != FEED_MORE:
-            consumed[0] = at
+            consumed[0] = offset
             return result
-    while size - at >= 7:
-        frame_type = buffer[at]
-        payload_size = get32(buffer + at + 3)
+    while size - offset >= 7:
+        frame_type = buffer[offset]
+        payload_size = get32(buffer + offset + 3)
         # Checked before the rest has arrived, so an oversized frame is never buffered (I2). frame_max counts the 8 bytes around
         # the payload; amqpstorm and Qpid fill the payload alone up to it, and RabbitMQ lets them.
         if payload_size > engine.frame_size_max or payload_size > 0x7FFFFFF0:
-            consumed[0] = at
+            consumed[0] = offset
             return _lost(engine, b"frame is larger than the negotiated frame_max")
         if frame_type > FRAME_HEARTBEAT or not (FRAME_TYPES >> frame_type) & 1:
-            consumed[0] = at
+            consumed[0] = offset
             return _lost(engine, b"unknown frame type")
-        if size - at < payload_size + 8:
+        if size - offset < payload_size + 8:
             break
-        payload = buffer + at + 7
+        payload = buffer + offset + 7
         if payload[payload_size] != FRAME_END:
-            consumed[0] = at
+            consumed[0] = offset
             return _lost(engine, b"frame does not end with the frame-end octet 206")
         if engine.phase == PHASE_HANDSHAKE:
             if engine.handshake_bytes_left < payload_size + 8:
-                consumed[0] = at
+                consumed[0] = offset
                 return _lost(engine, b"too many bytes before connection.open")
             engine.handshake_bytes_left -= payload_size + 8
-        channel = get16(buffer + at + 1)
-        at += payload_size + 8
+        channel = get16(buffer + offset + 1)
+        offset += payload_size + 8
         if frame_type == FRAME_BODY:
             result = _body_frame(engine, channel, payload, payload_size)
         elif frame_type == FRAME_METHOD:
@@ -185,7 +185,7 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
             result = engine.sink.heartbeat(engine.context)
         if result != FEED_MORE:
             break
-    consumed[0] = at
+    consumed[0] = offset
     return result
 
 

@@ -2,7 +2,7 @@
 
 in: a content header payload as received. out: props_scan_t (see scan.pxd), or refused.
 
-I1  Safe on arbitrary bytes: each length is checked against what is left before anything behind it is read.
+I1  Safe on arbitrary bytes: each length is checked against the remaining bytes before anything behind it is read.
 I2  It accepts exactly what decode_properties accepts under the default limits, headers down to the last nested field
     included: what is stored and delivered later can be decoded.
 """
@@ -63,13 +63,13 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
     depth: uint32_t = 0
     size: uint64_t = 0
     kind: uint8_t = 0
-    found: c_int = 0
+    flags: c_int = 0
     ends[0] = end
     is_table[0] = True
     while True:
         if p == end:
             if depth == 0:
-                return found
+                return flags
             depth -= 1
             end = ends[depth]
             continue
@@ -78,9 +78,9 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
             if cast(uint64_t, end - p) < size + 2:  # the length, the name, the type
                 return -1
             if depth == 0 and size > 1 and p[2] == 67 and ((size == 2 and p[1] == 67) or (size == 3 and p[1] == 66 and p[3] == 67)):
-                found |= FOUND_CC  # "CC", "BCC"
+                flags |= FOUND_CC  # "CC", "BCC"
             elif depth == 0 and size > 6 and p[1] == 120 and p[2] == 45 and _may_name_time(p + 1, cast(uint32_t, size)):
-                found |= FOUND_TIME
+                flags |= FOUND_TIME
             p += size + 1
         kind = p[0]
         p += 1
@@ -144,7 +144,7 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
     end: pointer[cython.const[uint8_t]] = p + n
     flag: uint16_t = PROP_CONTENT_TYPE
     size: uint32_t = 0
-    found: c_int = 0
+    flags: c_int = 0
     if n < CONTENT_HEADER_SIZE or be_load(p, 2) != CLASS_BASIC or be_load(p + 2, 2) != 0:
         return -1
     out.body_size = be_load(p + 4, 8)
@@ -174,13 +174,13 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
             p += 4
             if cast(uint64_t, end - p) < size:
                 return -1
-            found = _scan_table(p, size)
-            if found < 0:
+            flags = _scan_table(p, size)
+            if flags < 0:
                 return -1
             out.headers = p
             out.headers_len = size
-            out.has_cc = found & FOUND_CC != 0
-            out.has_time = found & FOUND_TIME != 0
+            out.has_cc = flags & FOUND_CC != 0
+            out.has_time = flags & FOUND_TIME != 0
         elif flag == PROP_DELIVERY_MODE:
             out.delivery_mode = p[0]
             size = 1

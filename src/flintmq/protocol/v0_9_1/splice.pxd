@@ -3,4 +3,4 @@ from libc.stdint cimport uint8_t
 
 # Behind the field value (type octet and payload) at `at`; NULL when it passes `end` or its type is unknown. Nested values are skipped
 # by their length.
-cdef const uint8_t *value_end(const uint8_t *at, const uint8_t *end) noexcept nogil
+cdef const uint8_t *value_end(const uint8_t *byte, const uint8_t *end) noexcept nogil

@@ -29,9 +29,9 @@ _INTEGERS = {b"b": True, b"B": False, b"s": True, b"u": False, b"I": True, b"i":
 _INT64_MAX = 2**63 - 1
 
 
-def value_end(at: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]]) -> pointer[cython.const[uint8_t]]:
-    size: uint32_t = value_size(at, cast(uint64_t, end - at)) if at < end else 0
-    return at + size if size else NULL
+def value_end(byte: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]]) -> pointer[cython.const[uint8_t]]:
+    size: uint32_t = value_size(byte, cast(uint64_t, end - byte)) if byte < end else 0
+    return byte + size if size else NULL
 
 
 @cfunc
@@ -42,41 +42,41 @@ def _slice(start: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint
 def split_properties(payload: bytes) -> tuple[int, dict[str, bytes]]:
     """Cuts a content header frame's payload: body size (bytes), and the wire bytes of each property that is there, by its name in
     BASIC_PROPERTIES: strings with their length octet, `headers` without its length. Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(payload))
-    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(payload)
+    byte: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(payload))
+    end: pointer[cython.const[uint8_t]] = byte + PyBytes_GET_SIZE(payload)
     flags: uint16_t
     size: uint64_t
     body_size: uint64_t
     parts: dict = {}
-    if end - at < CONTENT_HEADER_SIZE or payload[:4] != _FIXED:
+    if end - byte < CONTENT_HEADER_SIZE or payload[:4] != _FIXED:
         raise syntax_error("a content header that is truncated or of another class")
-    body_size = be_load(at + 4, 8)
-    flags = cast(uint16_t, be_load(at + 12, 2))
+    body_size = be_load(byte + 4, 8)
+    flags = cast(uint16_t, be_load(byte + 12, 2))
     if flags & PROP_UNKNOWN:
         raise syntax_error(f"unknown property flags 0x{flags:04x}")
-    at += CONTENT_HEADER_SIZE
+    byte += CONTENT_HEADER_SIZE
     for name, wire, flag in BASIC_PROPERTIES:
         if not flags & cast(uint16_t, flag):
             continue
         if wire == "table":
-            if end - at < 4:
+            if end - byte < 4:
                 raise syntax_error("truncated: a length points past the end")
-            size = be_load(at, 4)
-            at += 4
+            size = be_load(byte, 4)
+            byte += 4
         elif wire == "timestamp":
             size = 8
         elif wire == "octet":
             size = 1
         else:
-            if at == end:
+            if byte == end:
                 raise syntax_error("truncated: a length points past the end")
-            size = cast(uint64_t, at[0]) + 1
-        if cast(uint64_t, end - at) < size:
+            size = cast(uint64_t, byte[0]) + 1
+        if cast(uint64_t, end - byte) < size:
             raise syntax_error("truncated: a length points past the end")
-        parts[name] = _slice(at, at + size)
-        at += size
-    if at != end:
-        raise syntax_error(f"{end - at} bytes left over after the properties")
+        parts[name] = _slice(byte, byte + size)
+        byte += size
+    if byte != end:
+        raise syntax_error(f"{end - byte} bytes left over after the properties")
     return body_size, parts
 
 
@@ -98,18 +98,18 @@ def join_properties(body_size: int, parts: dict[str, bytes]) -> bytes:
 def split_table(table: bytes) -> list[tuple[bytes, bytes]]:
     """(name, value with its type octet) of each field of a table given without its length, in order, repeated names included.
     Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(table))
-    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(table)
+    byte: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(table))
+    end: pointer[cython.const[uint8_t]] = byte + PyBytes_GET_SIZE(table)
     value: pointer[cython.const[uint8_t]]
     behind: pointer[cython.const[uint8_t]]
     fields: list = []
-    while at < end:
-        value = at + 1 + at[0] if end - at > at[0] else end
+    while byte < end:
+        value = byte + 1 + byte[0] if end - byte > byte[0] else end
         behind = value_end(value, end)
         if behind == NULL:
             raise syntax_error("truncated table, or a field of an unknown type")
-        fields.append((_slice(at + 1, value), _slice(value, behind)))
-        at = behind
+        fields.append((_slice(byte + 1, value), _slice(value, behind)))
+        byte = behind
     return fields
 
 
@@ -127,33 +127,33 @@ def join_table(fields: list[tuple[bytes, bytes]]) -> bytes:
 
 def split_array(items: bytes) -> list[bytes]:
     """Each item, with its type octet, of an array given without its length. Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
-    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(items)
+    byte: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
+    end: pointer[cython.const[uint8_t]] = byte + PyBytes_GET_SIZE(items)
     behind: pointer[cython.const[uint8_t]]
-    found: list = []
-    while at < end:
-        behind = value_end(at, end)
+    items_out: list = []
+    while byte < end:
+        behind = value_end(byte, end)
         if behind == NULL:
             raise syntax_error("truncated array, or an item of an unknown type")
-        found.append(_slice(at, behind))
-        at = behind
-    return found
+        items_out.append(_slice(byte, behind))
+        byte = behind
+    return items_out
 
 
 @cfunc
-def _has_field(at: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]], name: bytes, wanted: bytes) -> bint:
+def _has_field(byte: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]], name: bytes, wanted: bytes) -> bint:
     """Whether the first field `name` of a table is `wanted`, with its type octet."""
     value: pointer[cython.const[uint8_t]]
     behind: pointer[cython.const[uint8_t]]
     name_size: Py_ssize_t = PyBytes_GET_SIZE(name)
-    while at < end:
-        value = at + 1 + at[0] if end - at > at[0] else end
+    while byte < end:
+        value = byte + 1 + byte[0] if end - byte > byte[0] else end
         behind = value_end(value, end)
         if behind == NULL:
             return False
-        if at[0] == name_size and memcmp(at + 1, PyBytes_AS_STRING(name), name_size) == 0:
+        if byte[0] == name_size and memcmp(byte + 1, PyBytes_AS_STRING(name), name_size) == 0:
             return behind - value == PyBytes_GET_SIZE(wanted) and memcmp(value, PyBytes_AS_STRING(wanted), behind - value) == 0
-        at = behind
+        byte = behind
     return False
 
 
@@ -163,16 +163,16 @@ def find_table(items: bytes, name: bytes, value: bytes, other: bytes = b"", othe
     when the array is malformed up to there."""
     first: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
     end: pointer[cython.const[uint8_t]] = first + PyBytes_GET_SIZE(items)
-    at: pointer[cython.const[uint8_t]] = first
+    byte: pointer[cython.const[uint8_t]] = first
     behind: pointer[cython.const[uint8_t]]
-    while at < end:
-        behind = value_end(at, end)
+    while byte < end:
+        behind = value_end(byte, end)
         if behind == NULL:
             raise syntax_error("truncated array, or an item of an unknown type")
-        if at[0] == TYPE_TABLE and _has_field(at + 5, behind, name, value):
-            if PyBytes_GET_SIZE(other) == 0 or _has_field(at + 5, behind, other, other_value):
-                return at - first, behind - first
-        at = behind
+        if byte[0] == TYPE_TABLE and _has_field(byte + 5, behind, name, value):
+            if PyBytes_GET_SIZE(other) == 0 or _has_field(byte + 5, behind, other, other_value):
+                return byte - first, behind - first
+        byte = behind
     return None
 
 
@@ -181,21 +181,21 @@ def tables_within(items: bytes, most: int) -> tuple[int, int, bool]:
     tables. Raises: PeerError SYNTAX_ERROR when the array is malformed up to there."""
     first: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
     end: pointer[cython.const[uint8_t]] = first + PyBytes_GET_SIZE(items)
-    at: pointer[cython.const[uint8_t]] = first
+    byte: pointer[cython.const[uint8_t]] = first
     behind: pointer[cython.const[uint8_t]]
     limit: Py_ssize_t = most
     count: Py_ssize_t = 0
     tables: bint = True
-    while at < end:
-        behind = value_end(at, end)
+    while byte < end:
+        behind = value_end(byte, end)
         if behind == NULL:
             raise syntax_error("truncated array, or an item of an unknown type")
         if behind - first > limit:
             break
-        tables = tables and at[0] == TYPE_TABLE
+        tables = tables and byte[0] == TYPE_TABLE
         count += 1
-        at = behind
-    return count, at - first, tables
+        byte = behind
+    return count, byte - first, tables
 
 
 # --- single values ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # AMQP 0-9-1 tables, and the bounded reader and growing writer that all of the codec uses.
 #
-# Every length is checked against what is left of the enclosing table or payload before a byte is read, so all of it is safe
+# Every length is checked against the rest of the enclosing table or payload before a byte is read, so all of it is safe
 # on arbitrary bytes. Nesting is bounded (depth 1 is the outermost table), and so is the number of fields.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -49,7 +49,7 @@ cdef inline uint64_t be_load(const uint8_t *at, uint32_t size) noexcept nogil:
         value = value << 8 | at[i]
         i += 1
     return value
-cdef void be_store(uint8_t *at, uint64_t value, uint32_t size) noexcept nogil
+cdef void be_store(uint8_t *byte, uint64_t value, uint32_t size) noexcept nogil
 
 cdef object syntax_error(str text)      # the PeerError to raise
 

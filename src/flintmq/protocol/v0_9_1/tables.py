@@ -256,10 +256,10 @@ def writer_reserve(writer: pointer[writer_t], size: size_t) -> c_int:
     return 0
 
 
-def be_store(at: pointer[uint8_t], value: uint64_t, size: uint32_t) -> void:
+def be_store(byte: pointer[uint8_t], value: uint64_t, size: uint32_t) -> void:
     while size > 0:
         size -= 1
-        at[size] = value & 0xFF
+        byte[size] = value & 0xFF
         value >>= 8
 
 
@@ -389,7 +389,7 @@ def _put_table_fields(writer: pointer[writer_t], table: dict, depth: uint32_t) -
 @cfunc
 @exceptval(-1)
 def _put_length(writer: pointer[writer_t], start: size_t) -> c_int:
-    """Fills in the 4-byte length at `start` of what was written after it."""
+    """Fills in the 4-byte length at `start` of the bytes behind it."""
     size: size_t = writer.used - start - 4
     if size > 0xFFFFFFFF:
         raise ValueError("table of 4 GiB or more")

@@ -29,7 +29,7 @@ from cython.cimports.libc.string import memcpy
 from cython.cimports.posix.stdlib import posix_memalign
 from cython.cimports.posix.unistd import pread, pwrite
 
-# bytes of a new file that are brought into the page cache at most: more would be of use too late, and press on what is
+# bytes of a new file that are brought into the page cache at most: more would be of use too late, and press on the pages that are
 WARM_BYTES = 16 << 20
 # where that is read to; nobody looks at it. It fits into the processor's second cache.
 _UNREAD = bytearray(256 << 10)
@@ -47,17 +47,17 @@ XFS = declare(long, 0x58465342)
 @nogil
 @exceptval(check=False)
 def _write_at(context: p_void, fd: c_int, data: pointer[cython.const[void]], size: size_t, offset: uint64_t) -> c_int:
-    at: p_char = cast(p_char, cast(p_void, data))
+    data_at: p_char = cast(p_char, cast(p_void, data))
     count: Py_ssize_t
     error: c_int
     while size:
-        count = pwrite(fd, at, size, offset)
+        count = pwrite(fd, data_at, size, offset)
         if count < 0:
             error = errno
             if error == EINTR or (error == EINVAL and _write_through_cache(fd)):
                 continue
             return error
-        at += count
+        data_at += count
         size -= count
         offset += count
     return 0
@@ -76,18 +76,18 @@ def _write_through_cache(fd: c_int) -> bint:
 @nogil
 @exceptval(check=False)
 def _read_at(context: p_void, fd: c_int, data: p_void, size: size_t, offset: uint64_t) -> long:
-    at: p_char = cast(p_char, data)
+    data_at: p_char = cast(p_char, data)
     done: long = 0
     count: Py_ssize_t
     while size:
-        count = pread(fd, at, size, offset)
+        count = pread(fd, data_at, size, offset)
         if count < 0:
             if errno == EINTR:
                 continue
             return -errno
         if count == 0:
             break
-        at += count
+        data_at += count
         size -= count
         offset += count
         done += count
@@ -113,7 +113,7 @@ def direct_memory(size: size_t, huge: bint) -> p_void:
 
 
 def read_into_cache(paths: list) -> None:
-    """Reads the files from end to end, in their order and without the GIL: the page cache has them then. What can't be read is left out."""
+    """Reads the files from end to end, in their order and without the GIL: the page cache has them then. An unreadable file is left out."""
     scratch: p_void = direct_memory(READ_PIECE, False)
     names: pp_char
     count: size_t = len(paths)
@@ -305,10 +305,10 @@ class OsFiles(FilePort):
                 os.pwrite(fd, piece[: size - offset], offset)
 
     def _can_be_direct(self, fd: c_int) -> bint:
-        found: file_system_t
-        if not self.direct or not O_DIRECT or fstatfs(fd, address(found)) != 0:
+        file_system: file_system_t
+        if not self.direct or not O_DIRECT or fstatfs(fd, address(file_system)) != 0:
             return False
-        return found.f_type == EXT4 or found.f_type == XFS
+        return file_system.f_type == EXT4 or file_system.f_type == XFS
 
     def make_direct(self, fd: int) -> bool:
         flags: c_int
@@ -321,7 +321,7 @@ class OsFiles(FilePort):
         return flags >= 0 and c_fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0
 
     def warm(self, fd: int, size: int) -> None:
-        # What is reserved reads as zeros without the disk. Read once, it is in the page cache before the writer comes, in folios as large
+        # A reserved range reads as zeros without the disk. Read once, it is in the page cache before the writer comes, in folios as large
         # as a read makes them; a write that has to bring its pages along costs twice the processor, and the writer has everybody wait.
         with contextlib.suppress(OSError):  # it would only have been quicker
             for offset in range(0, min(size, WARM_BYTES), len(_UNREAD)):

@@ -188,8 +188,8 @@ class Log:
             with container.path.open("rb", buffering=0) as file:
                 wanted = min(container.file_size, self.container_size or SIZE_MAX)
                 data = file.read(wanted) or b""
-                while len(data) < wanted and (more := file.read(wanted - len(data))):
-                    data += more
+                while len(data) < wanted and (piece := file.read(wanted - len(data))):
+                    data += piece
             if self.live and os.stat(container.path).st_ino != container.inode:
                 raise FileNotFoundError
         except FileNotFoundError:
@@ -273,7 +273,7 @@ class Log:
 
         Args: uuid: of the store, when it is known; size: of containers in the store's other log, taken when none tells it here.
         """
-        for left in reversed(range(LIVE_READS if self.live else 1)):
+        for tries in reversed(range(LIVE_READS if self.live else 1)):
             self.containers, self.blocks, self.damage, self.notes = {}, [], [], []
             self.torn_at, self._cached = 0, (0, b"")
             self._list()
@@ -286,83 +286,83 @@ class Log:
                 if container.problem:
                     start, (kind, text) = container.sequence * self.container_size, container.problem
                     self.damage.append(self.damaged(kind, start, start + SECTOR, text, container.sequence, 0))
-            self.damage.sort(key=lambda found: found.lsn)
-            if not self.damage or not left:
+            self.damage.sort(key=lambda damage: damage.lsn)
+            if not self.damage or not tries:
                 return
             time.sleep(LIVE_PAUSE_S)
 
     def _candidates(self) -> list[Block]:
         """All blocks whose headers check, ascending."""
-        found: list[Block] = []
+        blocks: list[Block] = []
         for sequence in sorted(self.containers):
             container = self.containers[sequence]
             if container.readable:
                 data = self.load(container)[: self.container_size]
-                found.extend(Block(*one) for one in blocks_in(data, sequence * self.container_size, self.number))
-        return found
+                blocks.extend(Block(*one) for one in blocks_in(data, sequence * self.container_size, self.number))
+        return blocks
 
-    def _follow(self, found: list[Block]) -> None:
+    def _follow(self, blocks: list[Block]) -> None:
         """Takes the blocks that belong to the chain; what lies between is damage or, behind the last durable block, a torn tail."""
         last: Block | None = None
         # later_hint[i]: per block, the highest hint told from there on (in the order of LSNs epochs do not fall either)
-        later: list[int] = [0] * (len(found) + 1)
-        for i in reversed(range(len(found))):
-            later[i] = max(later[i + 1], found[i].hint)
-        at = min(self.containers) * self.container_size + SECTOR if self.containers else 0
-        for i, block in enumerate(found):
+        later: list[int] = [0] * (len(blocks) + 1)
+        for i in reversed(range(len(blocks))):
+            later[i] = max(later[i + 1], blocks[i].hint)
+        lsn = min(self.containers) * self.container_size + SECTOR if self.containers else 0
+        for i, block in enumerate(blocks):
             if last is not None and block.epoch < last.epoch:
-                if all(other.epoch < last.epoch or other.hint <= block.lsn for other in found[i + 1 :]):
-                    self.torn_at = at
+                if all(other.epoch < last.epoch or other.hint <= block.lsn for other in blocks[i + 1 :]):
+                    self.torn_at = lsn
                     break
                 self.damage.append(
                     self.damaged("block", block.lsn, block.end, f"the block is of epoch {block.epoch}, one before it of epoch {last.epoch}")
                 )
                 continue
-            if self._continues(last, block, at):
+            if self._continues(last, block, lsn):
                 self.blocks.append(block)
-                last, at = block, self._place(block.end)
+                last, lsn = block, self._place(block.end)
                 continue
             epoch = last.epoch if last else 0
-            hint = later[i] if last is None else max((other.hint for other in found[i:] if other.epoch >= epoch), default=0)
-            if hint <= at:
-                self.torn_at = at
+            hint = later[i] if last is None else max((other.hint for other in blocks[i:] if other.epoch >= epoch), default=0)
+            if hint <= lsn:
+                self.torn_at = lsn
                 break
-            self.damage.append(self._gap(at, block))
+            self.damage.append(self._gap(lsn, block))
             self.blocks.append(block)
-            last, at = block, self._place(block.end)
-        if not self.torn_at and last is not None and self._looks_written(at):
-            self.torn_at = at
+            last, lsn = block, self._place(block.end)
+        if not self.torn_at and last is not None and self._looks_written(lsn):
+            self.torn_at = lsn
 
-    def _continues(self, last: Block | None, block: Block, at: int) -> bool:
+    def _continues(self, last: Block | None, block: Block, lsn: int) -> bool:
         if last is None:
-            return block.lsn == at
+            return block.lsn == lsn
         if block.previous != last.lsn:
             return False
         first = (last.lsn // self.container_size + 1) * self.container_size + SECTOR
-        return block.lsn == at or block.lsn == first
+        return block.lsn == lsn or block.lsn == first
 
     def _looks_written(self, lsn: int) -> bool:
         """Whether a block was begun at this LSN. A whole header with another LSN is an old one of a recycled file."""
         container = self.containers.get(lsn // self.container_size)
         if container is None or not container.readable:
             return False
-        at = lsn % self.container_size
-        return begun_at(self.load(container)[at : at + BLOCK_HEADER], lsn)
+        offset = lsn % self.container_size
+        return begun_at(self.load(container)[offset : offset + BLOCK_HEADER], lsn)
 
-    def _gap(self, at: int, block: Block) -> Damage:
-        """No good block between `at` and `block`, which was written after everything there was durable."""
+    def _gap(self, lsn: int, block: Block) -> Damage:
+        """No good block between `lsn` and `block`, which was written after everything there was durable."""
         size = self.container_size
-        absent = [n for n in range(at // size, block.lsn // size + 1) if n not in self.containers]
-        unread = [n for n in range(at // size, block.lsn // size + 1) if n in self.containers and not self.containers[n].readable]
+        absent = [n for n in range(lsn // size, block.lsn // size + 1) if n not in self.containers]
+        unread = [n for n in range(lsn // size, block.lsn // size + 1) if n in self.containers and not self.containers[n].readable]
         if absent or unread:
             which = ", ".join(self.file_of(n) for n in (absent + unread)[:5]) + (", ..." if len(absent + unread) > 5 else "")
             first = (absent + unread)[0]
-            start = max(at, first * size)
-            what = "missing" if absent else "not usable"
-            return self.damaged("missing", start, block.lsn, f"{what}: {which}; the next good block is at {block.lsn}", first, 0)
-        start = at
-        if block.previous // size > at // size and not self._looks_written(at):
-            start = (at // size + 1) * size + SECTOR  # the earlier container ended here; the damage is in the next one
+            start = max(lsn, first * size)
+            kind = "missing" if absent else "not usable"
+            return self.damaged("missing", start, block.lsn, f"{kind}: {which}; the next good block is at {block.lsn}", first, 0)
+        start = lsn
+        if block.previous // size > lsn // size and not self._looks_written(lsn):
+            start = (lsn // size + 1) * size + SECTOR  # the earlier container ended here; the damage is in the next one
         if start >= block.lsn:
             return self.damaged("block", block.lsn, block.lsn, f"the block names {block.previous} as the one before it, which is not there")
         return self.damaged("block", start, block.lsn, f"no good block here, though it was durable; the next one is at {block.lsn}")
@@ -377,7 +377,7 @@ class Log:
             bad = next((item for item in self.records_of(self.blocks[i]) if isinstance(item, Damage)), None)
             if bad is not None and all(block.hint <= bad.lsn for block in self.blocks[i + 1 :]):
                 self.torn_at = self.blocks[i].lsn
-                self.damage = [found for found in self.damage if found.lsn < self.torn_at]
+                self.damage = [damage for damage in self.damage if damage.lsn < self.torn_at]
                 del self.blocks[i:]
                 return
 
@@ -390,7 +390,7 @@ class Log:
             text = f"containers {base // self.container_size} to {first - 1} are missing; the base LSN is {base}"
             self.damage.append(self.damaged("missing", base, first * self.container_size, text, base // self.container_size, 0))
         # Below the base containers are given back in any order: a hole there is none.
-        self.damage = [found for found in self.damage if found.kind != "missing" or found.end > base]
+        self.damage = [damage for damage in self.damage if damage.kind != "missing" or damage.end > base]
 
     # --- records
 
@@ -398,8 +398,8 @@ class Log:
         """The block's records in order, and a Damage for each stretch where there is none that checks."""
         container = self.containers.get(block.lsn // self.container_size)
         data = self.load(container) if container else b""
-        at, count = block.lsn % self.container_size, 0
-        raw = data[at : at + block.length]
+        offset, count = block.lsn % self.container_size, 0
+        raw = data[offset : offset + block.length]
         if len(raw) < block.length:
             if container is not None and container.sequence in self.containers:
                 yield self.damaged("read", block.lsn, block.end, "the block can't be read any more")
@@ -537,8 +537,8 @@ def _identity(path: Path) -> tuple[bytes, int]:
 
 def stream_names(path: Path) -> tuple[str, ...]:
     """Names of the logs of all streams of a store, by queue id."""
-    found = [one.name for one in (path / STREAM_LOGS).glob("*") if one.is_dir() and one.name.isascii() and one.name.isdigit()]
-    return tuple(STREAM_LOGS + name for name in sorted(found, key=int))
+    names = [one.name for one in (path / STREAM_LOGS).glob("*") if one.is_dir() and one.name.isascii() and one.name.isdigit()]
+    return tuple(STREAM_LOGS + name for name in sorted(names, key=int))
 
 
 def open_streams(path: Path, live: bool) -> StoreView:

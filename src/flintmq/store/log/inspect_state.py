@@ -97,9 +97,9 @@ class State:
 
     def tx_state(self, number: int) -> str:
         """State of a transaction: "lost" when its start never became durable, "unknown" when the log does not name it any more."""
-        found = self.transactions.get(number)
-        if found is not None:
-            return found.state
+        transaction = self.transactions.get(number)
+        if transaction is not None:
+            return transaction.state
         return "lost" if number >= self.tx_tail else "unknown"
 
     def spots(self, message: Message) -> list[Spot]:
@@ -207,16 +207,16 @@ class Replay:
         for runs in self.purges.values():
             runs.sort()
         for message in list(self.state.messages.values()) if self.purges else ():
-            left = [spot for spot in message.spots if not self._purged(spot)]
-            if len(left) < len(message.spots):
-                message.spots = left
-                if not left:
+            remaining = [spot for spot in message.spots if not self._purged(spot)]
+            if len(remaining) < len(message.spots):
+                message.spots = remaining
+                if not remaining:
                     del self.state.messages[message.id]
 
     def _purged(self, spot: Spot) -> bool:
         runs = self.purges.get(spot.queue, [])
-        at = bisect.bisect(runs, (spot.position, 2**64)) - 1
-        return at >= 0 and bool(spot.position) and spot.position <= runs[at][1]
+        index = bisect.bisect(runs, (spot.position, 2**64)) - 1
+        return index >= 0 and bool(spot.position) and spot.position <= runs[index][1]
 
     def _apply_sets(self) -> None:
         """What prepared transactions hold as runs; committed ones without End take what still stands there when the store opens."""
@@ -232,11 +232,11 @@ class Replay:
         for message in list(self.state.messages.values()):
             for spot in list(message.spots):
                 rows = ranges.get(spot.queue, [])
-                at = bisect.bisect(rows, (spot.position, float("inf"), 0)) - 1
-                if at < 0 or not spot.position or spot.position >= rows[at][0] + rows[at][1]:
+                index = bisect.bisect(rows, (spot.position, float("inf"), 0)) - 1
+                if index < 0 or not spot.position or spot.position >= rows[index][0] + rows[index][1]:
                     continue
-                if self.state.tx_state(rows[at][2]) == "prepared":
-                    spot.dequeued_by = rows[at][2]
+                if self.state.tx_state(rows[index][2]) == "prepared":
+                    spot.dequeued_by = rows[index][2]
                 else:
                     message.spots.remove(spot)
             if not message.spots:
@@ -325,7 +325,7 @@ class Replay:
             self.state.messages.pop(message.id, None)
 
     def _check_messages(self, log: Log) -> None:
-        """What is left: messages with places must have all of their content, and their transactions must be known."""
+        """The rest: messages with places must have all of their content, and their transactions must be known."""
         for message in self.state.messages.values():
             spots = self.state.spots(message)
             if not spots:

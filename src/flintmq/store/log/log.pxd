@@ -1,6 +1,6 @@
 # A log: an endless run of records in containers, appended to in memory and written by the log's writer (writer.pxd).
 #
-# Who appends holds log_t.lock (a spin lock: nothing below blocks). LSNs are final when a record is appended. What is appended lies in
+# The appender holds log_t.lock (a spin lock: nothing below blocks). LSNs are final when a record is appended. An appended record lies in
 # write buffers, each a window of the LSN range; the writer takes finished blocks out of them, writes and syncs, and reports back.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t

@@ -222,7 +222,7 @@ def _make_room(log: pointer[log_t], need: uint64_t) -> bint:
 
 def log_append(log: pointer[log_t], length: uint32_t, lsn: pointer[uint64_t]) -> pointer[uint8_t]:
     need: uint64_t = align8(length)
-    at: pointer[uint8_t]
+    byte: pointer[uint8_t]
     lsn[0] = LSN_NEVER
     if at_load32(address(log.failed)) or not _make_room(log, need):
         return NULL
@@ -231,11 +231,11 @@ def log_append(log: pointer[log_t], length: uint32_t, lsn: pointer[uint64_t]) ->
         log.block_us = log.now_us
         log.tail += BLOCK_HEADER
     lsn[0] = log.tail
-    at = log.last.bytes + (log.tail - log.last.start)
+    byte = log.last.bytes + (log.tail - log.last.start)
     log.tail += need
     if need > length:
-        memset(at + length, 0, need - length)
-    return at
+        memset(byte + length, 0, need - length)
+    return byte
 
 
 def log_append_done(log: pointer[log_t], record: pointer[uint8_t], length: uint32_t, lsn: uint64_t) -> void:
@@ -376,16 +376,16 @@ def log_release(log: pointer[log_t]) -> bint:
 def log_container(log: pointer[log_t], sequence: uint64_t) -> pointer[container_t]:
     room: uint32_t
     containers: pointer[container_t]
-    at: uint64_t
+    index: uint64_t
     if sequence < log.first_sequence:
         return NULL
-    at = sequence - log.first_sequence
-    if at < log.container_count:
-        return address(log.containers[at])
+    index = sequence - log.first_sequence
+    if index < log.container_count:
+        return address(log.containers[index])
     if log.container_count == 0:
         log.first_sequence = sequence
-        at = 0
-    if at != log.container_count:
+        index = 0
+    if index != log.container_count:
         return NULL
     if log.container_count == log.container_room:
         room = log.container_room * 2 if log.container_room else 16
@@ -395,11 +395,11 @@ def log_container(log: pointer[log_t], sequence: uint64_t) -> pointer[container_
         log.containers = containers
         log.container_room = room
     check(log.container_count < log.container_room, b"log I6 there is room for a container", log.container_count, sequence)
-    memset(address(log.containers[at]), 0, sizeof(container_t))
-    log.containers[at].sequence = sequence
-    log.containers[at].fd = -1
+    memset(address(log.containers[index]), 0, sizeof(container_t))
+    log.containers[index].sequence = sequence
+    log.containers[index].fd = -1
     log.container_count += 1
-    return address(log.containers[at])
+    return address(log.containers[index])
 
 
 def log_forget_containers(log: pointer[log_t], sequence: uint64_t) -> void:
@@ -461,9 +461,9 @@ def log_is_live(log: pointer[log_t], lsn: uint64_t) -> bint:
 
 
 def log_where(log: pointer[log_t], thing: uint64_t) -> uint64_t:
-    found: uint64_t = 0
-    if log.moved.count and map64_get(address(log.moved), thing, address(found)):
-        return found
+    lsn: uint64_t = 0
+    if log.moved.count and map64_get(address(log.moved), thing, address(lsn)):
+        return lsn
     return thing
 
 

@@ -462,16 +462,16 @@ class ManagedLog:
 
     def read(self, lsn: int, size: int) -> bytes:
         """Up to `size` bytes at `lsn`, inside its container: as they are in memory, else as the file has them (empty: it is gone)."""
-        found: bytearray
+        buffer: bytearray
         data: p_char
         count: uint64_t
         offset: uint64_t = lsn % self.log.container_size
         size = min(size, self.log.container_size - offset)
-        found = bytearray(size)
-        data = found
+        buffer = bytearray(size)
+        data = buffer
         count = log_read_buffered(self.log, lsn, cast(pointer[uint8_t], data), size)
         if count:
-            return bytes(found[:count])
+            return bytes(buffer[:count])
         try:
             fd = self.files.open(self.path_of(lsn // self.log.container_size))
         except FileNotFoundError:
@@ -575,7 +575,7 @@ class ManagedLog:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of what is live, without what else the containers hold."""
+        """Bytes of the live records, without the dead ones of the containers."""
         bytes_: uint64_t
         spin_lock(address(self.log.lock))
         bytes_ = log_live_bytes(self.log)
@@ -704,10 +704,10 @@ def archive_containers(files: object, source: str, directory: str, sequences: li
 
 def clear_temporaries(files: object, directory: str) -> None:
     """Removes what a crash left of containers in the making."""
-    left = [name for name in files.list_dir(directory) if name.endswith(TEMPORARY)]
-    for name in left:
+    temporaries = [name for name in files.list_dir(directory) if name.endswith(TEMPORARY)]
+    for name in temporaries:
         files.unlink(f"{directory}/{name}")
-    if left:
+    if temporaries:
         files.sync_dir(directory)
 
 

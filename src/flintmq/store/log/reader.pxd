@@ -101,4 +101,4 @@ cdef uint64_t block_search(const uint8_t *p, uint64_t start, uint64_t offset, ui
 cdef uint32_t block_check(const uint8_t *p, block_t *block, uint32_t *count) noexcept nogil
 # Offset in the block of the first record at or after `at` that checks; the block's length when there is none. `*effort`: bytes that may
 # still be checked in this search.
-cdef uint32_t block_salvage(const uint8_t *p, block_t *block, uint32_t at, uint64_t *effort) noexcept nogil
+cdef uint32_t block_salvage(const uint8_t *p, block_t *block, uint32_t offset, uint64_t *effort) noexcept nogil

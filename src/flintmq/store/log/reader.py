@@ -6,7 +6,7 @@ I1  A record is given only when its CRC matches its LSN: bytes of a recycled fil
 I2  No length from the log is used before it was compared with the bytes that are there.
 I3  A place that does not check is never passed in silence: a step says STEP_BAD, and reader_salvage goes on at the caller's wish.
 
-The chain of commit blocks tells the end of a container from a damaged place in it. What is torn, what is damage, and what that means is
+The chain of commit blocks tells the end of a container from a damaged place in it. The difference of torn and damaged, and its meaning, is
 the user's to say: it knows what was durable.
 """
 
@@ -50,8 +50,8 @@ def reader_read(
 def reader_enter(reader: pointer[log_reader_t], lsn: uint64_t, chained: bint) -> bint:
     block: block_t
     have: uint64_t = reader_fill(reader, lsn, BLOCK_HEADER)
-    left: uint64_t = reader.container_size - lsn % reader.container_size
-    if have < BLOCK_HEADER or not block_decode(reader.window + (lsn - reader.window_lsn), lsn, left, reader.log_id, address(block)):
+    room: uint64_t = reader.container_size - lsn % reader.container_size
+    if have < BLOCK_HEADER or not block_decode(reader.window + (lsn - reader.window_lsn), lsn, room, reader.log_id, address(block)):
         return False
     if (chained and block.previous != reader.block) or lsn + block.length > reader.limit:
         return False
@@ -112,7 +112,7 @@ def reader_step(reader: pointer[log_reader_t], out: pointer[record_t]) -> c_int:
 
 def reader_salvage(reader: pointer[log_reader_t]) -> c_int:
     size: uint64_t = reader.container_size
-    at: uint64_t
+    offset: uint64_t
     end: uint64_t
     length: uint64_t
     effort: uint64_t
@@ -120,34 +120,34 @@ def reader_salvage(reader: pointer[log_reader_t]) -> c_int:
     if reader.on_bad != NULL:
         reader.on_bad(reader)
     if reader.at < reader.block_end:
-        at = reader.at + 8
+        offset = reader.at + 8
         effort = reader.effort * (reader.block_end - reader.block)
-        while at + RECORD_HEADER <= reader.block_end and reader_fill(reader, at, RECORD_HEADER) >= RECORD_HEADER:
-            length = le32(reader.window + (at - reader.window_lsn))
-            if RECORD_HEADER <= length <= min(reader.block_end - at, reader.record_max):
+        while offset + RECORD_HEADER <= reader.block_end and reader_fill(reader, offset, RECORD_HEADER) >= RECORD_HEADER:
+            length = le32(reader.window + (offset - reader.window_lsn))
+            if RECORD_HEADER <= length <= min(reader.block_end - offset, reader.record_max):
                 if effort < length:
                     break
                 effort -= length
-                if _decode(reader, at, reader.block_end, reader.block_us, address(record)):
-                    reader.at = at
+                if _decode(reader, offset, reader.block_end, reader.block_us, address(record)):
+                    reader.at = offset
                     return STEP_RECORD
-            at += 8
+            offset += 8
         if reader.error:
             return STEP_IO
         reader.at = reader.block_end
         reader.block = 0
-    at = align_sector(reader.block_end)
+    offset = align_sector(reader.block_end)
     end = ((reader.block_end - 1) // size + 1) * size
-    while at < reader.limit:
-        while at + BLOCK_HEADER <= end and at < reader.limit:
-            if reader_enter(reader, at, False):
+    while offset < reader.limit:
+        while offset + BLOCK_HEADER <= end and offset < reader.limit:
+            if reader_enter(reader, offset, False):
                 return STEP_RECORD
             if reader.error:
                 return STEP_IO
-            if reader.window_end <= at:
+            if reader.window_end <= offset:
                 break  # the container is not there
-            at += SECTOR
-        at = end + CONTAINER_HEADER
+            offset += SECTOR
+        offset = end + CONTAINER_HEADER
         end += size
     return STEP_END
 
@@ -230,26 +230,26 @@ def block_search(
 
 
 def block_check(p: pointer[cython.const[uint8_t]], block: pointer[block_t], count: pointer[uint32_t]) -> uint32_t:
-    at: uint32_t = BLOCK_HEADER
+    offset: uint32_t = BLOCK_HEADER
     good: uint32_t = 0
     record: record_t
-    while at < block.length and record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
-        at += cast(uint32_t, align8(record.length))
+    while offset < block.length and record_decode(p + offset, block.lsn + offset, block.length - offset, 0, True, address(record)):
+        offset += cast(uint32_t, align8(record.length))
         good += 1
     count[0] = good
-    return min(at, block.length)
+    return min(offset, block.length)
 
 
-def block_salvage(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at: uint32_t, effort: pointer[uint64_t]) -> uint32_t:
+def block_salvage(p: pointer[cython.const[uint8_t]], block: pointer[block_t], offset: uint32_t, effort: pointer[uint64_t]) -> uint32_t:
     record: record_t
-    while at + RECORD_HEADER <= block.length:
-        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, address(record)):
+    while offset + RECORD_HEADER <= block.length:
+        if record_decode(p + offset, block.lsn + offset, block.length - offset, 0, False, address(record)):
             if effort[0] < record.length:
                 break
             effort[0] -= record.length
-            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
-                return at
-        at += 8
+            if record_decode(p + offset, block.lsn + offset, block.length - offset, 0, True, address(record)):
+                return offset
+        offset += 8
     return block.length
 
 
@@ -294,10 +294,10 @@ def _record(record: pointer[record_t]) -> tuple:
     )
 
 
-def block_at(data: bytes, lsn: int, left: int, log: int) -> tuple | None:
+def block_at(data: bytes, lsn: int, room: int, log: int) -> tuple | None:
     """The block header at the beginning of `data`, as in blocks_in; None: there is none. left: bytes of its container from there on."""
     block: block_t
-    if len(data) < BLOCK_HEADER or not block_decode(_bytes(data), lsn, left, log, address(block)):
+    if len(data) < BLOCK_HEADER or not block_decode(_bytes(data), lsn, room, log, address(block)):
         return None
     return _block(address(block))
 
@@ -305,7 +305,7 @@ def block_at(data: bytes, lsn: int, left: int, log: int) -> tuple | None:
 def blocks_in(data: bytes, start: int, log: int) -> list:
     """Every block header of this log that checks in a container's bytes, ascending, each as (lsn, length, epoch, records, hint, base,
     time_us, previous, flags). start: LSN of data[0]. Headers inside a good block are not looked for."""
-    found: list = []
+    blocks: list = []
     block: block_t
     size: uint64_t = len(data)
     first: uint64_t = start
@@ -313,8 +313,8 @@ def blocks_in(data: bytes, start: int, log: int) -> list:
     while True:
         offset = block_search(_bytes(data), first, offset, size, size, log, 0, address(block))
         if offset >= size:
-            return found
-        found.append(_block(address(block)))
+            return blocks
+        blocks.append(_block(address(block)))
         offset = align_sector(offset + block.length)
 
 
@@ -329,25 +329,25 @@ def records_in(data: bytes, lsn: int, time_us: int) -> list:
     Returns: those that check, each as (lsn, type, stream, flags, time_us, undo_prev, undo_next, tx, expires_ms, length, own fields), and
     each stretch between where none does as (lsn, LSN of the next).
     """
-    found: list = []
+    records: list = []
     block: block_t
     record: record_t
     base: uint64_t = time_us
-    at: uint32_t = BLOCK_HEADER
+    offset: uint32_t = BLOCK_HEADER
     good: uint32_t
     effort: uint64_t
     block.lsn = lsn
     block.length = len(data)
     effort = SALVAGE_EFFORT * cast(uint64_t, block.length)
-    while at < block.length:
-        if record_decode(_bytes(data) + at, block.lsn + at, block.length - at, base, True, address(record)):
-            found.append(_record(address(record)))
-            at += cast(uint32_t, align8(record.length))
+    while offset < block.length:
+        if record_decode(_bytes(data) + offset, block.lsn + offset, block.length - offset, base, True, address(record)):
+            records.append(_record(address(record)))
+            offset += cast(uint32_t, align8(record.length))
             continue
-        good = block_salvage(_bytes(data), address(block), at + 8, address(effort))
-        found.append((block.lsn + at, block.lsn + good))
-        at = good
-    return found
+        good = block_salvage(_bytes(data), address(block), offset + 8, address(effort))
+        records.append((block.lsn + offset, block.lsn + good))
+        offset = good
+    return records
 
 
 def record_in(data: bytes, lsn: int) -> tuple | None:

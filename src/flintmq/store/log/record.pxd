@@ -20,7 +20,7 @@ cdef enum:
 
 cdef enum:
     # Looking for the next record inside a damaged block checks at most this many times the block's bytes: a body made to look like the
-    # heads of large records must not keep recovery busy for hours. What is left of the block then counts as damaged.
+    # heads of large records must not keep recovery busy for hours. The rest of the block then counts as damaged.
     SALVAGE_EFFORT = 64
     STREAM_SALVAGE_EFFORT = 16  # in the log of a stream, where readers wait for it
 

@@ -1,7 +1,7 @@
 """The fields of the log's records by name, for recovery of transactions, `flintmq log` and tables of Spark (docs/FORMAT.md).
 
 in: records that the log's reader checked. out: `Record`s with their type's fields by name. No length found in the bytes is trusted before
-it is compared with what is there.
+it is compared with the bytes there.
 """
 
 from __future__ import annotations
@@ -275,13 +275,13 @@ def _commit(fields: _Fields) -> dict[str, Any]:
 
 
 def _tx_copy(fields: _Fields) -> dict[str, Any]:
-    state, heuristic, ended, more, size = fields.take(_TX_COPY)
+    state, heuristic, ended, flags, size = fields.take(_TX_COPY)
     xid = fields.take_bytes(size)
     fields.take_bytes(-fields.at % 4)
     if state not in TX_STATES or heuristic not in HEURISTICS:
         raise Malformed(f"state {state}, heuristic outcome {heuristic}")
     values = {"state": TX_STATES[state], "heuristic": HEURISTICS[heuristic], "ended": bool(ended), "xid": xid, **_commit(fields)}
-    return values | _acquire_set(fields) if more & TX_COPY_SETS else values
+    return values | _acquire_set(fields) if flags & TX_COPY_SETS else values
 
 
 def _acquire_set(fields: _Fields) -> dict[str, Any]:

@@ -115,27 +115,27 @@ class _Rebuild:
         like = blocks[0] if blocks else self.last or next_good
         if container is None or container.header is None or container.problem is not None:
             image[:SECTOR] = self._header(sequence, like.epoch)
-        at = start + SECTOR
+        lsn = start + SECTOR
         if not blocks:
-            at = self._empty(image, start, at, at + SECTOR, like)
+            lsn = self._empty(image, start, lsn, lsn + SECTOR, like)
         for block in blocks:
-            at = self._empty(image, start, at, block.lsn, block)
-            at = self._block(image, start, block)
+            lsn = self._empty(image, start, lsn, block.lsn, block)
+            lsn = self._block(image, start, block)
         # Old blocks behind the chain that carry LSNs of this container must not be taken for a continuation. A torn tail stays: recovery
         # cuts it off itself.
         if not is_last or not log.torn_at:
             for old, *_ in blocks_in(bytes(image), start, log.number):
-                if old >= at:
+                if old >= lsn:
                     image[old - start : old - start + SECTOR] = bytes(SECTOR)
         if self._differs(sequence, image):
             self.images[sequence] = bytes(image)
 
-    def _empty(self, image: bytearray, start: int, at: int, end: int, like: Block) -> int:
+    def _empty(self, image: bytearray, start: int, lsn: int, end: int, like: Block) -> int:
         """Covers [at, end) with empty blocks; returns where it stopped."""
-        while at < end:
+        while lsn < end:
             before = self.last
             block = Block(
-                lsn=at,
+                lsn=lsn,
                 length=BLOCK_HEADER,
                 epoch=before.epoch if before else like.epoch,
                 records=0,
@@ -145,30 +145,30 @@ class _Rebuild:
                 previous=before.lsn if before else 0,
                 flags=0,
             )
-            image[at - start : at - start + SECTOR] = block_bytes(*astuple(block)).ljust(SECTOR, b"\0")
+            image[lsn - start : lsn - start + SECTOR] = block_bytes(*astuple(block)).ljust(SECTOR, b"\0")
             self.last = block
-            at += SECTOR
-        return at
+            lsn += SECTOR
+        return lsn
 
     def _block(self, image: bytearray, start: int, block: Block) -> int:
         """Keeps the good records of the block, fills the rest, closes the chain; returns where the next block is expected."""
         new, count, cut = block, 0, 0
         for item in self.log.records_of(block):
-            found = self._bad(item)
-            if found is None:
+            bad = self._bad(item)
+            if bad is None:
                 count += 1
                 continue
-            if found.kind == "block" and found.lsn == block.lsn:  # only the count was wrong
+            if bad.kind == "block" and bad.lsn == block.lsn:  # only the count was wrong
                 continue
-            self.lost.append(found)
+            self.lost.append(bad)
             end = block.lsn + block.length
-            if found.end >= end or found.end - found.lsn < HEADER_SIZE:
-                cut = found.lsn
+            if bad.end >= end or bad.end - bad.lsn < HEADER_SIZE:
+                cut = bad.lsn
                 break
-            at = found.lsn
-            for raw in filler(self.log.number, found.lsn, found.end - found.lsn):
-                image[at - start : at - start + len(raw)] = raw
-                at += aligned(len(raw), 8)
+            lsn = bad.lsn
+            for raw in filler(self.log.number, bad.lsn, bad.end - bad.lsn):
+                image[lsn - start : lsn - start + len(raw)] = raw
+                lsn += aligned(len(raw), 8)
                 count += 1
         if cut:
             new = replace(new, length=cut - block.lsn)
@@ -192,10 +192,10 @@ class _Rebuild:
 
 
 def plan(view: StoreView) -> Plan:
-    """What has to change so that the logs open. Raises: OperatorError (65) for a format or a container size that is not known."""
+    """The changes that are needed so that the logs open. Raises: OperatorError (65) for a format or a container size that is not known."""
     result = Plan()
     for name, log in view.logs.items():
-        unknown = next((found for found in log.damage if found.kind == "format"), None)
+        unknown = next((damage for damage in log.damage if damage.kind == "format"), None)
         if unknown is not None:
             raise OperatorError(f"{view.path / unknown.file}: {unknown.text}", EX_DATA)
         if not log.container_size:
@@ -205,7 +205,7 @@ def plan(view: StoreView) -> Plan:
         rebuild = _Rebuild(log, view.uuid or log.uuid or os.urandom(16))
         images = rebuild.run()
         result.images |= {(name, sequence): image for sequence, image in images.items()}
-        result.lost += [found for found in log.damage if found.kind in ("missing", "block") and found.end > found.lsn] + rebuild.lost
+        result.lost += [damage for damage in log.damage if damage.kind in ("missing", "block") and damage.end > damage.lsn] + rebuild.lost
     return result
 
 

@@ -38,17 +38,17 @@ cdef class LogScan:
     cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
     cdef uint8_t *_bytes
     cdef uint64_t _filled                     # bytes of `_bytes` that may not be zero
-    # Reads everything from the base on. Raises StoreError for what can't be read at all (wrong store, unknown format, a failing read).
+    # Reads everything from the base on. Raises StoreError for a log that can't be read at all (wrong store, unknown format, a failing read).
     cdef int run(self, scan_record_t on_record, void *context) except -1
     # After `run`: the sector at an LSN; whether nothing but zeros follows it in its container.
     cdef bytes sector(self, uint64_t lsn)
     cdef bint is_last(self, uint64_t lsn) except -1
     cdef int _load(self, uint64_t sequence) except -1
     cdef bint _block_at(self, uint64_t offset, uint64_t lsn, block_t *out) noexcept
-    cdef bint _next(self, uint64_t *at, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
+    cdef bint _next(self, uint64_t *lsn, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
     cdef uint64_t _search(self, uint64_t offset, uint64_t start, uint32_t epoch, block_t *out) noexcept
     cdef bint _is_bad(self, block_t *block) noexcept
-    cdef int _end(self, uint64_t at, uint32_t flags) except -1
+    cdef int _end(self, uint64_t lsn, uint32_t flags) except -1
     cdef int _note(self, uint64_t lsn, uint64_t upto, str reason) except -1
-    cdef uint64_t _resume(self, uint64_t at) except? 0
+    cdef uint64_t _resume(self, uint64_t lsn) except? 0
     cdef int _salvage(self, block_t *block, scan_record_t on_record, void *context) except -1

@@ -83,12 +83,12 @@ def _hand_out(
     context: p_void,
 ) -> uint64_t:
     """Hands out the records of a block that was checked, from `base` on; returns their number."""
-    at: uint32_t = BLOCK_HEADER
+    offset: uint32_t = BLOCK_HEADER
     count: uint64_t = 0
     record: record_t
-    while at < block.length:
-        record_decode(p + at, block.lsn + at, block.length - at, block.time_us, False, address(record))
-        at += cast(uint32_t, align8(record.length))
+    while offset < block.length:
+        record_decode(p + offset, block.lsn + offset, block.length - offset, block.time_us, False, address(record))
+        offset += cast(uint32_t, align8(record.length))
         if record.lsn >= base:
             on_record(context, address(record))
             count += 1
@@ -107,8 +107,8 @@ def _ignore(context: p_void, record: pointer[record_t]) -> void:
 @exceptval(check=False)
 def _collect(context: p_void, record: pointer[record_t]) -> void:
     with gil:
-        found: list = cast(list, cast(object, context))
-        found.append(
+        records: list = cast(list, cast(object, context))
+        records.append(
             (
                 record.lsn,
                 record.type,
@@ -180,9 +180,9 @@ class LogScan:
 
     def collect(self) -> list:
         """Every good record as (lsn, type, flags, undo_prev, tx, expires_at_ms, time_us, own fields)."""
-        found: list = []
-        self.run(_collect, cast(p_void, found))
-        return found
+        records: list = []
+        self.run(_collect, cast(p_void, records))
+        return records
 
     # --- containers
 
@@ -289,11 +289,11 @@ class LogScan:
         return PyBytes_FromStringAndSize(cast(p_char, self._bytes + lsn % self.container_size), SECTOR)
 
     def is_last(self, lsn: uint64_t) -> bint:
-        at: uint64_t = lsn % self.container_size + SECTOR
+        offset: uint64_t = lsn % self.container_size + SECTOR
         self._load(lsn // self.container_size)
-        while at < self._filled and self._bytes[at] == 0:
-            at += 1
-        return at >= self._filled
+        while offset < self._filled and self._bytes[offset] == 0:
+            offset += 1
+        return offset >= self._filled
 
     # --- blocks
 
@@ -301,24 +301,24 @@ class LogScan:
         """Decodes the block header there in the loaded container. False: there is none."""
         return block_decode(self._bytes + offset, lsn, self.container_size - offset, self.log_id, out)
 
-    def _next(self, at: pointer[uint64_t], last: uint64_t, epoch: uint32_t, any_previous: bint, out: pointer[block_t]) -> bint:
+    def _next(self, lsn: pointer[uint64_t], last: uint64_t, epoch: uint32_t, any_previous: bint, out: pointer[block_t]) -> bint:
         """The block at `*at`, or, when the container ends there, the first one of the next container (`*at` is moved to it). False:
         neither continues the chain. any_previous: the chain before was broken (or is not read)."""
         size: uint64_t = self.container_size
-        offset: uint64_t = at[0] % size
+        offset: uint64_t = lsn[0] % size
         if offset < CONTAINER_HEADER:
             offset = CONTAINER_HEADER
-            at[0] = at[0] - at[0] % size + offset
-        sequence: uint64_t = at[0] // size
+            lsn[0] = lsn[0] - lsn[0] % size + offset
+        sequence: uint64_t = lsn[0] // size
         self._load(sequence)
-        if self._block_at(offset, at[0], out) and out.epoch >= epoch and (any_previous or out.previous == last):
+        if self._block_at(offset, lsn[0], out) and out.epoch >= epoch and (any_previous or out.previous == last):
             return True
         if any_previous or offset == CONTAINER_HEADER or (sequence + 1) not in self._names:
             return False
         first: uint64_t = (sequence + 1) * size + CONTAINER_HEADER
         self._load(sequence + 1)
         if self._block_at(CONTAINER_HEADER, first, out) and out.epoch >= epoch and out.previous == last:
-            at[0] = first
+            lsn[0] = first
             return True
         return False
 
@@ -328,7 +328,7 @@ class LogScan:
 
     def _headers_in(self, sequence: int) -> list:
         """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base, flags)."""
-        found: list = []
+        headers: list = []
         block: block_t
         size: uint64_t = self.container_size
         offset: uint64_t = CONTAINER_HEADER
@@ -338,22 +338,22 @@ class LogScan:
         while True:
             offset = self._search(offset, start, 0, address(block))
             if offset >= self._filled:
-                return found
-            found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
+                return headers
+            headers.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
             offset += SECTOR
 
     def _find_base(self) -> bool:
         """Looks at the last containers: the highest durable hint, then the end of the good chain above it and the base it tells.
         False: the log has no block."""
-        found: list = []
+        headers: list = []
         hint = 0
         for sequence in sorted(self._names, reverse=True):
-            found = self._headers_in(sequence) + found
-            hint = max(hint, _highest_hint(found))
-            if found and found[0][1] <= hint:
+            headers = self._headers_in(sequence) + headers
+            hint = max(hint, _highest_hint(headers))
+            if headers and headers[0][1] <= hint:
                 break
         epoch = 0
-        for block in found:
+        for block in headers:
             if block[2] >= epoch:  # else it was cut off by a later epoch
                 epoch = block[2]
                 self._candidates.append(block)
@@ -370,22 +370,22 @@ class LogScan:
         self._flags = start[6]
         last: uint64_t = start[0]
         last_epoch: uint32_t = start[2]
-        at: uint64_t = align_sector(start[1])
+        lsn: uint64_t = align_sector(start[1])
         header: block_t
         if start[1] > self.hint:  # nothing is known durable: the first block has to prove itself, too
-            at = start[0]
-            if not self._next(address(at), 0, 0, True, address(header)) or self._is_bad(address(header)):
+            lsn = start[0]
+            if not self._next(address(lsn), 0, 0, True, address(header)) or self._is_bad(address(header)):
                 return True
-            at = align_sector(start[1])
+            lsn = align_sector(start[1])
         self._proven = start[0]
-        self._behind = at
-        while self._next(address(at), last, last_epoch, False, address(header)) and not self._is_bad(address(header)):
+        self._behind = lsn
+        while self._next(address(lsn), last, last_epoch, False, address(header)) and not self._is_bad(address(header)):
             self.base = header.base
             self._flags = header.flags
             last = self._last = self._proven = header.lsn
             last_epoch = header.epoch
-            at = self._behind = align_sector(header.lsn + header.length)
-        self._ends_at = at
+            lsn = self._behind = align_sector(header.lsn + header.length)
+        self._ends_at = lsn
         return True
 
     def _is_bad(self, block: pointer[block_t]) -> bint:
@@ -410,19 +410,19 @@ class LogScan:
         if self.base // size < 1 or self.base > (max(self._candidates)[1] // size + 1) * size + CONTAINER_HEADER:
             raise StoreError(f"{self.directory}: the last block names the impossible base LSN {self.base}")
         # The base may stand behind the last block, when nothing lives any more.
-        at: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
+        lsn: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
         block: block_t
         p: pointer[uint8_t]
         bad: bint
         any_previous: bint = True
         last_flags: uint32_t = 0
         while True:
-            if not self._next(address(at), self.last_block, self.epoch, any_previous, address(block)):
-                if at >= self.hint:
+            if not self._next(address(lsn), self.last_block, self.epoch, any_previous, address(block)):
+                if lsn >= self.hint:
                     break
-                at = self._resume(at)
-                if at == 0:  # appending goes on where nothing can be overwritten
-                    at = (max(self._names) + 1) * size + CONTAINER_HEADER
+                lsn = self._resume(lsn)
+                if lsn == 0:  # appending goes on where nothing can be overwritten
+                    lsn = (max(self._names) + 1) * size + CONTAINER_HEADER
                     break
                 any_previous = True
                 continue
@@ -440,22 +440,22 @@ class LogScan:
             self.last_block = block.lsn
             self.epoch = block.epoch
             last_flags = block.flags
-            at = self.block_end = align_sector(block.lsn + block.length)
+            lsn = self.block_end = align_sector(block.lsn + block.length)
             any_previous = False
-        self._end(at, last_flags)
+        self._end(lsn, last_flags)
         return 0
 
-    def _end(self, at: uint64_t, flags: uint32_t) -> c_int:
-        """The good chain ended before `at`: sets tail, torn_at, clean; names containers with a bad header among those read."""
+    def _end(self, lsn: uint64_t, flags: uint32_t) -> c_int:
+        """The good chain ended before `lsn`: sets tail, torn_at, clean; names containers with a bad header among those read."""
         size: uint64_t = self.container_size
         if self.last_block:
-            self.tail = at
-        if at and at % size + BLOCK_HEADER <= size:
-            self._load(at // size)
-            if le32(self._bytes + at % size) == BLOCK_MAGIC and le64(self._bytes + at % size + 8) == at:
-                self.torn_at = at
+            self.tail = lsn
+        if lsn and lsn % size + BLOCK_HEADER <= size:
+            self._load(lsn // size)
+            if le32(self._bytes + lsn % size) == BLOCK_MAGIC and le64(self._bytes + lsn % size + 8) == lsn:
+                self.torn_at = lsn
         if not self.torn_at and max(self._candidates)[0] > self.last_block:
-            self.torn_at = at
+            self.torn_at = lsn
         self.clean = (flags & BLOCK_CLEAN) != 0 and self.torn_at == 0
         self._name_unusable()
         return 0
@@ -483,49 +483,49 @@ class LogScan:
         self.damage.append(Damage(self._path(lsn // size), lsn % size, lsn, upto, reason))
         return 0
 
-    def _resume(self, at: uint64_t) -> uint64_t:
-        """The chain is broken at `at`, which was durable: notes the damage; returns the LSN of the next good block, 0 if there is none."""
+    def _resume(self, lsn: uint64_t) -> uint64_t:
+        """The chain is broken at `lsn`, which was durable: notes the damage; returns the LSN of the next good block, 0 if there is none."""
         size: uint64_t = self.container_size
-        found: uint64_t = 0
+        block_lsn: uint64_t = 0
         offset: uint64_t
         block: block_t
-        sequence: uint64_t = at // size
+        sequence: uint64_t = lsn // size
         last: uint64_t = max(self._names)
         reason = "no commit block where the last one says the next begins"
-        start: uint64_t = at
+        start: uint64_t = lsn
         while sequence <= last:
             if sequence in self._names:
                 self._load(sequence)
                 offset = self._search(align_sector(start % size), start - start % size, self.epoch, address(block))
                 if offset < self._filled:
-                    found = start - start % size + offset
+                    block_lsn = start - start % size + offset
                     break
-                if sequence + 1 <= last and sequence + 1 not in self._names and start == at:
+                if sequence + 1 <= last and sequence + 1 not in self._names and start == lsn:
                     reason = f"the chain breaks here and the next container, {container_name(sequence + 1)}, is missing"
             sequence += 1
             start = sequence * size + CONTAINER_HEADER
-        self._note(at, found, reason)
-        return found
+        self._note(lsn, block_lsn, reason)
+        return block_lsn
 
     def _salvage(self, block: pointer[block_t], on_record: scan_record_t, context: p_void) -> c_int:
         """A block that was durable holds records that do not check: hands out the good ones and notes the stretches between."""
         p: pointer[cython.const[uint8_t]] = self._bytes + block.lsn % self.container_size
         effort: uint64_t = SALVAGE_EFFORT * block.length
-        at: uint32_t = BLOCK_HEADER
+        offset: uint32_t = BLOCK_HEADER
         good: uint32_t
         noted: bint = False
         record: record_t
-        while at < block.length:
-            if record_decode(p + at, block.lsn + at, block.length - at, block.time_us, True, address(record)):
-                at += cast(uint32_t, align8(record.length))
+        while offset < block.length:
+            if record_decode(p + offset, block.lsn + offset, block.length - offset, block.time_us, True, address(record)):
+                offset += cast(uint32_t, align8(record.length))
                 if record.lsn >= self.base:
                     on_record(context, address(record))
                     self.records += 1
                 continue
-            good = block_salvage(p, block, at + 8, address(effort))
-            self._note(block.lsn + at, block.lsn + good, "records do not check")
+            good = block_salvage(p, block, offset + 8, address(effort))
+            self._note(block.lsn + offset, block.lsn + good, "records do not check")
             noted = True
-            at = good
+            offset = good
         if not noted:
             self._note(block.lsn, block.lsn + block.length, f"the block header speaks of {block.records} records, there are others")
         return 0

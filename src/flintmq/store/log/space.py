@@ -1,7 +1,7 @@
 """The bytes of a disk that stay free: publishers wait while all others, and the next start, still have room to work.
 
 in: container size, bytes that write buffers may hold. out: Reserves, which ManagedLog keeps when it makes containers and Maintenance
-compares with what is free.
+compares with the free bytes.
 
 Rule: publishers are blocked below `roomy`. All that they may have under way then (the write buffers), acks, outcomes, copies forward
 and definitions fit into `roomy - tight`; containers for them are made down to `tight`, and down to `last` when none is ready. `last`

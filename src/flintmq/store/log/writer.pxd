@@ -66,7 +66,7 @@ cdef struct writer_t:
     wave_t *wave                # WAVE_MAX
     uint32_t wanting            # atomic: one of them went on to another container: maintenance should run
     uint32_t signal             # futex word: changed by every kick
-    uint32_t urgent             # atomic: somebody waits for what was kicked for since the last pass
+    uint32_t urgent             # atomic: somebody waits for a record that was kicked for since the last pass
     uint32_t soon               # atomic: there is something that nobody waits for
     int soon_ms                 # how long that may gather
     uint32_t sleeping           # atomic: 1 nothing is to be written, 2 something gathers

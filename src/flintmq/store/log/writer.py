@@ -1,4 +1,4 @@
-"""The writer of all logs of a store (see writer.pxd): takes finished blocks, writes them, syncs, tells who waits.
+"""The writer of all logs of a store (see writer.pxd): takes finished blocks, writes them, syncs, tells the waiting threads.
 
 in: logs with something appended, kicks. out: bytes on disk, durable LSNs, wake-ups of loops.
 
@@ -13,7 +13,7 @@ I5  But for dead letters in them (writer_letter): a pass that takes what may end
     other logs while one with a letter waits for a container. It does not wait on a full disk (writer_waive): what ends messages makes room.
 I6  Logs of streams that wait for a container are counted, and so are those of them that have a dead letter. A log that is written, or
     waits, was told dirty.
-I7  What is written stands behind what is durable, in one container.
+I7  Written bytes stand behind durable ones, in one container.
 
 Streams are written in waves: all of a wave, then each is synced. The first sync makes the file system write its journal for all of them, so
 the others are cheap.
@@ -219,14 +219,14 @@ class LogWriter:
 
     def flush(self, flags: int = 0) -> int:
         """One pass on the caller's thread (only while no writer thread runs). Returns a PASS_*; callbacks are called."""
-        what: c_int
+        outcome: c_int
         wanted: uint32_t = flags
         with nogil:
-            what = self.one_pass(wanted)
-        self._tell(FAILED if what == PASS_FAILED else 0)
+            outcome = self.one_pass(wanted)
+        self._tell(FAILED if outcome == PASS_FAILED else 0)
         if at_load32(address(self.writer.callbacks)) and self.on_callbacks is not None:
             self.on_callbacks()
-        return what
+        return outcome
 
     @property
     def figures(self) -> dict:
@@ -239,51 +239,53 @@ class LogWriter:
         return at_load64(address(self.writer.port.durable_ticket)) if self.writer.port != NULL else 0
 
     def _run(self):
-        what: c_int
+        outcome: c_int
         while True:
             with nogil:
-                what = self.run_until_python()
-            self._tell(what)
-            if what == STOPPED or what == FAILED:
+                outcome = self.run_until_python()
+            self._tell(outcome)
+            if outcome == STOPPED or outcome == FAILED:
                 return
 
-    def _tell(self, what):
-        if what == FAILED and self.on_failed is not None:
+    def _tell(self, event):
+        if event == FAILED and self.on_failed is not None:
             self.on_failed(
                 self.writer.failed_errno, self.writer.failed_log, self.writer.failed_lsn, "sync" if self.writer.failed_sync else "write"
             )
-        elif what == CALLBACKS and self.on_callbacks is not None:
+        elif event == CALLBACKS and self.on_callbacks is not None:
             self.on_callbacks()
 
     def run_until_python(self) -> c_int:
         signal: uint32_t
-        what: c_int
-        at: uint64_t
+        outcome: c_int
+        sequence: uint64_t
         while True:
             signal = at_load32(address(self.writer.signal))
             at_store32(address(self.writer.urgent), 0)
             # Swapped before anything is taken: what is appended after that sets it again.
             at_swap32(address(self.writer.soon), 0)
-            what = self.one_pass(0)
-            if what == PASS_FAILED:
+            outcome = self.one_pass(0)
+            if outcome == PASS_FAILED:
                 return FAILED
-            if what == PASS_PROGRESS:
+            if outcome == PASS_PROGRESS:
                 self.writer.starved_told = False
-                at = self.writer.logs[0].tail // self.writer.logs[0].container_size if self.writer.log_count else self.writer.last_container
-                if at != self.writer.last_container or at_swap32(address(self.writer.wanting), 0):
-                    self.writer.last_container = at
+                sequence = (
+                    self.writer.logs[0].tail // self.writer.logs[0].container_size if self.writer.log_count else self.writer.last_container
+                )
+                if sequence != self.writer.last_container or at_swap32(address(self.writer.wanting), 0):
+                    self.writer.last_container = sequence
                     self._tell_progress()
                 if at_load32(address(self.writer.callbacks)):
                     return CALLBACKS
                 if self.writer.left_over:
                     continue
-                # What came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
-            if what == PASS_STARVED and not self.writer.starved_told:
+                # A record that came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
+            if outcome == PASS_STARVED and not self.writer.starved_told:
                 self.writer.starved_told = True
                 self.writer.last_container = 0
                 self._tell_progress()
                 continue
-            if at_load32(address(self.writer.stopping)) and what != PASS_PROGRESS:  # who stops it sees to a full disk
+            if at_load32(address(self.writer.stopping)) and outcome != PASS_PROGRESS:  # who stops it sees to a full disk
                 return STOPPED
             # Say that we sleep, then look at the word: a kick after the look changes it.
             at_store32(address(self.writer.sleeping), 1)
@@ -415,7 +417,7 @@ class LogWriter:
     def _write_dirty(self, flags: uint32_t) -> c_int:
         """Writes the logs of streams that were told dirty before this."""
         count: uint32_t
-        what: c_int
+        outcome: c_int
         result: c_int = PASS_IDLE
         dirty: pointer[dirty_log_t]
         spin_lock(address(self.writer.dirty_lock))
@@ -428,11 +430,11 @@ class LogWriter:
                 self.writer.wave[count].dirty = dirty
                 dirty = dirty.next
                 count += 1
-            what = self._write_wave(count, flags)
-            if what == PASS_FAILED:
+            outcome = self._write_wave(count, flags)
+            if outcome == PASS_FAILED:
                 return PASS_FAILED
-            if what == PASS_PROGRESS:
-                result = what
+            if outcome == PASS_PROGRESS:
+                result = outcome
         return result
 
     def _write_wave(self, count: uint32_t, flags: uint32_t) -> c_int:
@@ -440,7 +442,7 @@ class LogWriter:
         i: uint32_t
         error: c_int
         result: c_int = PASS_IDLE
-        left: bint = True
+        is_done: bint = True
         one: pointer[wave_t]
         log: pointer[log_t]
         for i in range(count):
@@ -451,8 +453,8 @@ class LogWriter:
             spin_lock(address(log.lock))
             one.target = log.tail
             spin_unlock(address(log.lock))
-        while left:
-            left = False
+        while is_done:
+            is_done = False
             for i in range(count):
                 one = address(self.writer.wave[i])
                 if not one.ended and self._take_one(one, flags) != 0:
@@ -467,7 +469,7 @@ class LogWriter:
                         return PASS_FAILED
                     result = PASS_PROGRESS
                 one.ended = one.complete or one.count == 0 or one.upto >= one.target
-                left = left or not one.ended
+                is_done = is_done or not one.ended
         for i in range(count):
             self._end_one(address(self.writer.wave[i]))
         return result

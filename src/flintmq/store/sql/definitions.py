@@ -102,10 +102,10 @@ class SqlDefinitions:
 
     def _prepare(self, clock: Clock, first: Sequence[Any]) -> bool:
         """Makes or migrates the tables. True when they were made."""
-        state, found = check_state(self._driver)
+        state, version = check_state(self._driver)
         if state is State.OLDER:
-            log.warning("%s has schema version %s: migrating it to %s", self._driver.where, found, SCHEMA_VERSION)
-            migrate(self._driver, found)
+            log.warning("%s has schema version %s: migrating it to %s", self._driver.where, version, SCHEMA_VERSION)
+            migrate(self._driver, version)
         elif state is State.NEW:
             identity = {
                 "id": 1,

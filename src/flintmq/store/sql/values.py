@@ -52,17 +52,17 @@ def decode_name(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    found = match.group()
-    if found == "\\":
+    text = match.group()
+    if text == "\\":
         return "\\\\"
-    return "\\0" if found == "\0" else f"\\u{ord(found):04x}"
+    return "\\0" if text == "\0" else f"\\u{ord(text):04x}"
 
 
 def _unescape(match: re.Match[str]) -> str:
-    found = match.group()
-    if found == "\\\\":
+    text = match.group()
+    if text == "\\\\":
         return "\\"
-    return "\0" if found == "\\0" else chr(int(found[2:], 16))
+    return "\0" if text == "\\0" else chr(int(text[2:], 16))
 
 
 def encode_table(table: Table) -> str:

@@ -50,4 +50,4 @@ cdef inline bint stream_head(const record_t *record, stream_head_t *out) noexcep
 # The content as consumers get it, from the parts of the one that was published: with x-stream-offset in its headers. `*at`: where the 8
 # bytes of the offset stand (big endian), NULL when the header can't be read and was copied as it is; filter_at, filter_size: its filter
 # value, see hot_t. parts.flags loses CONTENT_SHARED. NULL: no memory.
-cdef content_t *stream_content(arena_t *arena, parts_t *parts, uint64_t offset, uint8_t **at, uint32_t *filter_at, uint32_t *filter_size) noexcept nogil
+cdef content_t *stream_content(arena_t *arena, parts_t *parts, uint64_t offset, uint8_t **byte, uint32_t *filter_at, uint32_t *filter_size) noexcept nogil

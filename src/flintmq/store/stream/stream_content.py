@@ -20,21 +20,21 @@ def stream_content(
     arena: pointer[arena_t],
     parts: pointer[parts_t],
     offset: uint64_t,
-    at: pointer[pointer[uint8_t]],
+    byte: pointer[pointer[uint8_t]],
     filter_at: pointer[uint32_t],
     filter_size: pointer[uint32_t],
 ) -> pointer[content_t]:
     look: header_look_t
     content: pointer[content_t]
     parts.flags &= ~cast(uint8_t, CONTENT_SHARED)
-    at[0] = NULL
+    byte[0] = NULL
     filter_at[0] = 0
     filter_size[0] = 0
     if header_look(parts.header, parts.header_len, b"x-stream-offset", b"x-stream-filter-value", address(look)):
         if look.text_size < STREAM_NO_FILTER:  # no value is that long
             filter_at[0] = look.text_at
             filter_size[0] = look.text_size
-        return parts_with_field(arena, parts, address(look), b"x-stream-offset", offset, at)
+        return parts_with_field(arena, parts, address(look), b"x-stream-offset", offset, byte)
     content = content_new(arena, parts.route_len, parts.header_len, parts.body_len)
     if content == NULL:
         return NULL

@@ -49,5 +49,5 @@ cdef class Stream(StreamSource):
     cdef bint cooled
     cdef bint held                     # the object holds itself until `finish`
     cdef readonly bint gone            # deleted, its files removed
-    cdef int _recover(self, LogScan scan, recovered_t *found) except -1
+    cdef int _recover(self, LogScan scan, recovered_t *recovered) except -1
     cdef uint64_t _first_of(self, uint64_t sequence, uint64_t *first_us)

@@ -62,10 +62,10 @@ from flintmq.store.log.managed import UNBOUNDED, clear_temporaries, quarantine, 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _whole(found: pointer[recovered_t], offset: uint64_t, lsn: uint64_t) -> void:
-    found.next = max(found.next, offset + 1)
-    found.start = lsn
-    found.open_left = 0
+def _whole(recovered: pointer[recovered_t], offset: uint64_t, lsn: uint64_t) -> void:
+    recovered.next = max(recovered.next, offset + 1)
+    recovered.start = lsn
+    recovered.open_left = 0
 
 
 @cfunc
@@ -73,65 +73,65 @@ def _whole(found: pointer[recovered_t], offset: uint64_t, lsn: uint64_t) -> void
 @exceptval(check=False)
 def _on_record(context: p_void, record: pointer[record_t]) -> void:
     """Takes in one record of the scan; `context`: a recovered_t whose container_size is set."""
-    found: pointer[recovered_t] = cast(pointer[recovered_t], context)
+    recovered: pointer[recovered_t] = cast(pointer[recovered_t], context)
     offset: uint64_t
-    left: uint64_t
-    found.last_lsn = record.lsn
+    content_bytes: uint64_t
+    recovered.last_lsn = record.lsn
     if record.size < 8:
         return
     offset = le64(record.data)
     if record.type == RECORD_STREAM_MARK:
-        found.any = True
-        found.mark_lsn = record.lsn
-        found.next = max(found.next, offset)
+        recovered.any = True
+        recovered.mark_lsn = record.lsn
+        recovered.next = max(recovered.next, offset)
     elif record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
-        found.any = True
-        found.next = max(found.next, offset)
-        if record.lsn // found.container_size != found.last.container:
-            found.last.container = record.lsn // found.container_size
-            found.last.offset = offset
-            found.last.us = record.time_us
-            if found.lowest.container == 0:
-                found.lowest = found.last
-        found.open_start = record.lsn
-        found.open_filled = le32(record.data + 20)
-        left = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
-        found.open_left = left - found.open_filled if left > found.open_filled else 0
-        if found.open_left == 0:
-            _whole(found, offset, record.lsn)
+        recovered.any = True
+        recovered.next = max(recovered.next, offset)
+        if record.lsn // recovered.container_size != recovered.last.container:
+            recovered.last.container = record.lsn // recovered.container_size
+            recovered.last.offset = offset
+            recovered.last.us = record.time_us
+            if recovered.lowest.container == 0:
+                recovered.lowest = recovered.last
+        recovered.open_start = record.lsn
+        recovered.open_filled = le32(record.data + 20)
+        content_bytes = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
+        recovered.open_left = content_bytes - recovered.open_filled if content_bytes > recovered.open_filled else 0
+        if recovered.open_left == 0:
+            _whole(recovered, offset, record.lsn)
     elif record.type == RECORD_STREAM_CHUNK and record.size >= 12:
-        found.any = True
-        found.next = max(found.next, offset)
-        if found.open_left and record.undo_prev == found.open_start and le32(record.data + 8) == found.open_filled:
-            left = record.size - 12
-            if left < found.open_left:
-                found.open_filled += left
-                found.open_left -= left
+        recovered.any = True
+        recovered.next = max(recovered.next, offset)
+        if recovered.open_left and record.undo_prev == recovered.open_start and le32(record.data + 8) == recovered.open_filled:
+            content_bytes = record.size - 12
+            if content_bytes < recovered.open_left:
+                recovered.open_filled += content_bytes
+                recovered.open_left -= content_bytes
             else:
-                _whole(found, offset, found.open_start)
+                _whole(recovered, offset, recovered.open_start)
 
 
 @cfunc
-def _proven(files: object, directory: str | None, scan: LogScan | None, found: pointer[recovered_t]) -> object:
+def _proven(files: object, directory: str | None, scan: LogScan | None, recovered: pointer[recovered_t]) -> object:
     """LSN of the block before a Stream-Mark that proves everything before it, or None.
 
     The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.
     """
     size: uint64_t = scan.container_size
-    at: uint64_t = scan.last_block
+    lsn: uint64_t = scan.last_block
     if (
         scan.damage
         or scan.torn_at
-        or at == 0
-        or found.mark_lsn != at + BLOCK_HEADER
-        or found.last_lsn != found.mark_lsn
-        or scan.hint < at
-        or found.open_left
+        or lsn == 0
+        or recovered.mark_lsn != lsn + BLOCK_HEADER
+        or recovered.last_lsn != recovered.mark_lsn
+        or scan.hint < lsn
+        or recovered.open_left
     ):
         return None
-    block = scan.sector(at)
+    block = scan.sector(lsn)
     before = int.from_bytes(block[48:56], "little")
-    if before == 0 or not scan.is_last(at):
+    if before == 0 or not scan.is_last(lsn):
         return None
     try:
         fd = files.open(f"{directory}/{container_name(before // size)}")
@@ -164,7 +164,7 @@ def _last_origin(reader: pointer[stream_reader_t], offset: uint64_t, highest: po
     """See Stream.last_origin. STEP_END, or STEP_IO when the disk refused. A message that was never whole does not count: another one has
     its offset, or it is not visible."""
     record: record_t
-    what: c_int = STEP_RECORD
+    step: c_int = STEP_RECORD
     visible: uint64_t = at_load64(address(reader.stream.visible))
     known: uint64_t = 0
     origin: uint64_t = 0
@@ -172,12 +172,12 @@ def _last_origin(reader: pointer[stream_reader_t], offset: uint64_t, highest: po
     reader.walk.error = 0
     if not stream_search(reader, offset, 0):
         return STEP_IO if reader.walk.error else STEP_END
-    while what == STEP_RECORD:
-        what = reader_step(address(reader.walk), address(record))
-        if what == STEP_BAD:
-            what = reader_salvage(address(reader.walk))
+    while step == STEP_RECORD:
+        step = reader_step(address(reader.walk), address(record))
+        if step == STEP_BAD:
+            step = reader_salvage(address(reader.walk))
             continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             break
         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
             if le64(record.data) > known:
@@ -187,7 +187,7 @@ def _last_origin(reader: pointer[stream_reader_t], offset: uint64_t, highest: po
         reader_pass(address(reader.walk), address(record))
     if known < visible:
         highest[0] = max(highest[0], origin)
-    return what
+    return step
 
 
 log = logging.getLogger("flintmq.store")
@@ -250,12 +250,12 @@ class Stream(StreamSource):
     ) -> Stream:
         """Opens the stream's log, or begins an empty one: that has no file before something is appended.
 
-        An existing log keeps its container size (bytes). What is damaged is named and set aside, the rest is served; a log that can't be
+        An existing log keeps its container size (bytes). Damage is named and set aside, the rest is served; a log that can't be
         read at all makes a broken stream. Raises: OSError.
         """
-        found: recovered_t
+        recovered: recovered_t
         made: Stream = Stream()
-        memset(address(found), 0, sizeof(recovered_t))
+        memset(address(recovered), 0, sizeof(recovered_t))
         made.files = files
         made.clock = settings.clock
         made.writer = writer
@@ -265,17 +265,17 @@ class Stream(StreamSource):
         made.directory = f"{store_dir}/streams/{queue_id}"
         scan: LogScan = LogScan(files, made.directory, STREAMS, settings.store_uuid)
         names = [number for number in map(sequence_of, files.list_dir(made.directory)) if number is not None]
-        found.container_size = made._size_of(names) if names else settings.container_size
+        recovered.container_size = made._size_of(names) if names else settings.container_size
         try:
             if names:
-                scan.run(_on_record, cast(p_void, address(found)))
+                scan.run(_on_record, cast(p_void, address(recovered)))
         except StoreError as error:
             log.error("stream %d can't be opened, its files are left as they are: %s", queue_id, error)
             made.broken = True
             made.damage.append(str(error))
         made.opened_bytes = scan.bytes_read
         size = scan.container_size or settings.container_size
-        if size != found.container_size and not made.broken:
+        if size != recovered.container_size and not made.broken:
             made.broken = scan.container_size != 0  # the first header lied: every LSN above is wrong
         made.managed = ManagedLog(files, made.directory, replace(settings, container_size=size))
         made.managed.set_ahead(0)
@@ -298,7 +298,7 @@ class Stream(StreamSource):
             at_store32(address(made.stream.closed), 1)
         elif names:
             try:
-                made._recover(scan, address(found))
+                made._recover(scan, address(recovered))
             except BaseException:
                 made.close()
                 raise
@@ -320,12 +320,12 @@ class Stream(StreamSource):
                 return size
         return 4096
 
-    def _recover(self, scan: LogScan | None, found: pointer[recovered_t]) -> c_int:
+    def _recover(self, scan: LogScan | None, recovered: pointer[recovered_t]) -> c_int:
         """What the scan found becomes the state; the log is ready to go on."""
         size: uint64_t = scan.container_size
         tail: uint64_t = scan.tail
         last_block: uint64_t = scan.last_block
-        following: uint64_t = found.next
+        following: uint64_t = recovered.next
         first: uint64_t = OFFSET_UNKNOWN
         first_us: uint64_t = 0
         hidden: uint64_t = 0
@@ -336,10 +336,10 @@ class Stream(StreamSource):
             copy = quarantine(self.files, self.store_dir, f"streams-{self.queue_id}", self.directory, one.lsn // size)
             log.error("damaged container of stream %d: %s%s", self.queue_id, one, f"; copied to {copy}" if copy else "")
             end = one.next_lsn or tail
-            if end > found.start:
-                hidden += (end - max(one.lsn, found.start)) // STREAM_RECORD_LEAST + 1
+            if end > recovered.start:
+                hidden += (end - max(one.lsn, recovered.start)) // STREAM_RECORD_LEAST + 1
         following += hidden  # I2
-        proven = _proven(self.files, self.directory, scan, found)
+        proven = _proven(self.files, self.directory, scan, recovered)
         if proven is not None:
             last_block = proven
             tail = scan.last_block
@@ -359,12 +359,12 @@ class Stream(StreamSource):
                 self.managed.adopt(number)
         if not here:
             at_store64(address(self.managed.log.ready_end), tail - tail % size)
-        if found.last.container:
-            stream_learn(stream, found.lowest.container, found.lowest.offset, found.lowest.us)
-            stream_learn(stream, found.last.container, found.last.offset, found.last.us)
-            if found.last.container == tail // size:
-                stream.container_end = (found.last.container + 1) * size
-        if here and not found.any:
+        if recovered.last.container:
+            stream_learn(stream, recovered.lowest.container, recovered.lowest.offset, recovered.lowest.us)
+            stream_learn(stream, recovered.last.container, recovered.last.offset, recovered.last.us)
+            if recovered.last.container == tail // size:
+                stream.container_end = (recovered.last.container + 1) * size
+        if here and not recovered.any:
             hidden = self._guess(here, tail)
             if hidden == NEVER:
                 self.broken = True
@@ -380,7 +380,7 @@ class Stream(StreamSource):
             first = following
         stream.next = following
         stream.hot_first = stream.hot_kept = stream.hot_end = following
-        stream.visible_start = found.start
+        stream.visible_start = recovered.start
         at_store64(address(stream.first), first)
         at_store64(address(stream.visible), following)
         return 0
@@ -391,12 +391,12 @@ class Stream(StreamSource):
         first: uint64_t
         first_us: uint64_t = 0
         size: uint64_t = self.managed.container_size
-        at: uint64_t = tail
+        lsn: uint64_t = tail
         for number in reversed(here):
             sequence = number
             first = self._first_of(sequence, address(first_us))
             if first != OFFSET_UNKNOWN and first != OFFSET_PENDING:
-                return first + (at - sequence * size) // STREAM_RECORD_LEAST + 1
+                return first + (lsn - sequence * size) // STREAM_RECORD_LEAST + 1
         # A log whose first block never became durable is empty. If containers went before, or something is damaged, that is not so.
         return NEVER if here[0] != 1 or self.damage else 0
 
@@ -430,18 +430,18 @@ class Stream(StreamSource):
     def last_origin(self, offset: int) -> int:
         """The highest position that a transaction brought a message at or behind `offset` here under (`stream_append`); 0: none did.
 
-        What is durable is looked at. Raises: OSError. O(records behind the offset).
+        The durable part is read. Raises: OSError. O(records behind the offset).
         """
-        what: c_int
+        step: c_int
         highest: uint64_t = 0
         start: uint64_t = offset
         reader: pointer[stream_reader_t] = stream_reader_new(self.stream)
         if reader == NULL:
             raise MemoryError
         with nogil:
-            what = _last_origin(reader, start, address(highest))
+            step = _last_origin(reader, start, address(highest))
             stream_reader_free(reader)
-        if what == STEP_IO:
+        if step == STEP_IO:
             raise OSError(EIO, f"stream {self.queue_id} can't be read")
         return highest
 

@@ -109,7 +109,7 @@ cdef uint64_t stream_first(stream_t *stream) noexcept nogil
 # As many as there are from `offset` on, up to `count` messages and about `bytes` (one at least), which match the filter (NULL: all).
 # Adds to the batch. MESSAGES, EMPTY, FILTERED, TRUNCATED, COLD or GONE. One lock for all: O(messages looked at).
 cdef int stream_hot_read(stream_t *stream, uint64_t offset, uint32_t count, uint64_t bytes, stream_filter_t *filter, stream_batch_t *batch) noexcept nogil
-# Who is told that more is visible; one per stream. NULL: nobody; after the return the old one is not called any more.
+# The listener to new visible messages; one per stream. NULL: nobody; after the return the old one is not called any more.
 cdef void stream_listen(stream_t *stream, stream_visible_t on_visible, void *context) noexcept nogil
 cdef void stream_incref(stream_t *stream) noexcept nogil
 cdef void stream_decref(stream_t *stream) noexcept nogil      # takes the GIL for the last one
@@ -129,7 +129,7 @@ cdef bint stream_mark(stream_t *stream) noexcept nogil
 # A stream without a log yet: memory for it; NULL: none. Freed when its owner goes.
 cdef stream_t *stream_new(uint64_t stream_id, log_t *log, writer_t *writer, log_port_t *port, stream_space_t *space, void *owner) noexcept nogil
 cdef void stream_free(stream_t *stream) noexcept nogil
-# What was appended and not written will never be: it is counted nowhere any more. The writer has let go of it.
+# Messages appended and not written will never be: it is counted nowhere any more. The writer has let go of it.
 cdef void stream_abandon(stream_t *stream) noexcept nogil
 # Nothing is appended or told any more.
 cdef void stream_close(stream_t *stream) noexcept nogil

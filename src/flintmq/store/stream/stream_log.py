@@ -121,7 +121,7 @@ def stream_hot_read(
     filter: pointer[stream_filter_t],
     batch: pointer[stream_batch_t],
 ) -> c_int:
-    at: uint64_t = offset
+    next_offset: uint64_t = offset
     end: uint64_t
     entry: pointer[hot_t]
     value: pointer[cython.const[uint8_t]]
@@ -143,26 +143,26 @@ def stream_hot_read(
         return STREAM_COLD
     if end > offset + HOT_LOOK:
         end = offset + HOT_LOOK
-    while at < end and taken < count:
-        entry = _hot(stream, at)
+    while next_offset < end and taken < count:
+        entry = _hot(stream, next_offset)
         if entry.content == NULL:
-            if taken == 0 and at == offset:
+            if taken == 0 and next_offset == offset:
                 result = STREAM_COLD
             break
         if filter != NULL:
             value = content_header(entry.content) + entry.filter_at if entry.filter_at else NULL
             if not stream_filter_matches(filter, value, entry.filter_size):
-                at += 1
+                next_offset += 1
                 continue
         if taken and batch.bytes - start + entry.content.body_len + entry.content.header_len > bytes:
             break
-        if not stream_batch_put(batch, entry.content, at):
+        if not stream_batch_put(batch, entry.content, next_offset):
             break
         content_incref(entry.content)
         taken += 1
-        at += 1
+        next_offset += 1
     spin_unlock(address(stream.hot_lock))
-    batch.next_offset = at
+    batch.next_offset = next_offset
     return STREAM_MESSAGES if taken else result
 
 
@@ -292,7 +292,7 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
     arena: pointer[arena_t] = cast(pointer[arena_t], stream_arena_slot()[0])
     hot: pointer[content_t]
     parts: parts_t
-    at: pointer[uint8_t] = NULL
+    byte: pointer[uint8_t] = NULL
     entry: hot_t
     value: pointer[cython.const[uint8_t]] = NULL
     filter_at: uint32_t = 0
@@ -308,7 +308,7 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
             return STREAM_FAILED
         stream_arena_slot()[0] = arena
     parts_of(content, address(parts))
-    hot = stream_content(arena, address(parts), 0, address(at), address(filter_at), address(filter_size))
+    hot = stream_content(arena, address(parts), 0, address(byte), address(filter_at), address(filter_size))
     if hot == NULL:
         return STREAM_FAILED
     if filter_at:
@@ -334,8 +334,8 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
         return STREAM_FAILED
     offset = stream.next
     stream.next = offset + 1
-    if at != NULL:
-        put64(at, offset)
+    if byte != NULL:
+        put64(byte, offset)
     if start >= stream.container_end:
         stream_learn(stream, start // log.container_size, offset, log.now_us)
         stream.container_end = (start // log.container_size + 1) * log.container_size
@@ -445,7 +445,7 @@ def stream_bytes(stream: pointer[stream_t]) -> uint64_t:
 
 
 def stream_learn(stream: pointer[stream_t], sequence: uint64_t, first_offset: uint64_t, first_us: uint64_t) -> void:
-    at: uint64_t
+    index: uint64_t
     room: uint32_t
     firsts: pointer[container_first_t]
     spin_lock(address(stream.firsts_lock))
@@ -454,22 +454,22 @@ def stream_learn(stream: pointer[stream_t], sequence: uint64_t, first_offset: ui
         if sequence < stream.firsts_base:
             stream.firsts_base = sequence
     if sequence >= stream.firsts_base:
-        at = sequence - stream.firsts_base
-        if at >= stream.firsts_room:
+        index = sequence - stream.firsts_base
+        if index >= stream.firsts_room:
             room = stream.firsts_room * 2 if stream.firsts_room else 4
-            while room <= at:
+            while room <= index:
                 room *= 2
             firsts = cast(pointer[container_first_t], realloc(stream.firsts, room * sizeof(container_first_t)))
             if firsts != NULL:
                 stream.firsts = firsts
                 stream.firsts_room = room
-        if at < stream.firsts_room:  # else it is looked up again when it is wanted
-            while stream.firsts_count <= at:
+        if index < stream.firsts_room:  # else it is looked up again when it is wanted
+            while stream.firsts_count <= index:
                 stream.firsts[stream.firsts_count].first_offset = OFFSET_UNKNOWN
                 stream.firsts[stream.firsts_count].first_us = 0
                 stream.firsts_count += 1
-            stream.firsts[at].first_offset = first_offset
-            stream.firsts[at].first_us = first_us
+            stream.firsts[index].first_offset = first_offset
+            stream.firsts[index].first_us = first_us
     spin_unlock(address(stream.firsts_lock))
 
 

@@ -176,15 +176,15 @@ def _bad_container(walk: pointer[log_reader_t]) -> uint64_t:
     """The container to be named: between two blocks that is the next one when this one just ends there, in zeros."""
     size: uint64_t = walk.container_size
     sequence: uint64_t = (walk.at - 1) // size
-    at: uint64_t = align_sector(walk.block_end)
+    lsn: uint64_t = align_sector(walk.block_end)
     i: uint32_t
-    if walk.at < walk.block_end or at <= sequence * size + CONTAINER_HEADER:
+    if walk.at < walk.block_end or lsn <= sequence * size + CONTAINER_HEADER:
         return sequence
-    if at + BLOCK_HEADER <= (sequence + 1) * size:
-        if reader_fill(walk, at, BLOCK_HEADER) < BLOCK_HEADER:
+    if lsn + BLOCK_HEADER <= (sequence + 1) * size:
+        if reader_fill(walk, lsn, BLOCK_HEADER) < BLOCK_HEADER:
             return sequence
         for i in range(BLOCK_HEADER):
-            if walk.window[at - walk.window_lsn + i]:
+            if walk.window[lsn - walk.window_lsn + i]:
                 return sequence
     return sequence + 1
 
@@ -211,7 +211,7 @@ def _tell(walk: pointer[log_reader_t]) -> void:
         try:
             cast(object, reader.stream.owner).note_damage(sequence, reader.bad_at)
         except Exception:
-            pass  # the reading goes on; who reads is told what is damaged
+            pass  # the reading goes on; the reader is told of the damage
 
 
 # --- places -----------------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ WALK_MOST = declare(uint64_t, 4096)
 @exceptval(check=False)
 def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> pointer[content_t]:
     """The content of a message that is one record."""
-    at: pointer[uint8_t] = NULL
+    byte: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
     parts: parts_t
@@ -286,7 +286,7 @@ def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> po
     parts.body_len = head.body_len
     parts.flags = head.flags
     parts.priority = head.priority
-    return stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
+    return stream_content(reader.arena, address(parts), head.offset, address(byte), address(filter_at), address(filter_size))
 
 
 @cfunc
@@ -319,10 +319,10 @@ def _large(
     reader: pointer[stream_reader_t], record: pointer[record_t], head: pointer[stream_head_t], out: pointer[pointer[content_t]]
 ) -> c_int:
     """The content of a message whose chunks follow; the reader goes on behind them. STEP_RECORD: NULL in `*out` when it is not whole."""
-    at: pointer[uint8_t] = NULL
+    byte: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
-    what: c_int
+    step: c_int
     start: uint64_t = record.lsn
     total: uint64_t = head.total
     filled: uint64_t = head.here
@@ -338,10 +338,10 @@ def _large(
     _put(content, 0, head.run, filled)
     reader_pass(address(reader.walk), record)
     while filled < total:
-        what = reader_step(address(reader.walk), address(piece))
-        if what != STEP_RECORD:
+        step = reader_step(address(reader.walk), address(piece))
+        if step != STEP_RECORD:
             content_decref(content)
-            return what
+            return step
         if (
             piece.type != RECORD_STREAM_CHUNK
             or piece.undo_prev != start
@@ -355,7 +355,7 @@ def _large(
         filled += piece.size - 12
         reader_pass(address(reader.walk), address(piece))
     parts_of(content, address(parts))
-    out[0] = stream_content(reader.arena, address(parts), head.offset, address(at), address(filter_at), address(filter_size))
+    out[0] = stream_content(reader.arena, address(parts), head.offset, address(byte), address(filter_at), address(filter_size))
     content_decref(content)
     if out[0] == NULL:
         reader.walk.error = ENOMEM
@@ -405,11 +405,11 @@ def _next_head(
 ) -> c_int:
     """Steps to the record in which a message of offset `wanted` or above begins. looked: grows by the bytes of messages, or of all records
     (`all_count`), that were passed."""
-    what: c_int
+    step: c_int
     while True:
-        what = reader_step(address(reader.walk), record)
-        if what != STEP_RECORD:
-            return what
+        step = reader_step(address(reader.walk), record)
+        if step != STEP_RECORD:
+            return step
         if all_count or record.type == RECORD_STREAM_MESSAGE:
             looked[0] += record.length
         if stream_head(record, head):
@@ -432,17 +432,17 @@ def _take(
 ) -> c_int:
     """Puts the message that begins at `record` into the batch, and counts it; one whose end was never written is passed."""
     content: pointer[content_t] = NULL
-    what: c_int = STEP_RECORD
+    step: c_int = STEP_RECORD
     if head.here != head.total:
-        what = _large(reader, record, head, address(content))
+        step = _large(reader, record, head, address(content))
     else:
         content = _small(reader, head)
         if content == NULL:
             reader.walk.error = ENOMEM
             return STEP_IO
         reader_pass(address(reader.walk), record)
-    if what != STEP_RECORD or content == NULL:
-        return what
+    if step != STEP_RECORD or content == NULL:
+        return step
     if not stream_batch_put(batch, content, head.offset):
         content_decref(content)
         reader.walk.error = ENOMEM
@@ -459,19 +459,19 @@ def _missing(
     reader: pointer[stream_reader_t],
     offset: uint64_t,
     visible: uint64_t,
-    what: c_int,
+    step: c_int,
     damaged: bint,
     batch: pointer[stream_batch_t],
 ) -> c_int:
     """A message is visible and was not met: it can't be read, or retention took the container under the reader."""
     reader.walk.at = 0
-    if what == STEP_IO:
+    if step == STEP_IO:
         batch.error = reader.walk.error
         return STREAM_IO
     if offset < at_load64(address(stream.first)):
         batch.next_offset = at_load64(address(stream.first))
         return STREAM_TRUNCATED
-    if not damaged and what != STEP_END:
+    if not damaged and step != STEP_END:
         return STREAM_EMPTY
     batch.next_offset = visible
     return STREAM_DAMAGED
@@ -492,25 +492,25 @@ def stream_read(
     taken: uint32_t = 0
     before: uint32_t
     start: uint64_t = batch.bytes
-    what: c_int
+    step: c_int
     head: stream_head_t
     record: record_t
     damaged: bint = False
     visible = at_load64(address(stream.visible))
-    what = _enter(stream, offset, visible, batch)
-    if what != STREAM_MESSAGES:
-        return what
+    step = _enter(stream, offset, visible, batch)
+    if step != STREAM_MESSAGES:
+        return step
     # After `visible` was read: everything visible is below the limit (I2).
-    what = _go_to(stream, reader, offset)
-    while what == STEP_RECORD and taken < max_count and wanted < visible:
-        what = _next_head(reader, address(record), address(head), wanted, wanted > offset, address(looked))
-        if what == STEP_BAD:
+    step = _go_to(stream, reader, offset)
+    while step == STEP_RECORD and taken < max_count and wanted < visible:
+        step = _next_head(reader, address(record), address(head), wanted, wanted > offset, address(looked))
+        if step == STEP_BAD:
             if wanted > offset or offset < at_load64(address(stream.first)):
-                break  # first what came before it; and what retention took is not damaged
+                break  # first step came before it; and step retention took is not damaged
             damaged = True
-            what = reader_salvage(address(reader.walk))
+            step = reader_salvage(address(reader.walk))
             continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             break
         if head.offset > wanted:
             if wanted > offset:
@@ -529,12 +529,12 @@ def stream_read(
         if taken and batch.bytes - start + head.body_len + head.header_len > max_bytes:
             break
         before = taken
-        what = _take(reader, address(record), address(head), batch, address(taken))
-        if what == STEP_BAD and wanted == offset:
+        step = _take(reader, address(record), address(head), batch, address(taken))
+        if step == STEP_BAD and wanted == offset:
             damaged = True
-            what = reader_salvage(address(reader.walk))
+            step = reader_salvage(address(reader.walk))
             continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             reader.walk.at = 0  # damage behind messages is met again by the next read
             break
         if taken != before:
@@ -544,15 +544,15 @@ def stream_read(
     batch.next_offset = wanted
     if taken:
         return STREAM_MESSAGES
-    if what != STEP_IO and wanted > offset:
+    if step != STEP_IO and wanted > offset:
         return STREAM_FILTERED
-    return _missing(stream, reader, offset, visible, what, damaged, batch)
+    return _missing(stream, reader, offset, visible, step, damaged, batch)
 
 
 def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t], ms: uint64_t) -> uint64_t:
     us: uint64_t = ms * 1000
-    what: c_int
-    found: uint64_t
+    step: c_int
+    offset: uint64_t
     record: record_t
     first: uint64_t = at_load64(address(stream.first))
     visible: uint64_t = at_load64(address(stream.visible))
@@ -564,17 +564,17 @@ def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t]
         reader.walk.at = 0
         return first
     while True:
-        what = reader_step(address(reader.walk), address(record))
-        if what == STEP_BAD:
-            what = reader_salvage(address(reader.walk))
-            if what == STEP_RECORD:
+        step = reader_step(address(reader.walk), address(record))
+        if step == STEP_BAD:
+            step = reader_salvage(address(reader.walk))
+            if step == STEP_RECORD:
                 continue
-        if what != STEP_RECORD:
+        if step != STEP_RECORD:
             break
         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.time_us >= us:
-            found = le64(record.data)
+            offset = le64(record.data)
             reader.walk.at = 0
-            return max(first, min(found, visible))
+            return max(first, min(offset, visible))
         reader_pass(address(reader.walk), address(record))
     reader.walk.at = 0
     return visible

@@ -116,14 +116,14 @@ class StreamStore:
         Raises: StoreError: too many streams; OSError.
         """
         with self._lock:
-            found = self._streams.get(queue_id)
-            if found is None:
+            stream = self._streams.get(queue_id)
+            if stream is None:
                 if len(self._streams) >= self._limits.streams_max:
                     raise StoreError(f"a node has at most {self._limits.streams_max} streams")
-                found = self._found.pop(queue_id, None) or self._open(queue_id, segment_bytes)
-                self._streams[queue_id] = found
+                stream = self._found.pop(queue_id, None) or self._open(queue_id, segment_bytes)
+                self._streams[queue_id] = stream
             self._bounds[queue_id] = (max_bytes, max_age_ms)
-            return found
+            return stream
 
     def _open(self, queue_id: int, segment_bytes: int) -> Stream:
         settings = LogSettings(
@@ -227,15 +227,15 @@ class StreamStore:
             with self._lock:
                 self._deleted += deleted
             raise
-        left = list(deleted)
+        remaining = list(deleted)
         try:
             for stream in deleted:
                 if stream.finish():
-                    left.remove(stream)
+                    remaining.remove(stream)
         finally:  # also when the files of one of them could not be removed now
             with self._lock:
-                self._deleted += left
-        return busy or bool(left)
+                self._deleted += remaining
+        return busy or bool(remaining)
 
     def prepare(self) -> int:
         """Makes the containers that the writer waits for. Returns how many, 0: it can't go on. Raises: OSError."""
