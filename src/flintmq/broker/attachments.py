@@ -88,7 +88,7 @@ class Attachments:
         if following is not None:
             self.follow_activity(following)
         if state.shared is not None and queue.policy.is_shared:
-            state.shared.want(queue.queue_id, left=True)
+            state.shared.want(queue.queue_id, gone=True)
         vhost = state.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_removed(queue)

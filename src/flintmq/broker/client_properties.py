@@ -44,7 +44,7 @@ def kept(arguments: bytes, properties: dict[str, object], bytes_max: int) -> byt
 
 
 def told(table: bytes) -> dict[str, Any]:
-    """What was kept, as a table. Raises nothing. O(size)."""
+    """The kept octets, as a table. Raises nothing. O(size)."""
     if not table:
         return {}
     try:

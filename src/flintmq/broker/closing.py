@@ -59,12 +59,12 @@ def end_vhost(state: NodeState, name: str, done: Callable[[bool], object]) -> No
         return
     vhost.deleted = True
     state.forbid_old_openings()
-    left, lock = [len(state.loops) or 1], threading.Lock()
+    remaining, lock = [len(state.loops) or 1], threading.Lock()
 
     def closed(whole: bool) -> None:
         with lock:
-            left[0] -= 1
-            last = not left[0]
+            remaining[0] -= 1
+            last = not remaining[0]
         if last:
             state.loops.in_slices(partial(vhost.end_some, ENDS_AT_ONCE), done)
 
@@ -78,7 +78,7 @@ def end_vhost(state: NodeState, name: str, done: Callable[[bool], object]) -> No
 
 def _close_some(state: NodeState, loop: LoopPort, vhost: Any) -> bool:
     """On the loop: some of its connections in a deleted virtual host. True: there are no more."""
-    found = [one for one in list(state.connections.values()) if one.vhost is vhost and one.loop is loop and not one.ended]
-    for client in found[:CLOSES_AT_ONCE]:
+    clients = [one for one in list(state.connections.values()) if one.vhost is vhost and one.loop is loop and not one.ended]
+    for client in clients[:CLOSES_AT_ONCE]:
         guarded("connections that are closed", client.name, _close, client, f"vhost '{vhost.name}' is deleted")
-    return len(found) <= CLOSES_AT_ONCE
+    return len(clients) <= CLOSES_AT_ONCE

@@ -110,12 +110,12 @@ class Cluster:
 
     def addresses(self, service: str) -> list[str]:
         """Where clients that lose this node can go: nodes that are up and not drained, the others first."""
-        found = [
+        addresses = [
             member.addresses.get(service, "") for member, lives in self._others if lives and member.state == UP and member.name != self.name
         ]
         if self.state == UP:
-            found.append(self.where().get(service, ""))
-        return [address for address in found if address]
+            addresses.append(self.where().get(service, ""))
+        return [address for address in addresses if address]
 
     def known_hosts(self, secure: bool) -> bytes:
         """The same as connection.open-ok can say it, for a client with or without TLS: as many as fit, with commas."""

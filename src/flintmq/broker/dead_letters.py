@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flintmq.publishing")
 
 SHORTSTR_MAX = 255
-# What is decoded of a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
+# Bounds of decoding a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
 # the answer of publish_to_all for a letter without a target: no queue has this id

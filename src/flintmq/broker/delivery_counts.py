@@ -55,14 +55,14 @@ class DeliveryCounts:
     def restore(self, queues: Mapping[int, Any]) -> int:
         """Gives the entries that came back after a restart their counts. Returns how many. Once, before anybody consumes."""
         self._queues = queues
-        found = 0
+        restored = 0
         for key, value in self._store.notes(NOTE_DELIVERIES).items():
             queue_id, position = _KEY.unpack(key)
             queue = queues.get(queue_id)
             if queue is not None and queue.core.set_count(position, _VALUE.unpack(value)[0]):
-                found += 1
+                restored += 1
             self._add(queue_id, position)  # `look` finds out when nothing stands there
-        return found
+        return restored
 
     def note(self, queue_id: int, position: int, count: int) -> None:
         """An entry of the log has come back `count` times. Raises: StoreError."""

@@ -44,7 +44,7 @@ class Events:
         self._exchange: Exchange | None = None
         # whether anything is bound to the exchange
         self.wanted = False
-        # is told of what comes and goes while somebody listens (admin.events.Hub); None: no HTTP client has come yet
+        # hears of each change while somebody listens (admin.events.Hub); None: no HTTP client has come yet
         self.hub: Any = None
         # nothing is bound and nobody listens: what every connection passes looks at this alone
         self.quiet = True

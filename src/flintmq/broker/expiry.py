@@ -4,7 +4,7 @@ in: what queues say of themselves (queue/due.pxd), a clock that rings when the f
 out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked; the limits of
 queues that were above them for their consumers (queue/limits.py); the ends of waits between two deliveries (retries.py).
 
-E1  A queue's first expiry is in the heap, or the queue is on the index's list. What is in the heap under an older time is passed over.
+E1  A queue's first expiry is in the heap, or the queue is on the index's list. Entries of the heap with an older time are passed over.
 E2  One step, of expiry or upkeep, lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes
     out (docs/ARCHITECTURE.md, "Turns").
 E3  A queue that can't be served (its log refuses, say) is tried again at the next housekeeping, and holds up no other.
@@ -92,7 +92,7 @@ class Expiry:
         return 0  # `step` arms it again
 
     def _go(self) -> None:
-        """Makes the job of what is due; one at a time, since it takes in whatever becomes due while it runs."""
+        """Makes the job of the due queues; one at a time, since it takes in those that become due while it runs."""
         if self._job is not None and self._running.acquire(blocking=False):
             self._job(self.step, self._ended)
 
@@ -100,34 +100,34 @@ class Expiry:
         self._running.release()
         if not done:
             return  # the loop ends
-        # What is told from here on rings; what was told while the last step ended is looked for once more.
-        more = self._take()
+        # A queue that says something from here on rings; one that did so while the last step ended is looked for once more.
+        is_more = self._take()
         now = self._state.clock.wall_ms()
-        if more or (self._heap and self._heap[0][0] <= now) or self._retries.is_due:
+        if is_more or (self._heap and self._heap[0][0] <= now) or self._retries.is_due:
             self._go()
 
     def step(self) -> bool:
-        """A little of what is due. True: nothing is left. O(queues in which something expires)."""
+        """A slice of the due work. True: nothing is left. O(queues in which something expires)."""
         now = self._state.clock.wall_ms()
         until_ns = self._state.clock.monotonic_ns() + STEP_NS
-        more = self._take()
-        more = self._keep_limits(until_ns) or more
-        more = not self._retries.step(until_ns) or more
+        is_more = self._take()
+        is_more = self._keep_limits(until_ns) or is_more
+        is_more = not self._retries.step(until_ns) or is_more
         self._flow.step(now)
-        while self._heap and self._heap[0][0] <= now and not more:
-            at, queue_id = heapq.heappop(self._heap)
-            if self._times.get(queue_id) != at:
+        while self._heap and self._heap[0][0] <= now and not is_more:
+            due_ms, queue_id = heapq.heappop(self._heap)
+            if self._times.get(queue_id) != due_ms:
                 continue
             del self._times[queue_id]
             queue = self._state.queues.get(queue_id)
             if queue is None:
                 continue
             self.visits += 1
-            more = self._expire(queue, now, until_ns)
-        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._retries.due_ms, self._flow.due_ms) if at]
+            is_more = self._expire(queue, now, until_ns)
+        soonest = [due_ms for due_ms in (self._heap[0][0] if self._heap else 0, self._retries.due_ms, self._flow.due_ms) if due_ms]
         if soonest:
             self.index.arm(min(soonest))
-        return not more
+        return not is_more
 
     def _expire(self, queue: Any, now: int, until_ns: int) -> bool:
         """True: the step is over."""
@@ -195,19 +195,19 @@ class Expiry:
     def _take(self) -> bool:
         """Takes in some queues that say when something of them is due. True: there may be more."""
         taken = self.index.take_due(TAKEN_AT_ONCE)
-        for at, queue_id in taken:
-            self._note(at, queue_id)
+        for due_ms, queue_id in taken:
+            self._note(due_ms, queue_id)
         if len(self._heap) > 2 * len(self._times) + 64:
-            self._heap = [(at, queue_id) for queue_id, at in self._times.items() if queue_id in self._state.queues]
-            self._times = {queue_id: at for at, queue_id in self._heap}
+            self._heap = [(due_ms, queue_id) for queue_id, due_ms in self._times.items() if queue_id in self._state.queues]
+            self._times = {queue_id: due_ms for due_ms, queue_id in self._heap}
             heapq.heapify(self._heap)
         return len(taken) == TAKEN_AT_ONCE
 
-    def _note(self, at: int, queue_id: int) -> None:
+    def _note(self, due_ms: int, queue_id: int) -> None:
         known = self._times.get(queue_id)
-        if at and (known is None or at < known):
-            self._times[queue_id] = at
-            heapq.heappush(self._heap, (at, queue_id))
+        if due_ms and (known is None or due_ms < known):
+            self._times[queue_id] = due_ms
+            heapq.heappush(self._heap, (due_ms, queue_id))
 
     def forget(self, queue_id: int) -> None:
         """The queue is deleted."""

@@ -99,7 +99,7 @@ class Flow:
             self._pause(client)
 
     def step(self, now_ms: int) -> None:
-        """Who waits for a queue that has room goes on. O(full queues)."""
+        """Publishers that wait for a queue with room go on. O(full queues)."""
         if not self.due_ms or now_ms < self.due_ms:
             return
         with self._lock:

@@ -56,7 +56,7 @@ PROBES = 8
 ROOM_LOOKS = 128
 # rest of a virtual host whose letters were looked at in vain, in terms of the time that took
 REST_TIMES = 10
-# bytes of what is remembered of a letter that some targets have, for the memory account
+# bytes of the memory of a letter that some targets have, for the account
 DONE_BYTES = 400
 
 # of the number beside a position in a line: the reason, whether the log has a note, bytes of the body
@@ -69,7 +69,7 @@ _ENDS = {REJECTED: DequeueReason.REJECT, EXPIRED: DequeueReason.EXPIRE, DELIVERY
 
 
 def _number(queue: Any, position: int, reason: str, noted: bool) -> int:
-    """What stands beside a position in a line."""
+    """The number beside a position in a line."""
     return int(queue.core.held_bytes(position)) << SIZE_SHIFT | (NOTED if noted else 0) | _NUMBERS[reason]
 
 
@@ -95,7 +95,7 @@ class _Line:
 
 
 class _Kept:
-    """What waits in one queue. size: bytes of the bodies."""
+    """The letters that wait in one queue. size: bytes of their bodies."""
 
     __slots__ = ("count", "lines", "size")
 
@@ -181,21 +181,21 @@ class Letters:
             return (0, 0) if kept is None else (kept.count, kept.size)
 
     def restore(self, store: Any) -> int:
-        """What waited before a restart waits again. Returns how many. Once, before anybody consumes. Args: store: with `note`, `notes`."""
+        """Letters of before a restart wait again. Returns how many. Once, before anybody consumes. Args: store: with `note`, `notes`."""
         self._store = store
-        found = 0
+        restored = 0
         ended: list[bytes] = []
         for key, value in store.notes(NOTE_LETTERS).items():
             queue_id, position = _KEY.unpack(key)
             queue = self._state.queues.get(queue_id)
             if queue is not None and queue.core.hold(position):
                 self._wait(queue, position, _number(queue, position, _REASONS.get(value[0], REJECTED), True), NO_ROUTE, None)
-                found += 1
+                restored += 1
             else:
                 ended.append(key)
         if ended:
             store.end_notes(NOTE_LETTERS, ended)
-        return found
+        return restored
 
     # --- one letter ----------------------------------------------------------------------------------------------------
 
@@ -294,10 +294,10 @@ class Letters:
     # --- lines (under the lock, but for _wait) -----------------------------------------------------------------------------
 
     def _vhost(self, name: str) -> _Vhost:
-        found = self._vhosts.get(name)
-        if found is None:
-            found = self._vhosts[name] = _Vhost(name)
-        return found
+        vhost = self._vhosts.get(name)
+        if vhost is None:
+            vhost = self._vhosts[name] = _Vhost(name)
+        return vhost
 
     def _wait(self, queue: Any, position: int, number: int, cause: int, seen: tuple[_Vhost, int] | None) -> None:
         """A letter waits from now on. seen: the virtual host and its version before the attempt; None: there was none."""
@@ -350,12 +350,12 @@ class Letters:
             self._heap = [one for one in self._heap if one[0] == one[2].due_ns and not one[2].gone]
             heapq.heapify(self._heap)
 
-    def _list(self, vhost: _Vhost, line: _Line, left: int = 0) -> None:
-        """It has its turn soon. left: letters of it; 0: all."""
+    def _list(self, vhost: _Vhost, line: _Line, unseen: int = 0) -> None:
+        """It has its turn soon. unseen: letters of it; 0: all."""
         if line.gone or line.listed:
             return
         line.listed = True
-        line.left = left or len(line.entries)
+        line.left = unseen or len(line.entries)
         self._leave(line)
         vhost.ready.append(line)
         self._busy[vhost.name] = None

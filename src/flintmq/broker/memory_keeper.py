@@ -85,11 +85,11 @@ class MemoryKeeper:
             wait = min(max(self.thin.pause_s, (looked - began) / THIN_SHARE), max(due - time.monotonic(), 0.001))
 
     @staticmethod
-    def _guard(what: str, function: Callable[[], object]) -> None:
+    def _guard(work: str, function: Callable[[], object]) -> None:
         try:
             function()
         except Exception:
-            log.exception("internal error: %s failed", what)
+            log.exception("internal error: %s failed", work)
 
     def round(self) -> None:
         """One look, and what follows from it. O(queues) when memory is used, and O(entries) of those with something to do."""
@@ -117,7 +117,7 @@ class MemoryKeeper:
             if self.state.streams is not None:
                 self.state.streams.forget_hot()
             self._forget_routes()
-        # What is neither in queues nor defined may be of connections: they are looked at only where it is enough to matter.
+        # The other bytes may be of connections, which are looked at only when there are enough of them to matter.
         if held > self.memory_limit or others > self.memory_limit * self.limits.user_memory_share:
             self._weigh(held > self.memory_limit)
 

@@ -50,7 +50,7 @@ class Outbox:
         self._share = MemoryShare("output")
 
     def add(self, vhost: str, key: str, properties: dict[str, Any], body: bytes = b"") -> None:
-        """Any thread. Never waits, never raises for what is in a message."""
+        """Any thread. Never waits, never raises for the content of a message."""
         guarded("what the broker publishes", f"key {key!r}", self._add, vhost, key, properties, body)
 
     def _add(self, vhost: str, key: str, properties: dict[str, Any], body: bytes) -> None:

@@ -96,8 +96,8 @@ class QueueLimits:
     def enforce(self, queue: Any) -> None:
         """Brings a queue back under its limit, and then those that its dead letters filled: in a row, not one inside the other (Q2, Q3).
 
-        What is over by more than a few messages (a limit of 10, and 200,000 that came back) is brought back in slices of a loop: each takes
-        from the queues in turn.
+        An excess of more than a few messages (a limit of 10, and 200,000 that came back) is ended in slices of a loop: each takes from the
+        queues in turn.
         """
         pending: Queues | None = getattr(self._cascade, "pending", None)
         if pending is not None:
@@ -109,7 +109,7 @@ class QueueLimits:
             self._run()
 
     def _run(self) -> None:
-        """What is over goes on as a job, one for all queues."""
+        """The rest of the excess ends in a job, one for all queues."""
         if not self._running:
             self._running = True
             self._state.loops.in_slices(partial(self._enforce_some, self._over), self._ran)
@@ -138,7 +138,7 @@ class QueueLimits:
             self._cascade.pending = None
 
     def _enforce(self, queue: Any, until_ns: int) -> bool:
-        """Some of what is over the limit of a queue leaves. True: nothing is left to do."""
+        """A slice of the excess of a queue leaves. True: nothing is left to do."""
         core, counters = queue.core, self._state.counters
         if queue.policy.overflow not in DROPPING:
             return True  # what came back may fill it above its limit, and stays
@@ -176,8 +176,8 @@ class QueueLimits:
     # --- deliveries -----------------------------------------------------------------------------------------------------
 
     def count_returns(self, queue: Any) -> None:
-        """What came back to a queue that counts deliveries: the counts of logged entries are noted; a message that came back once too often
-        is dead-lettered, or dropped; one that has to wait before its next delivery does so. What was replaced meanwhile ends."""
+        """Entries came back to a queue that counts deliveries: the counts of logged ones are noted; a message that came back once too often
+        is dead-lettered, or dropped; one that has to wait before its next delivery does so; one that was replaced meanwhile ends."""
         core = queue.core
         while core.returned_count:
             for position, count, over, logged, delayed in core.take_returns(RETURNS_AT_ONCE):

@@ -69,8 +69,8 @@ def _queues(state: NodeState, vhost: Any, kind: str, destination: str, key: byte
     try:
         properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
         headers = properties.get("headers")
-        found = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, again=True)
-        queues: list[Any] = vhost.route(destination, key, found)
+        message = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, again=True)
+        queues: list[Any] = vhost.route(destination, key, message)
     except PeerError:  # it is gone, has more patterns than may be looked at, or the message grew as a dead letter
         state.counters.drop("unroutable")
         return []

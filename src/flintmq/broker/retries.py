@@ -2,8 +2,8 @@
 
 in: entries that came back, which the broker holds. out: the same, available in their places when their time has come.
 
-R1  A message waits min(x-delayed-retry-min * n, x-delayed-retry-max) after its nth return (RabbitMQ 4.3). What waits as long in one queue
-    comes back in the order in which it began to wait.
+R1  A message waits min(x-delayed-retry-min * n, x-delayed-retry-max) after its nth return (RabbitMQ 4.3). Messages that wait as long in one
+    queue come back in the order in which they began to wait.
 R2  What waits is held by the broker: nobody is given it, purge and length limits pass it, it counts as unacknowledged. It is in the
     memory account.
 R3  Waits are kept in memory: after a restart what waited is available at once, with its delivery count. So they go by the monotonic
@@ -93,7 +93,7 @@ class Retries:
             self._arm(self._clock.wall_ms() + wait_ms)
 
     def step(self, until_ns: int) -> bool:
-        """Some of what has waited long enough comes back. True: nothing is left that is due."""
+        """A slice of the messages that waited long enough comes back. True: none of them is left."""
         while True:
             for queue, position in self._take(self._now_ms()):
                 guarded("waits between deliveries", queue, self._back, queue, position)

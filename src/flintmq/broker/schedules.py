@@ -3,8 +3,8 @@
 in: publishes that ask for a time (channel/scheduling.py). out: messages on the queues of their routes, at their time.
 
 A schedule is a durable queue that no client can name (`Queue` SCHEDULE of its virtual host): an entry's expiry is the time at which its
-message is due, so the log, recovery, memory and its limits are those of every queue. The index of what expires (queue/expiries.py) is the
-index of what is due.
+message is due, so the log, recovery, memory and its limits are those of every queue. The index of expiries (queue/expiries.py) is the
+index of due messages.
 
 S1  A message is confirmed when its entry is durable in the schedule. It is routed when it is due, by the bindings of then; `mandatory` and
     `immediate` ask nothing (as with RabbitMQ's plugin).
@@ -239,8 +239,8 @@ class Schedules:
         self._take()
         now = self._state.clock.wall_ms()
         while self._heap and self._heap[0][0] <= now and not self._stopping.is_set():
-            at, queue_id = heapq.heappop(self._heap)
-            if self._times.get(queue_id) == at:
+            due_ms, queue_id = heapq.heappop(self._heap)
+            if self._times.get(queue_id) == due_ms:
                 del self._times[queue_id]
                 queue = self._state.queues.get(queue_id)
                 if queue is not None:
@@ -252,24 +252,24 @@ class Schedules:
         return 0
 
     def _take(self) -> None:
-        for at, queue_id in self.index.take_due():
-            self._note(at, queue_id)
+        for due_ms, queue_id in self.index.take_due():
+            self._note(due_ms, queue_id)
 
-    def _note(self, at: int, queue_id: int) -> None:
+    def _note(self, due_ms: int, queue_id: int) -> None:
         known = self._times.get(queue_id)
-        if at and (known is None or at < known):
-            self._times[queue_id] = at
-            heapq.heappush(self._heap, (at, queue_id))
+        if due_ms and (known is None or due_ms < known):
+            self._times[queue_id] = due_ms
+            heapq.heappush(self._heap, (due_ms, queue_id))
 
     def _turn(self, queue: Any, now: int) -> None:
         """One batch of a schedule, and when its next one is due (S4)."""
         done: list[bool] = []
         guarded("scheduled messages", f"vhost {queue.vhost!r}", lambda: done.append(self._fire(queue, now)))
-        at = queue.core.rearm()
+        due_ms = queue.core.rearm()
         if done != [True]:
             self._note(now + self._limits.schedule_retry_ms, queue.queue_id)
-        elif at:
-            self._note(max(at, now), queue.queue_id)
+        elif due_ms:
+            self._note(max(due_ms, now), queue.queue_id)
 
     def _fire(self, queue: Any, now: int) -> bool:
         """Routes one batch. False: it can't be now. Raises: what fails; the batch is back in the schedule then."""
@@ -357,8 +357,8 @@ class Schedules:
         headers: Any = None
         if has_keys or not by_key:
             properties = decode_properties(header, state.limits.table_depth_max, state.limits.table_fields_max)[1]
-            found = properties.get("headers")
-            headers = MessageHeaders(found if isinstance(found, dict) else {}, lambda: properties, message)
+            table = properties.get("headers")
+            headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, message)
         keys = keys_of(key, headers, None) if has_keys else [key]
         queues: list[Any] = vhost.route_keys(name, keys, headers)
         if headers is None:

@@ -230,7 +230,7 @@ class SharedDefinitions:
         self._forget_watch()
 
     def _drop_void(self) -> None:
-        """What came and went while nobody told the engine: so that no more waits than there are bindings."""
+        """Bindings that came and went before the engine heard of them: so no more wait than there are."""
         with self._lock:
             void = [(key, change) for key, change in self._changes.items() if change.void]
         for key, change in void:
@@ -284,9 +284,9 @@ class SharedDefinitions:
             self._again_s = 0.0
             self._refusals = {}
             self._apply(directory, entries)
-            for what, why in self._refusals.items():
-                if self.refusals.get(what) != why:
-                    log.warning("%s is on other nodes, and not here: %s", what, why)
+            for subject, why in self._refusals.items():
+                if self.refusals.get(subject) != why:
+                    log.warning("%s is on other nodes, and not here: %s", subject, why)
             self.refusals = self._refusals
             if self._refusals:
                 self._same.clear()
@@ -295,8 +295,8 @@ class SharedDefinitions:
             self._rest_until_s = time.monotonic() + min(_REST_S_MAX, 10 * (time.monotonic() - began))
 
     def _look_again(self, ms: int) -> None:
-        at = time.monotonic() + ms / 1000
-        self._again_s = min(self._again_s or at, at)
+        due_s = time.monotonic() + ms / 1000
+        self._again_s = min(self._again_s or due_s, due_s)
 
     def _apply(self, directory: Directory, entries: Mapping[int, SharedQueueEntry]) -> None:
         with self._lock:
@@ -323,21 +323,21 @@ class SharedDefinitions:
             guarded("shared queues", f"bindings of {entry.name!r}", self._different, entry, life, exchanges, bindings)
             if len(self._refusals) == before:
                 self._same.add(life)
-        self._perform((what, vhost, verb) for what, (vhost, verb) in exchanges.items())
+        self._perform((subject, vhost, verb) for subject, (vhost, verb) in exchanges.items())
         self._perform(bindings)
 
     def _missing_queues(self, directory: Directory) -> Iterable[tuple[str, Any, Verb[Any]]]:
         service = self._service
         for (vhost_name, name), life in directory.lives.items():
-            what = f"shared queue '{name}' in vhost '{vhost_name}'"
+            subject = f"shared queue '{name}' in vhost '{vhost_name}'"
             vhost = service.state.vhosts.get(vhost_name)
             if vhost is None:
-                self._refusals[what] = "there is no such virtual host"
+                self._refusals[subject] = "there is no such virtual host"
                 continue
             queue = vhost.queues.get(name)
             if queue is not None:
                 if not queue.policy.is_shared:
-                    self._refusals[what] = "a queue of another type has the name"
+                    self._refusals[subject] = "a queue of another type has the name"
                 continue
             if service.is_ending(vhost_name, name):
                 self._look_again(self._limits.shared_poll_ms)
@@ -347,9 +347,9 @@ class SharedDefinitions:
             except (ValueError, RecursionError):
                 arguments = None
             if not isinstance(arguments, dict) or arguments.get("x-queue-type") != SHARED:
-                self._refusals[what] = "its arguments are not known: declare it here"
+                self._refusals[subject] = "its arguments are not known: declare it here"
                 continue
-            yield what, vhost, self._adopt(vhost, name, life, arguments)
+            yield subject, vhost, self._adopt(vhost, name, life, arguments)
 
     def _adopt(self, vhost: Any, name: str, life: bytes, arguments: dict[str, Any]) -> Verb[Any]:
         """A verb of the virtual host: the engine has the queue, so none is made there."""
@@ -368,7 +368,7 @@ class SharedDefinitions:
         exchanges: dict[str, tuple[Any, Verb[Any]]],
         bindings: list[tuple[str, Any, Verb[Any]]],
     ) -> None:
-        """What is to be done for the bindings of one queue."""
+        """The work for the bindings of one queue."""
         vhost = self._service.state.vhosts.get(entry.vhost)
         queue = None if vhost is None else vhost.queues.get(entry.name)
         if vhost is None or queue is None or queue.queue_id != entry.queue_id:
@@ -396,44 +396,50 @@ class SharedDefinitions:
         bindings: list[tuple[str, Any, Verb[Any]]],
     ) -> None:
         limits = self._limits
-        what = f"a binding of shared queue '{name}' in vhost '{vhost.name}'"
+        subject = f"a binding of shared queue '{name}' in vhost '{vhost.name}'"
         try:
-            found: dict[str, Any] = decode_table(row, limits.table_depth_max + 1, limits.table_fields_max + len(row))
-            source, kind, flags = found["source"], found["kind"], {"auto_delete": found["auto_delete"], "internal": found["internal"]}
-            key, arguments, of_exchange = found["key"].encode("utf-8", "surrogateescape"), found["arguments"], found["exchange_arguments"]
+            fields: dict[str, Any] = decode_table(row, limits.table_depth_max + 1, limits.table_fields_max + len(row))
+            source, kind, flags = fields["source"], fields["kind"], {"auto_delete": fields["auto_delete"], "internal": fields["internal"]}
+            key, arguments, of_exchange = (
+                fields["key"].encode("utf-8", "surrogateescape"),
+                fields["arguments"],
+                fields["exchange_arguments"],
+            )
         except (ValueError, KeyError, AttributeError, PeerError) as error:
-            self._refusals[what] = f"it can't be read ({error!r})"
+            self._refusals[subject] = f"it can't be read ({error!r})"
             return
         there = vhost.exchanges.get(source)
         if there is None:
             verb = vhost.declare_exchange(source, kind, durable=True, arguments=of_exchange, **flags)
             exchanges[f"exchange '{source}' in vhost '{vhost.name}'"] = (vhost, verb)
         elif there.kind != kind or not there.durable:
-            self._refusals[what] = f"exchange '{source}' is here with type '{there.kind}', durable {there.durable}, and there with '{kind}'"
+            self._refusals[subject] = (
+                f"exchange '{source}' is here with type '{there.kind}', durable {there.durable}, and there with '{kind}'"
+            )
             return
-        bindings.append((what, vhost, vhost.bind_queue(name, source, key, arguments)))
+        bindings.append((subject, vhost, vhost.bind_queue(name, source, key, arguments)))
 
     def _perform(self, verbs: Iterable[tuple[str, Any, Verb[Any]]]) -> None:
         """Runs verbs of virtual hosts, some at a time, and waits for the database. What fails is refused."""
         waiting: list[tuple[str, threading.Event]] = []
-        for what, vhost, verb in verbs:
+        for subject, vhost, verb in verbs:
             over = threading.Event()
-            waiting.append((what, over))
-            vhost.perform(verb, self._service.state.loops.call_home, partial(self._performed, what, over))
+            waiting.append((subject, over))
+            vhost.perform(verb, self._service.state.loops.call_home, partial(self._performed, subject, over))
             if len(waiting) >= _VERBS_AT_ONCE:
                 self._wait(waiting)
                 waiting = []
         self._wait(waiting)
 
-    def _performed(self, what: str, over: threading.Event, result: Any, error: Exception | None) -> None:
+    def _performed(self, subject: str, over: threading.Event, result: Any, error: Exception | None) -> None:
         if error is not None:
-            self._refusals[what] = error.text if isinstance(error, PeerError) else repr(error)
+            self._refusals[subject] = error.text if isinstance(error, PeerError) else repr(error)
         over.set()
 
     def _wait(self, waiting: list[tuple[str, threading.Event]]) -> None:
         until = time.monotonic() + self._limits.shared_waiting_ms_max / 1000
-        for what, over in waiting:
+        for subject, over in waiting:
             while not over.wait(0.05):  # a broker that stops runs no more of it
                 if self._service.stopping or time.monotonic() > until:
-                    self._refusals[what] = "it waits for the database"
+                    self._refusals[subject] = "it waits for the database"
                     break

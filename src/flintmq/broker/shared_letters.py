@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flintmq.shared")
 
-# bytes of what is remembered of a letter that waits
+# bytes of the memory of a letter that waits
 _LETTER_BYTES = 500
 # letters of one queue that are refused in a row before the rest of it waits for the next look
 _REFUSED_AT_ONCE = 32
@@ -67,7 +67,7 @@ class _Dead:
 
 
 class _Kept:
-    """What waits in one queue. again: those without an attempt under way that a look has not seen; seen: those that it has;
+    """The letters that wait in one queue. again: those without an attempt under way that a look has not seen; seen: those that it has;
     due_ns, rest_ns: the next look, and how long it is since the last one."""
 
     __slots__ = ("again", "count", "due_ns", "rest_ns", "seen", "size", "vhost")
@@ -258,7 +258,7 @@ class SharedLetters:
         return self._state.limits.dead_letter_retry_ms * 1_000_000
 
     def routes_changed(self, vhost: str) -> None:
-        """What waits in a virtual host is looked at soon, as if it had begun to wait now."""
+        """Letters that wait in a virtual host are looked at soon, as if they had begun to wait now."""
         if not self._kept:
             return
         with self._lock:

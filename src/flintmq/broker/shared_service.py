@@ -3,7 +3,7 @@
 in: declared and deleted shared queues, what clients publish and settle (queue/handoff), consumers that came. out: messages in windows,
 answers to confirms, gets and purges.
 
-V1  No thread of a connection waits for the engine, nor does the start of the broker. What waits is bounded, and an engine that is away
+V1  No thread of a connection waits for the engine, nor does the start of the broker. Waiting work is bounded, and an engine that is away
     costs shared queues alone.
 V2  A station has one worker at a time, and its steps are in order. One that fails waits by itself; when the engine is away all wait.
 V3  A queue that a client deletes is deleted in the engine first. Where it ends another way (with its virtual host) its rows go after its
@@ -337,16 +337,16 @@ class SharedService:
 
         self._give(_Task(run, done, lasting=True))
 
-    def want(self, queue_id: int, left: bool = False) -> None:
-        """A consumer came, or can take more. `left`: one went, and what it does not take any more goes back. Any thread."""
+    def want(self, queue_id: int, gone: bool = False) -> None:
+        """A consumer came, or can take more. `gone`: one went, and what it does not take any more goes back. Any thread."""
         entry = self._entries.get(queue_id)
         if entry is not None:
-            if left:
+            if gone:
                 entry.station.look_again()
             self.schedule(entry)
 
     def _paused(self, queue: Any, paused: bool) -> None:
-        self.want(queue.queue_id, left=paused)
+        self.want(queue.queue_id, gone=paused)
 
     def publish(self, core: QueueHandle, message: Fields, expires_at_ms: int, told: Told) -> bool:
         """A message of the broker's own, or of a request. `told` is called once, on any thread: whether the engine has it. False: too much
@@ -485,7 +485,7 @@ class SharedService:
         self._lock.notify()
 
     def _next(self) -> SharedQueueEntry | _Task | None:
-        """What is to be done next; None: the broker stops."""
+        """The next piece of work; None: the broker stops."""
         with self._lock:
             while not self._stopping:
                 now = time.monotonic()
@@ -534,15 +534,15 @@ class SharedService:
         guarded("shared queues", "a request to the engine", task.done, result, failure)
 
     def _step(self, entry: SharedQueueEntry) -> None:
-        more, failed = False, True
+        is_more, failed = False, True
         owner = entry.station.owner
         try:
-            more = entry.station.step()
+            is_more = entry.station.step()
             failed = False
             self._engine_answered()
         except Fenced:
             failed = not guarded("shared queues", "a new life of this node", self._reborn, owner)
-            more = True
+            is_more = True
         except Contended:
             with self._lock:
                 self.contended += 1  # the queue waits by itself: a tenant whose nodes fight for one stops no other
@@ -562,7 +562,7 @@ class SharedService:
                 self._put_off(entry, entry.delay_ms)
                 return
             entry.delay_ms, entry.failure = 0, ""
-            if more or entry.scheduled:
+            if is_more or entry.scheduled:
                 entry.scheduled = True
                 self._due.append(entry)
                 self._lock.notify()
@@ -681,7 +681,7 @@ class SharedService:
                 caught("shared queues", "a look at other nodes", error)
 
     def _tick(self) -> None:
-        """What waited for too long, and a slow look at some queues."""
+        """Work that waited for too long, and a slow look at some queues."""
         while not self._stopped.wait(self.limits.shared_poll_ms / 1000):
             with self._lock:
                 entries = list(self._entries.values())

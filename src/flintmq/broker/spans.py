@@ -4,7 +4,7 @@ in: messages that carry a traceparent (channel/traceparent.py chooses). out: spa
 message goes on with the broker's span as its parent (W3C Trace Context).
 
 P1  Nobody waits for a span: where the buffer has no room it is dropped and counted.
-P2  A virtual host gets no more of the buffer than what is free beside it: one that floods leaves the others half, two leave a third.
+P2  A virtual host gets no more of the buffer than is free beside it: one that floods leaves the others half, two leave a third.
 P3  `publish` begins when the message is complete and ends when it is on its queues. `deliver` begins when the message was published, which
     its tracestate says, so that it is right after a restart and for a message from disk, and ends with the delivery.
 P4  A span has names and sizes; nothing of a body, no header, no user.
@@ -73,14 +73,14 @@ def _is_hex(octets: bytes) -> bool:
 
 def read_context(fields: list[tuple[bytes, bytes]]) -> Context | None:
     """The trace context of a table of headers, fields as they lie there. None: it has none that can be read."""
-    found = {name: field_text(value) for name, value in fields if name in (_PARENT, _STATE)}
-    parent = found.get(_PARENT) or b""
+    texts = {name: field_text(value) for name, value in fields if name in (_PARENT, _STATE)}
+    parent = texts.get(_PARENT) or b""
     if len(parent) != 55 or parent[:3] != b"00-" or parent[35:36] != b"-" or parent[52:53] != b"-":
         return None
     trace, span, flags = parent[3:35], parent[36:52], parent[53:]
     if not _is_hex(trace + span + flags) or not trace.strip(b"0") or not span.strip(b"0"):
         return None
-    members = [one.strip() for one in (found.get(_STATE) or b"")[:_STATE_MAX].split(b",")]
+    members = [one.strip() for one in (texts.get(_STATE) or b"")[:_STATE_MAX].split(b",")]
     own = next((one[len(_OWN) :] for one in members if one.startswith(_OWN)), b"")
     since_us = int(own, 16) if 0 < len(own) <= 16 and _is_hex(own) else 0
     others = b",".join(one for one in members if one and not one.startswith(_OWN))

@@ -31,7 +31,7 @@ DEAD_PER_TICK = 1_000
 # that are refused in a row before a look rests
 REFUSED_MAX = 32
 _REST_MS_MAX = 10_000
-# bytes of what is remembered of a letter that some targets have
+# bytes of the memory of a letter that some targets have
 _DONE_BYTES = 400
 
 
@@ -76,12 +76,12 @@ class StreamLetters:
             return 0
         if not rests and not look.middle:
             look.behind, look.stuck, look.moved = None, False, False
-        found = stream.take_dead(DEAD_PER_TICK, look.behind)
-        if not found and not look.stuck:
+        dead = stream.take_dead(DEAD_PER_TICK, look.behind)
+        if not dead and not look.stuck:
             self._looks.pop(queue_id, None)
             return 0
-        buried, refused = self._publish(queue_id, stream, look, found)
-        look.middle = refused >= REFUSED_MAX or len(found) == DEAD_PER_TICK
+        buried, refused = self._publish(queue_id, stream, look, dead)
+        look.middle = refused >= REFUSED_MAX or len(dead) == DEAD_PER_TICK
         if not rests and (refused >= REFUSED_MAX or not look.middle):
             look.began_ns, look.version = now_ns, self._state.routes.version
             look.rest_ns = (
@@ -94,11 +94,11 @@ class StreamLetters:
             self._looks.pop(queue_id, None)
         return buried
 
-    def _publish(self, queue_id: int, stream: StreamQueue, look: _Look, found: list[tuple[bytes, int, int, int]]) -> tuple[int, int]:
+    def _publish(self, queue_id: int, stream: StreamQueue, look: _Look, dead: list[tuple[bytes, int, int, int]]) -> tuple[int, int]:
         """(letters, refused in a row at the end)."""
         queue = self._state.queues.get(queue_id)
         buried = refused = 0
-        for name, offset, reason, _ in found:
+        for name, offset, reason, _ in dead:
             if refused >= REFUSED_MAX:
                 break
             look.behind = (name, offset)

@@ -245,7 +245,7 @@ class StreamService:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _give_back(self) -> int:
-        """What is due in any group comes again, without the lock of `tick`, which may wait for the disk. Returns when the next is."""
+        """Due messages of all groups come again, without the lock of `tick`, which may wait for the disk. Returns when the next is."""
         first = 0
         for queue_id, stream in list(self._streams.items()):
             try:

@@ -119,24 +119,24 @@ class ConsumerTimeouts:
         for passed, client in enumerate(list(self._state.connections.values()), 1):
             if loop is None or client.loop is loop:
                 for number in list(client.channels):
-                    at = 1
-                    while at:
-                        at = self._some(client, number, at, now_us, least_us)
-                        if at:
+                    tag = 1
+                    while tag:
+                        tag = self._some(client, number, tag, now_us, least_us)
+                        if tag:
                             yield False
             if passed % CONNECTIONS_AT_ONCE == 0:
                 yield False
 
-    def _some(self, client: Client, number: int, at: int, now_us: int, least_us: int) -> int:
+    def _some(self, client: Client, number: int, tag: int, now_us: int, least_us: int) -> int:
         """A slice of a channel. Returns the next tag; 0: it is done with, or it is busy with settlements and the next look sees to it."""
         if client.ended or len(client.works) or number not in client.channels:
             return 0
-        left = [0]
-        guarded("consumer timeouts", client.name, self._time_out, client, (number, at, now_us, least_us), left)
-        return left[0]
+        next_tag = [0]
+        guarded("consumer timeouts", client.name, self._time_out, client, (number, tag, now_us, least_us), next_tag)
+        return next_tag[0]
 
-    def _time_out(self, client: Client, where: tuple[int, int, int, int], left: list[int]) -> None:
-        left[0], ended = client.connection.time_out(*where, self._state.limits.work_step)
+    def _time_out(self, client: Client, where: tuple[int, int, int, int], next_tag: list[int]) -> None:
+        next_tag[0], ended = client.connection.time_out(*where, self._state.limits.work_step)
         if not ended:
             return
         self.ended += ended

@@ -1,11 +1,11 @@
-"""The firehose: copies of what is published and delivered in a virtual host, to its exchange `amq.rabbitmq.trace`.
+"""The firehose: copies of the messages that are published and delivered in a virtual host, to its exchange `amq.rabbitmq.trace`.
 
 in: messages of a virtual host that is traced. out: messages with the keys `publish.{exchange}` and `deliver.{queue}`, the same body, and
 RabbitMQ's headers: exchange_name, routing_keys, properties, node, vhost, connection, channel, user, routed_queues or redelivered.
 
 T1  Off it costs nothing but one look at a flag of the connection with each delivery: what is published comes here because no route of a
     traced virtual host is cached.
-T2  The firehose is off after a start, as on RabbitMQ. Who may read the exchange may read everything, and an administrator turns it on.
+T2  The firehose is off after a start, as on RabbitMQ. A reader of the exchange may read everything, and an administrator turns it on.
 T3  Messages of the exchange itself are not traced.
 """
 
