@@ -42,7 +42,7 @@ class Rig:
         self.users.close()
 
     def queue(self, name: str = "q", **arguments: Any) -> Any:
-        return self.vhost.declare_queue(name, arguments={key.replace("_", "-"): value for key, value in arguments.items()})
+        return self.vhost.run(self.vhost.declare_queue(name, arguments={key.replace("_", "-"): value for key, value in arguments.items()}))
 
     def publish(self, queue: Any, *bodies: bytes, priority: int = 0, expires_in_ms: int = 0) -> None:
         expires_at = 0 if not expires_in_ms else self.clock.wall_ms() + expires_in_ms

@@ -277,7 +277,7 @@ def test_pulls_of_a_deleted_queue_end(rig: Rig) -> None:
     rig.now(queue, "a")
     held = [rig.pull(queue, "a", hold_s=60), rig.pull(queue, "b", hold_s=60)]
     assert rig.taken() == []
-    rig.vhost.delete_queue("q")
+    rig.vhost.run(rig.vhost.delete_queue("q"))
     done = rig.taken()
     assert sorted(map(id, done)) == sorted(map(id, held))
     assert {pull.outcome for pull in done} == {CLOSED}

@@ -327,9 +327,9 @@ def test_bindings_that_come_and_go_while_the_engine_is_away_wait_for_nothing(
     wait_until(lambda: has(other, "q"), WAIT_S)
     engine.away = True
     for number in range(50):
-        vhost(one).bind_queue("q", "amq.topic", b"%d" % number)
-        vhost(one).unbind_queue("q", "amq.topic", b"%d" % number)
-    vhost(one).bind_queue("q", "amq.topic", b"stays")
+        vhost(one).run(vhost(one).bind_queue("q", "amq.topic", b"%d" % number))
+        vhost(one).run(vhost(one).unbind_queue("q", "amq.topic", b"%d" % number))
+    vhost(one).run(vhost(one).bind_queue("q", "amq.topic", b"stays"))
     wait_until(lambda: len(definitions(one)._changes) <= 2, WAIT_S)  # one of them may have been tried
     engine.away = False
     wait_until(lambda: bound(other, "q") == {("amq.topic", b"stays")}, WAIT_S)

@@ -211,7 +211,9 @@ def test_a_deleted_queue_refuses_what_waits(begin: Any, connect: Any, engine: En
     engine.away = True
     publish(channel, b"b")
     wait_until(lambda: service(broker).facts()["waiting_bytes"] > 0)
-    broker.node.broker.vhosts["/"].delete_queue("s")  # as its virtual host's end does: without the engine
+    broker.node.broker.vhosts["/"].run(
+        broker.node.broker.vhosts["/"].delete_queue("s")
+    )  # as its virtual host's end does: without the engine
     channel.expect("basic.nack")
     engine.away = False
     wait_until(lambda: not [key for key in engine.state if b"\x01q" in key or b"\x01n" in key], what="its rows go when the engine is back")

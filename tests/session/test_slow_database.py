@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,38 +14,9 @@ from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 from tests.support.rawamqp import method_frame, publish_bytes
+from tests.support.slow_database import Gate, gate_and_broker
 
-
-class Gate:
-    """Stands before the database: `shut`, and every transaction waits until `open`."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-        self.may_pass = threading.Event()
-        self.may_pass.set()
-        self.entered = threading.Semaphore(0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
-
-    def run(self, operations: Any) -> None:
-        if not self.may_pass.is_set():
-            self.entered.release()
-            assert self.may_pass.wait(30)
-        self.driver.run(operations)
-
-
-@pytest.fixture
-def gate_and_broker(tmp_path: Path) -> Iterator[tuple[Gate, Broker]]:
-    with Broker(data_dir=tmp_path, limits={"housekeeping_ms": 20}) as broker:
-        assert broker.node.store is not None
-        group = broker.node.store.definitions._group
-        gate = Gate(group._driver)
-        group._driver = gate  # type: ignore[assignment]
-        try:
-            yield gate, broker
-        finally:
-            gate.may_pass.set()
+__all__ = ["gate_and_broker"]
 
 
 def test_others_go_on_while_the_database_is_silent(gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any]) -> None:

@@ -46,6 +46,11 @@ def refuse_all(ch: RawChannel, queue: str, exchange: str, keys: list[str]) -> No
     ch.send("basic.nack", delivery_tag=last.delivery_tag, multiple=True, requeue=False)
 
 
+def is_quiet(core: Any) -> bool:
+    """Whether nothing has its turn, nor waits for one: the line that has it is not in `_busy`."""
+    return not core._busy and not core._trying
+
+
 def keyed(ch: RawChannel, name: str = "q") -> str:
     """A queue whose letters keep their keys; returns the exchange that leads into it."""
     ch.call("exchange.declare", exchange="dlx", type="direct")
@@ -69,11 +74,11 @@ def test_of_many_each_is_looked_at_once_when_a_route_comes(ch: RawChannel, broke
     refuse_all(ch, "q", into, [*[f"bad-{number}" for number in range(500)], "good"])
     wait_until(lambda: waiting(broker) == 501, what="all wait")
     ch.queue("dead")
-    wait_until(lambda: not letters(broker)._busy, what="all were looked at")
+    wait_until(lambda: is_quiet(letters(broker)), what="all were looked at")
     before = letters(broker).looks
     ch.call("queue.bind", queue="dead", exchange="dlx", routing_key="good")
     ch.wait_ready("dead", 1)
-    wait_until(lambda: waiting(broker) == 500 and not letters(broker)._busy, what="one has gone")
+    wait_until(lambda: waiting(broker) == 500 and is_quiet(letters(broker)), what="one has gone")
     assert letters(broker).looks - before == 501
 
 
@@ -103,7 +108,7 @@ def test_nothing_happens_and_few_are_tried(start: Callable[..., Any], connect: C
         ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue=f"q-{number}").delivery_tag, requeue=False)
     wait_until(lambda: sum(waiting(broker, f"q-{number}") for number in range(50)) == 50, what="all wait")
     core = letters(broker)
-    wait_until(lambda: not core._busy and len(core._heap) >= 50, what="it is quiet")
+    wait_until(lambda: is_quiet(core) and len(core._heap) >= 50, what="it is quiet")
     with core._lock:
         core._probes, core._probes_ns = PROBES, broker.node.broker.clock.monotonic_ns() + 10**12
         core._probe(broker.node.broker.clock.monotonic_ns() + 10**9)
@@ -120,7 +125,7 @@ def test_a_circle_of_queues_stands(start: Callable[..., Any], connect: Connect) 
         ch.publish(b"x", routing_key="ring-0")
     held = [0, 0, 20]  # the third one would close the circle
     wait_until(lambda: [waiting(broker, f"ring-{number}") for number in range(3)] == held, what="they wait at its end")
-    wait_until(lambda: not letters(broker)._busy, what="nobody tries")
+    wait_until(lambda: is_quiet(letters(broker)), what="nobody tries")
     before = letters(broker).looks
     ch.nothing(0.1)
     assert letters(broker).looks == before
@@ -146,7 +151,7 @@ def test_another_virtual_host_has_its_turn(broker: Any, connect: Connect, monkey
         refuse_all(ch, "q", keyed(ch), [f"bad-{number}" for number in range(300)])
     core = letters(broker)
     wait_until(lambda: sum(len(kept.lines[NO_ROUTE].entries) for kept in core._kept.values()) == 600, what="they wait")
-    wait_until(lambda: not core._busy, what="it is quiet")
+    wait_until(lambda: is_quiet(core), what="it is quiet")
     monkeypatch.setattr(publishing, "dead_letter_to_all", tried)
     with core._lock:
         core._trying = True  # the slices are done here
@@ -193,7 +198,7 @@ def test_who_waits_for_a_full_target_holds_up_nobody_else(ch: RawChannel, broker
     before = letters(broker).looks
     for _ in range(5):
         letters(broker).room(broker.node.broker.vhosts["/"].queues["full"].queue_id)
-        wait_until(lambda: not letters(broker)._busy, what="it was tried")
+        wait_until(lambda: is_quiet(letters(broker)), what="it was tried")
     assert letters(broker).looks - before == 5
 
 

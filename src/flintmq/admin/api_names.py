@@ -174,8 +174,7 @@ async def put_queue(call: Call) -> Response:
     new = name not in vhost.queues
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
     flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
-    verb = partial(
-        vhost.declare_queue,
+    verb = vhost.declare_queue(
         name,
         **flags,
         arguments=arguments,
@@ -219,7 +218,7 @@ async def delete_queue(call: Call) -> Response:
         if only["if_unused"] and found.core.consumer_count():
             raise bad(f"{vhost.describe('queue', found.name)} in use")
         await waited(partial(shared.unmake, vhost.name, found.name, only.pop("if_empty")))
-    await call.perform(vhost, partial(vhost.delete_queue, found.name, connection_id=0, **only))
+    await call.perform(vhost, vhost.delete_queue(found.name, connection_id=0, **only))
     return nothing()
 
 
@@ -345,14 +344,14 @@ async def put_exchange(call: Call) -> Response:
     allow = partial(call.authorize, vhost, "exchange.declare", exchange=name, alternate_exchange=asked)
     flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
     kind = member(value, "type", str, "direct")
-    await call.perform(vhost, partial(vhost.declare_exchange, name, kind, arguments=arguments, allow=allow, **flags))
+    await call.perform(vhost, vhost.declare_exchange(name, kind, arguments=arguments, allow=allow, **flags))
     return nothing(new)
 
 
 async def delete_exchange(call: Call) -> Response:
     vhost, found = _exchange_of(call)
     call.authorize(vhost, "exchange.delete", exchange=found.name)
-    await call.perform(vhost, partial(vhost.delete_exchange, found.name, if_unused=call.query.get("if-unused") == "true"))
+    await call.perform(vhost, vhost.delete_exchange(found.name, if_unused=call.query.get("if-unused") == "true"))
     return nothing()
 
 
@@ -479,10 +478,10 @@ async def put_binding(call: Call) -> Response:
     arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
-        new = await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
+        new = await call.perform(vhost, vhost.bind_queue(name, source, key, arguments, connection_id=0))
         await told_shared(call, vhost, name)
     else:
-        new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
+        new = await call.perform(vhost, vhost.bind_exchange(name, source, key, arguments))
     if new:
         await waited(lambda done: replay(call.broker, vhost, source, kind, name, lambda: done(None, None)))
     place = quote_plus(properties_key(key, freeze(arguments) if arguments else None))
@@ -530,9 +529,9 @@ async def delete_binding(call: Call) -> Response:
         raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     _authorize_binding(call, vhost, source, kind, name, found.routing_key, unbind=True)
     if kind == QUEUE:
-        verb = partial(vhost.unbind_queue, name, source, found.routing_key, found.arguments, connection_id=0)
+        verb = vhost.unbind_queue(name, source, found.routing_key, found.arguments, connection_id=0)
     else:
-        verb = partial(vhost.unbind_exchange, name, source, found.routing_key, found.arguments)
+        verb = vhost.unbind_exchange(name, source, found.routing_key, found.arguments)
     await call.perform(vhost, verb)
     if kind == QUEUE:
         await told_shared(call, vhost, name)

@@ -84,7 +84,7 @@ async def schedule(parts: Parts, vhost: Any, user: object, route: tuple[bytes, b
     def call(function: Any) -> None:
         loop.call_soon_threadsafe(function)
 
-    queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule, call, done))
+    queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule(), call, done))
     share = parts.broker.schedules.share(vhost.name, user)
     if not share.takes(len(message.body)) or queue.core.refuses(len(message.body)):
         parts.broker.count_drop("refused")

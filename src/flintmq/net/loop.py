@@ -82,8 +82,10 @@ from cython.cimports.flintmq.net.sockets import (
     socket_ended,
     socket_interest,
     socket_keep,
+    socket_next_joining,
     socket_pause,
     socket_t,
+    socket_wait,
     turn_pop,
     turns_forget,
 )
@@ -787,20 +789,18 @@ class Loop:
         if connection.engine.phase == PHASE_CLOSED:
             self.current = NULL
             return 0
+        size: size_t = self.end - self.position
         if connection.waiting:
-            # The last method can't be answered yet: what follows it waits in `rest`.
-            self.current = NULL
-            entry.unfed = True
-            entry.read_size = READ_LEAST
-            if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-                list_push(self.io.lists, LIST_FAILED, entry)
-            socket_pause(address(self.io), entry, PAUSED_ANSWER)
-            return 0
+            size = socket_next_joining(entry, self.buffer + self.position, size)
+            if size == 0:
+                self.current = NULL
+                socket_wait(address(self.io), entry, self.buffer + self.position, self.end - self.position)
+                return 0
         if out_pending(address(connection.out)) > self.output_asks_max + connection.largest_out and self.stop_asking(entry):
             return 0
         if self.turn_spent >= self.turn_ns and self.position < self.end:
             return self.cut_turn(entry)
-        result = engine_feed(address(connection.engine), self.buffer + self.position, self.end - self.position, address(consumed))
+        result = engine_feed(address(connection.engine), self.buffer + self.position, size, address(consumed))
         self.position += consumed
         list_push(self.io.lists, LIST_DIRTY, entry)
         if connection.logged:

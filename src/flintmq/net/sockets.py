@@ -86,7 +86,8 @@ from cython.cimports.flintmq.net.sysio import (
     sys_close,
     sys_write,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
+from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED, engine_next_method
+from cython.cimports.flintmq.protocol.v0_9_1.ids import EXCHANGE_DECLARE, QUEUE_BIND, QUEUE_DECLARE
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
 from cython.cimports.flintmq.session.placing import connection_flush_confirms
 from cython.cimports.flintmq.session.turns import connection_block_output, connection_consumes, connection_unblock_output
@@ -237,6 +238,25 @@ def socket_keep(socket: pointer[socket_t], data: pointer[cython.const[uint8_t]],
         memcpy(socket.rest, data, size)
     socket.rest_size = cast(uint32_t, size)
     return True
+
+
+def socket_next_joining(socket: pointer[socket_t], data: pointer[cython.const[uint8_t]], size: size_t) -> size_t:
+    frame: size_t = 0
+    method: uint32_t
+    if not socket.connection.joins:
+        return 0
+    method = engine_next_method(address(socket.connection.engine), data, size, address(frame))
+    if frame > JOIN_BYTES or (method != QUEUE_DECLARE and method != QUEUE_BIND and method != EXCHANGE_DECLARE):
+        return 0
+    return frame
+
+
+def socket_wait(io: pointer[io_t], socket: pointer[socket_t], data: pointer[cython.const[uint8_t]], size: size_t) -> void:
+    socket.unfed = True
+    socket.read_size = READ_LEAST
+    if not socket_keep(socket, data, size):
+        list_push(io.lists, LIST_FAILED, socket)
+    socket_pause(io, socket, PAUSED_ANSWER)
 
 
 def accept(listener: c_int) -> tuple[int, str, int] | None:

@@ -46,7 +46,7 @@ class Binding:
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments or NO_ARGUMENTS
-        self.identity = binding_identity(source, destination, routing_key, arguments)
+        self.identity = binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
         self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
 
     @property
@@ -73,7 +73,7 @@ def field_bytes(value: object) -> int:
 
 
 def binding_identity(
-    source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None
+    source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None
 ) -> tuple[Hashable, ...]:
-    """The key under which a binding is found again."""
-    return (source.name, destination.destination_kind, destination.name, routing_key, freeze(arguments) if arguments else None)
+    """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
+    return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)

@@ -120,7 +120,7 @@ class Broker:
             self.allowance = Allowance(int(memory_limit * one), int(memory_limit * everybody))
         self.listen_name = ""
         # runs a function soon on a loop of the node: what the database has deleted that nobody waits for
-        self.home_call: Callable[[Callable[[], None]], None] = lambda function: function()
+        self.home_call: Callable[[Callable[[], object]], object] = lambda function: function()
         # the log of the durable store (queue.log_port.LogPort); None: nothing is logged, confirms wait for nothing
         self.log: Any = None
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store

@@ -41,7 +41,7 @@ def commit(handler: ConnectionHandler, number: int) -> None:
         transaction = begin(handler.connection, number)
         if transaction is None:
             handler.after_publish()
-            _when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
+            when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
             return
         try:
             for queue_id, _, message in transaction.take_letters():
@@ -68,10 +68,10 @@ def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool)
     publishing.settle_many(handler.broker, transaction.limited)
     if not alive:
         return
-    _when_over(handler, partial(_answer, handler, transaction.number))
+    when_over(handler, partial(_answer, handler, transaction.number))
 
 
-def _when_over(handler: ConnectionHandler, answer: Callable[[], None]) -> None:
+def when_over(handler: ConnectionHandler, answer: Callable[[], None]) -> None:
     """Answers when what the commit left to do is done, which may take more than a slice; nothing of the connection is read till then."""
     if len(handler.works):
         handler.works.add(handler, _over, answer)
@@ -92,7 +92,7 @@ def _answer(handler: ConnectionHandler, number: int) -> None:
 
 
 def wait(handler: ConnectionHandler, channel: int, payload: bytes, method_id: int) -> None:
-    """Keeps a method until the commits before it are answered. The loop reads nothing more of the connection until then."""
+    """Keeps a method until what comes before it is answered. The loop reads nothing more of the connection until then."""
     handler.deferred = partial(handler.method, channel, payload, method_id)
     handler.connection.waiting = True
 
@@ -103,7 +103,7 @@ def go_on(handler: ConnectionHandler) -> None:
     if deferred is None:
         return
     handler.deferred = None
-    handler.connection.waiting = False
+    handler.connection.waiting = len(handler.verbs) > 0
     deferred()  # which waits again when there are still commits before it, or its message is not there yet
     if handler.socket is not None and not handler.connection.waiting:
         handler.loop.resume(handler.socket)

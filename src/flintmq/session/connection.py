@@ -227,9 +227,7 @@ class Connection:
                     self.leaving = channel.next_open
                 channel_free(channel)
         channels_free(address(self.connection))
-        while not self.reap():
-            pass
-        while self.take_refused(64):
+        while not self.reap() or self.take_refused(64):
             pass
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
@@ -241,15 +239,17 @@ class Connection:
 
     @property
     def waiting(self) -> bool:
-        """True while an answer of this connection is still to come: what the client sends meanwhile is not looked at.
-
-        Set it in a method's handler; when the answer is there, clear it and call Loop.resume.
-        """
+        """True while an answer is still to come: what the client sends meanwhile is not looked at. When it is there: Loop.resume."""
         return self.connection.waiting
 
     @waiting.setter
     def waiting(self, value: bool) -> None:
         self.connection.waiting = value
+        self.connection.joins = False
+
+    def let_join(self) -> None:
+        """While it waits now, methods that may be under way with others are looked at (session/underway.py)."""
+        self.connection.joins = True
 
     # --- output -----------------------------------------------------------------------------------------------------
 

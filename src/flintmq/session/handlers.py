@@ -14,6 +14,7 @@ I2  After the end (closed, failed, or a finished close) and its slices (session.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
-from flintmq.session import commits, handshake, long_work, publishing
+from flintmq.session import commits, handshake, long_work, publishing, underway
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.long_work import Works
 from flintmq.session.methods import VERBS
@@ -41,7 +42,6 @@ from flintmq.session.slow import (
     SLOW_VERSION,
 )
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
-from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from flintmq.session.connection import Connection
     from flintmq.session.loop_port import LoopPort, SocketPort
     from flintmq.session.transaction import Transaction
+    from flintmq.vhost.changes import Verb
 
 log = handshake.log
 
@@ -102,6 +103,7 @@ class ConnectionHandler:
         "trusted",
         "user",
         "user_born",
+        "verbs",
         "vhost",
         "wants_blocked",
         "wants_cancel",
@@ -152,6 +154,8 @@ class ConnectionHandler:
         self.memory.add(CONNECTION_BYTES)
         # a method that waits for a commit-ok before it (session.commits)
         self.deferred: Callable[[], None] | None = None
+        # verbs that wait for the database (session.underway)
+        self.verbs: deque[underway.Asked] = deque()
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
         self.after_answer: list[tuple[int, spec.Method]] | None = None
         self.works = Works()
@@ -200,77 +204,32 @@ class ConnectionHandler:
                 if LF in payload or CR in payload:  # numbers: bytes would be tried as numbers first
                     for name in names:
                         setattr(method, name, clean_name(getattr(method, name)))
+                if self.verbs and not underway.may_join(self, method):
+                    commits.wait(self, channel, payload, method_id)
+                    return
                 verb(self, channel, method)
             else:
                 if self.state == handshake.START:
                     self.client_properties = payload[4:]
                 step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
                 step(self, method)
-        except PeerError as error:
-            self.refuse(channel, error, method_id)
-        except StoreError as error:
-            self._not_saved(channel, method_id, error)
+        except (PeerError, StoreError) as error:
+            underway.refuse(self, channel, method_id, error)
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
+    def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
+        """Runs a verb of the virtual host and answers: now, or when the database has what it changes (session.underway).
 
-        In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
-        carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
+        Raises: what the verb raises, when it is over at once.
         """
-        try:
-            result = self.vhost.attempt(verb)
-        except Later:
-            self._change_later(channel, method, verb, answer)
-        else:
-            if self.vhost.wait_for_routes(partial(self.loop.call, partial(self._changed, channel, method, answer, result, None))):
-                self.connection.waiting = True
-            else:
-                answer(result)
+        underway.change(self, channel, method, verb, answer)
 
-    def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        over: list[tuple[Any, Exception | None]] = []
-        waits = False
+    def is_there(self) -> bool:
+        """Whether somebody waits for answers of this connection."""
+        return not self.ended
 
-        def finished(result: Any, error: Exception | None) -> None:
-            if waits:
-                self._changed(channel, method, answer, result, error)
-            else:
-                over.append((result, error))
-
-        self.vhost.perform(verb, self.loop.call, finished, lambda: not self.ended)
-        if not over:
-            waits = True
-            self.connection.waiting = True
-            return
-        ((result, failure),) = over
-        if failure is not None:
-            raise failure
-        answer(result)
-
-    def _changed(self, channel: int, method: spec.Method, answer: Callable[[Any], None], result: Any, failure: Exception | None) -> None:
-        """The database has answered; on the loop's thread."""
-        if self.ended:
-            return
-        self.connection.waiting = False
-        try:
-            if channel in self.channels:
-                if failure is not None:
-                    raise failure
-                answer(result)
-        except PeerError as error:
-            self.refuse(channel, error, method.ID)
-        except StoreError as error:
-            self._not_saved(channel, method.ID, error)
-        except Exception:
-            log.exception("internal error on connection %s: it is closed", self.name)
-            self.failed()
-        if self.socket is not None and not self.connection.waiting:
-            self.loop.resume(self.socket)
-            self.loop.touch(self.socket)
-
-    def _not_saved(self, channel: int, method_id: int, error: StoreError) -> None:
+    def not_saved(self, channel: int, method_id: int, error: StoreError) -> None:
         """A full disk, or a database that is lost, with which the node ends."""
         log.error("connection %s: %s", self.name, error)
         text = f"{spec.METHODS[method_id].NAME}: the definitions can't be saved"
@@ -536,6 +495,7 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
+        underway.forget(self)
         if self.login is not None:
             self.login.cancel()
             self.login = None

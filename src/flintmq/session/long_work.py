@@ -92,7 +92,7 @@ class Works:
 
     def _go_on(self, handler: ConnectionHandler) -> None:
         """The client is read on."""
-        handler.connection.waiting = handler.deferred is not None
+        handler.connection.waiting = handler.deferred is not None or len(handler.verbs) > 0
         if handler.socket is not None and not handler.connection.waiting:
             handler.loop.resume(handler.socket)
             handler.loop.touch(handler.socket)

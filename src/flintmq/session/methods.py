@@ -33,6 +33,7 @@ from flintmq.vhost.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
+    from flintmq.vhost.changes import Verb
 
 
 def _channel(handler: ConnectionHandler, number: int) -> ChannelState:
@@ -111,8 +112,7 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
         exchange=method.exchange,
         alternate_exchange=alternate,
     )
-    verb = partial(
-        handler.vhost.declare_exchange,
+    verb = handler.vhost.declare_exchange(
         method.exchange,
         method.type,
         passive=method.passive,
@@ -127,21 +127,21 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
 
 def exchange_delete(handler: ConnectionHandler, number: int, method: spec.ExchangeDelete) -> None:
     authorize(handler, "exchange.delete", exchange=method.exchange)
-    verb = partial(handler.vhost.delete_exchange, method.exchange, if_unused=method.if_unused)
+    verb = handler.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeleteOk))
 
 
 def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
     authorize_topic(handler, ports.Verb.READ, method.source, [_key(method.routing_key)])
-    verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    verb = handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     answer = _answer(handler, number, method.no_wait, spec.ExchangeBindOk)
     handler.change(number, method, verb, replay.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
 
 
 def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
     authorize(handler, "exchange.unbind", destination=method.destination, source=method.source)
-    verb = partial(handler.vhost.unbind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    verb = handler.vhost.unbind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeUnbindOk))
 
 
@@ -182,21 +182,17 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-    vhost = handler.vhost
-
-    def verb() -> Any:  # no partial: that makes a dict of its keywords, and another when it is called
-        return vhost.declare_queue(
-            name,
-            passive=method.passive,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-            arguments=method.arguments,
-            connection_id=handler.connection_id,
-            server_name=server_name,
-            allow=allow,
-        )
-
+    verb = handler.vhost.declare_queue(
+        name,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments,
+        connection_id=handler.connection_id,
+        server_name=server_name,
+        allow=allow,
+    )
     answer = partial(_declared, handler, number, method.no_wait)
     if method.arguments and shared_queues.is_new(handler, name, method):
         shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
@@ -222,12 +218,11 @@ def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_
 
 def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) -> None:
     name = _queue_name(handler, number, method.queue)
-    key = method.routing_key
-    if not method.queue and not key:
-        key = name  # specification 1.7.2.3: both empty means the queue's own name
+    # specification 1.7.2.3: both empty means the queue's own name
+    key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
-    authorize_topic(handler, ports.Verb.READ, method.exchange, [_key(key)])
-    verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    authorize_topic(handler, ports.Verb.READ, method.exchange, [key])
+    verb = handler.vhost.bind_queue(name, method.exchange, key, method.arguments, connection_id=handler.connection_id)
     answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
     handler.change(number, method, verb, replay.before_answer(handler, number, method.exchange, QUEUE, name, answer))
 
@@ -238,7 +233,7 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
     if not method.queue and not key:
         key = name
     authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
-    verb = partial(handler.vhost.unbind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    verb = handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     answer = _answer(handler, number, False, spec.QueueUnbindOk)
     handler.change(number, method, verb, shared_queues.bound(handler, number, method.ID, name, answer))
 
@@ -280,21 +275,32 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
         if found is not None and found.policy.is_shared:
             shared = found
     # Whether a shared queue is empty is the engine's to say.
-    verb = partial(_delete, handler, name, method.if_unused, method.if_empty and shared is None, cancels)
+    if_empty = method.if_empty and shared is None
+    verb = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=if_empty, connection_id=handler.connection_id)
+    verb = _told_later(handler, cancels, verb)
     if shared is None:
         handler.change(number, method, verb, answer)
     else:
         shared_queues.delete(handler, number, method, shared, partial(handler.change, number, method, verb, answer))
 
 
-def _delete(handler: ConnectionHandler, name: str, if_unused: bool, if_empty: bool, cancels: list[tuple[int, spec.Method]]) -> int:
-    """Deletes a queue; what its consumers are told waits in `cancels`."""
-    handler.after_answer = cancels
-    try:
-        count: int = handler.vhost.delete_queue(name, if_unused=if_unused, if_empty=if_empty, connection_id=handler.connection_id)
-    finally:
-        handler.after_answer = None
-    return count
+def _told_later(handler: ConnectionHandler, cancels: list[tuple[int, spec.Method]], verb: Verb[int]) -> Verb[int]:
+    """The verb; what it tells this connection's consumers waits in `cancels`."""
+    failure: Exception | None = None
+    while True:
+        handler.after_answer = cancels
+        try:
+            step = verb.send(None) if failure is None else verb.throw(failure)
+        except StopIteration as end:
+            count: int = end.value
+            return count
+        finally:
+            handler.after_answer = None
+        failure = None
+        try:
+            yield step
+        except Exception as error:
+            failure = error
 
 
 def _deleted(handler: ConnectionHandler, number: int, no_wait: bool, cancels: list[tuple[int, spec.Method]], count: int) -> None:
@@ -336,7 +342,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         name = _queue_name(handler, number, method.queue)
         authorize(handler, "basic.consume", queue=name)
         if handler.vhost.is_held(name):  # being declared or deleted: which of them, this consumer learns when it is over
-            handler.change(number, method, partial(handler.vhost.settled, name), lambda _: _serve_anew(handler, number, method))
+            handler.change(number, method, handler.vhost.settled(name), lambda _: _serve_anew(handler, number, method))
             return
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
@@ -505,8 +511,8 @@ def tx_rollback(handler: ConnectionHandler, number: int, method: spec.TxRollback
     handler.send(number, spec.TxRollbackOk())
 
 
-Verb = Callable[[Any, int, Any], None]
-_BY_NAME: dict[str, Verb] = {
+MethodFunction = Callable[[Any, int, Any], None]
+_BY_NAME: dict[str, MethodFunction] = {
     "channel.open": channel_open,
     "channel.close": channel_close,
     "channel.close-ok": channel_close_ok,
@@ -545,5 +551,7 @@ _CLEANED: dict[str, tuple[str, ...]] = {
     "queue.unbind": ("queue", "exchange"),
     "queue.delete": ("queue",),
 }
-# method id -> its verb, and the fields that are cleaned before the verb gets them (V1)
-VERBS: dict[int, tuple[Verb, tuple[str, ...]]] = {spec.METHOD_IDS[name]: (verb, _CLEANED.get(name, ())) for name, verb in _BY_NAME.items()}
+# method id -> its function, and the fields that are cleaned before the function gets them (V1)
+VERBS: dict[int, tuple[MethodFunction, tuple[str, ...]]] = {
+    spec.METHOD_IDS[name]: (verb, _CLEANED.get(name, ())) for name, verb in _BY_NAME.items()
+}

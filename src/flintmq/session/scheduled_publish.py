@@ -67,7 +67,7 @@ def schedule(handler: object, channel: int, due_ms: int) -> None:
         schedule(handler, channel, due_ms)
 
     try:
-        handler.change(channel, spec.BasicPublish(), handler.vhost.open_schedule, made)
+        handler.change(channel, spec.BasicPublish(), handler.vhost.open_schedule(), made)
     except BaseException:
         connection.discard(channel)
         raise

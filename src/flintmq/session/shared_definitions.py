@@ -32,6 +32,7 @@ from flintmq.shared.directory import Directory, binding_hash, read, write_bindin
 from flintmq.shared.keys import QueueKeys
 from flintmq.shared.queue import QueueGone
 from flintmq.vhost.arguments import SHARED
+from flintmq.vhost.changes import Verb
 
 if TYPE_CHECKING:
     from flintmq.routing.binding import Binding
@@ -312,8 +313,8 @@ class SharedDefinitions:
 
     def _same_bindings(self, directory: Directory) -> None:
         """Makes and ends bindings here."""
-        exchanges: dict[str, tuple[Any, Callable[[], Any]]] = {}
-        bindings: list[tuple[str, Any, Callable[[], Any]]] = []
+        exchanges: dict[str, tuple[Any, Verb[Any]]] = {}
+        bindings: list[tuple[str, Any, Verb[Any]]] = []
         for entry in self._service.entries().values():
             life = entry.life
             if life is None or life not in directory.bindings or life in self._same or entry.ended:
@@ -325,7 +326,7 @@ class SharedDefinitions:
         self._perform((what, vhost, verb) for what, (vhost, verb) in exchanges.items())
         self._perform(bindings)
 
-    def _missing_queues(self, directory: Directory) -> Iterable[tuple[str, Any, Callable[[], Any]]]:
+    def _missing_queues(self, directory: Directory) -> Iterable[tuple[str, Any, Verb[Any]]]:
         service = self._service
         for (vhost_name, name), life in directory.lives.items():
             what = f"shared queue '{name}' in vhost '{vhost_name}'"
@@ -348,15 +349,14 @@ class SharedDefinitions:
             if not isinstance(arguments, dict) or arguments.get("x-queue-type") != SHARED:
                 self._refusals[what] = "its arguments are not known: declare it here"
                 continue
-            yield what, vhost, partial(self._adopt, vhost, name, life, arguments)
+            yield what, vhost, self._adopt(vhost, name, life, arguments)
 
-    def _adopt(self, vhost: Any, name: str, life: bytes, arguments: dict[str, Any]) -> None:
+    def _adopt(self, vhost: Any, name: str, life: bytes, arguments: dict[str, Any]) -> Verb[Any]:
         """A verb of the virtual host: the engine has the queue, so none is made there."""
         made = self._service.made
-        if name not in vhost.queues:
-            made[vhost.name, name] = life
+        is_made = partial(made.__setitem__, (vhost.name, name), life)  # asked for when it is to be declared anew
         try:
-            vhost.declare_queue(name, durable=True, arguments=arguments)
+            return (yield from vhost.declare_queue(name, durable=True, arguments=arguments, allow=is_made))
         finally:
             if made.get((vhost.name, name)) == life:
                 del made[vhost.name, name]
@@ -365,8 +365,8 @@ class SharedDefinitions:
         self,
         entry: SharedQueueEntry,
         life: bytes,
-        exchanges: dict[str, tuple[Any, Callable[[], Any]]],
-        bindings: list[tuple[str, Any, Callable[[], Any]]],
+        exchanges: dict[str, tuple[Any, Verb[Any]]],
+        bindings: list[tuple[str, Any, Verb[Any]]],
     ) -> None:
         """What is to be done for the bindings of one queue."""
         vhost = self._service.broker.vhosts.get(entry.vhost)
@@ -384,7 +384,7 @@ class SharedDefinitions:
                 self._bind(vhost, entry.name, row, exchanges, bindings)
         for name, one in here.items():
             if name not in rows and name not in waiting:
-                verb = partial(vhost.unbind_queue, entry.name, one.source.name, one.routing_key, one.arguments)
+                verb = vhost.unbind_queue(entry.name, one.source.name, one.routing_key, one.arguments)
                 bindings.append((f"the end of a binding of '{entry.name}' in vhost '{entry.vhost}'", vhost, verb))
 
     def _bind(
@@ -392,8 +392,8 @@ class SharedDefinitions:
         vhost: Any,
         name: str,
         row: bytes,
-        exchanges: dict[str, tuple[Any, Callable[[], Any]]],
-        bindings: list[tuple[str, Any, Callable[[], Any]]],
+        exchanges: dict[str, tuple[Any, Verb[Any]]],
+        bindings: list[tuple[str, Any, Verb[Any]]],
     ) -> None:
         limits = self._limits
         what = f"a binding of shared queue '{name}' in vhost '{vhost.name}'"
@@ -406,14 +406,14 @@ class SharedDefinitions:
             return
         there = vhost.exchanges.get(source)
         if there is None:
-            verb = partial(vhost.declare_exchange, source, kind, durable=True, arguments=of_exchange, **flags)
+            verb = vhost.declare_exchange(source, kind, durable=True, arguments=of_exchange, **flags)
             exchanges[f"exchange '{source}' in vhost '{vhost.name}'"] = (vhost, verb)
         elif there.kind != kind or not there.durable:
             self._refusals[what] = f"exchange '{source}' is here with type '{there.kind}', durable {there.durable}, and there with '{kind}'"
             return
-        bindings.append((what, vhost, partial(vhost.bind_queue, name, source, key, arguments)))
+        bindings.append((what, vhost, vhost.bind_queue(name, source, key, arguments)))
 
-    def _perform(self, verbs: Iterable[tuple[str, Any, Callable[[], Any]]]) -> None:
+    def _perform(self, verbs: Iterable[tuple[str, Any, Verb[Any]]]) -> None:
         """Runs verbs of virtual hosts, some at a time, and waits for the database. What fails is refused."""
         waiting: list[tuple[str, threading.Event]] = []
         for what, vhost, verb in verbs:

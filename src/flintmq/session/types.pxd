@@ -181,6 +181,7 @@ cdef struct connection_t:
     uint32_t head_came        # atomic: the message that a basic.get waits for was loaded, or the queue's head changed
     bint awaits_end           # our close-ok is its last frame: the client ends the stream (Connection.finished)
     bint waiting              # an answer is still to come (a commit, a message that is being loaded): nothing is fed until Loop.resume
+    bint joins                # but for methods that may be under way together (session/underway.py, Loop.next_joining)
     # why Python is called
     int slow
     uint16_t slow_channel

@@ -22,6 +22,7 @@ class Refusals:
     """The part of VirtualHost. Under its lock."""
 
     name: str
+    deleted: bool
     binding_count: int
     binding_bytes: int
     holding: Holding
@@ -31,6 +32,10 @@ class Refusals:
     def describe(self, kind: str, name: str) -> str:
         """`queue 'q' in vhost '/'`: how texts speak of a thing."""
         return describe(kind, name, self.name)
+
+    def _check_not_deleted(self) -> None:
+        if self.deleted:
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
 
     def _refuse_default(self, exchange_name: str) -> None:
         if exchange_name == DEFAULT_EXCHANGE:
@@ -65,7 +70,7 @@ class Refusals:
         limits = self._limits
         own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
         reason = ""
-        most = self._most(BINDING, limits.bindings_max)
+        most = self._most(BINDING, limits.bindings_max) if self._quotas else limits.bindings_max
         if self.binding_count >= most:
             reason = f"binding limit ({most}) is reached"
         elif binding.arguments_bytes > own:

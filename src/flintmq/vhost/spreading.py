@@ -6,13 +6,12 @@ S1  The first AT_ONCE exchanges are told at once: nearly every change is over th
 S2  A change that comes while others are told is told in the next round, whole: what was told before it is told again.
 S3  Whoever asked for a change is answered when its round is over: what it publishes then finds the new routes.
 
-Everything under the virtual host's lock, but `changed_here`.
+Everything under the virtual host's lock, but `wait`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from flintmq.clock import Clock
@@ -31,7 +30,7 @@ class Spreading:
     """Args: lock: the virtual host's; leading: exchanges that lead to one, copied; tell: the hook."""
 
     def __init__(
-        self, lock: Any, clock: Clock, leading: Callable[[Exchange], Iterable[Exchange]], tell: Callable[[Exchange], object]
+        self, lock: Any, clock: Clock, leading: Callable[[Exchange], Collection[Exchange]], tell: Callable[[Exchange], object]
     ) -> None:
         self.in_slices: InSlices | None = None
         self._lock = lock
@@ -44,14 +43,19 @@ class Spreading:
         self._changed: dict[Exchange, None] = {}  # of the next round
         self._waiting: list[Callable[[], object]] = []
         self._waiting_next: list[Callable[[], object]] = []
-        self._thread = threading.local()
+        self.late = False  # a change since this was set is told in slices
 
-    def add(self, changed: Iterable[Exchange]) -> None:
+    def add(self, changed: Collection[Exchange]) -> None:
         """The routes of these exchanges changed."""
         if self._running:
             self._changed.update(dict.fromkeys(changed))
-            self._thread.changed = True
+            self.late = True
             return
+        if len(changed) == 1:
+            (exchange,) = changed
+            if not self._leading(exchange):  # as most
+                self._tell(exchange)
+                return
         self._ways = [iter(list(changed))]
         self._seen = {}
         if self._some() or not self._ways:
@@ -60,14 +64,8 @@ class Spreading:
             while not self._some():
                 pass
             return
-        self._running = self._thread.changed = True
+        self._running = self.late = True
         self.in_slices(self._slice, self._ended)
-
-    def changed_here(self, again: bool = False) -> bool:
-        """Whether this thread made a change since the last call that was not over at once. Args: again: what is remembered instead."""
-        changed: bool = getattr(self._thread, "changed", False)
-        self._thread.changed = again
-        return changed
 
     def wait(self, told: Callable[[], object]) -> bool:
         """`told` is called, by any thread, when the changes up to now are told. False: they are, and it is not called."""

@@ -219,6 +219,21 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
     return result
 
 
+def engine_next_method(
+    engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]], size: size_t, frame_size: pointer[size_t]
+) -> uint32_t:
+    if size < 12 or buffer[0] != FRAME_METHOD or engine.phase != PHASE_OPEN:
+        return 0
+    payload_size: size_t = get32(buffer + 3)
+    if payload_size < 4 or payload_size > size - 8 or buffer[7 + payload_size] != FRAME_END:
+        return 0
+    rx: pointer[channel_rx_t] = _rx(engine, get16(buffer + 1))
+    if rx == NULL or rx.state != RX_OPEN:
+        return 0
+    frame_size[0] = payload_size + 8
+    return get32(buffer + 7)
+
+
 @cfunc
 @nogil
 @exceptval(check=False)

@@ -44,7 +44,9 @@ class GroupCommit:
         self._driver = driver
         self._group_max = group_max
         self.connection_lock = threading.Lock()  # for whoever reads from the driver
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sleeps = False  # the writer waits for `_changed`
         self._waiting: deque[_Submission] = deque()
         self._finished: deque[_Submission] = deque()  # with a callback that has not run
         self._writer: threading.Thread | None = None
@@ -86,11 +88,11 @@ class GroupCommit:
             self._writer.join()
 
     def _add(self, submission: _Submission) -> None:
-        with self._changed:
+        with self._lock:  # not through the condition, which is Python: each change of a client comes by here
             if self._closed:
                 raise StoreError(f"{self._driver.where} is closed")
             self._waiting.append(submission)
-            if submission.callback is not None:
+            if self._sleeps and submission.callback is not None:
                 self._changed.notify()
 
     def _commit_group(self) -> None:
@@ -141,7 +143,9 @@ class GroupCommit:
         while True:
             with self._changed:
                 while not self._waiting and not self._finished and not self._closed:
+                    self._sleeps = True
                     self._changed.wait()
+                    self._sleeps = False
                 if self._closed and not self._waiting and not self._finished:
                     return
             if not self._finished:
@@ -154,3 +158,4 @@ class GroupCommit:
                     submission.callback(submission.error)
                 except Exception:
                     log.exception("a callback of the definitions failed")
+                del submission  # its asker is not kept until the next change
