@@ -43,7 +43,7 @@ build: .venv/.compiled
 	@sh tools/setup.sh compile
 
 run: .venv/.compiled .venv/.spark
-	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m flintmq.pipeline.flights $(ARGS)
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m examples.flights.job $(ARGS)
 
 serve: .venv/.compiled
 	@exec $(BIN)/flintmq serve $(ARGS)

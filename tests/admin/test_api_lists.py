@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from flintmq.admin import api_lists
 from flintmq.admin.answers import made
-from flintmq.admin.api_call import ApiError
 from flintmq.admin.api_lists import Listing, listed
+from flintmq.admin.errors import HttpError
 from flintmq.admin.json_out import steps
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
@@ -57,7 +57,7 @@ def test_a_slow_pattern_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("text", ["[", "(?:a{1,1000}){1,1000}", "a" * 600])
 def test_what_is_no_pattern_is_refused(text: str) -> None:
-    with pytest.raises(ApiError, match="Pagination parameters are invalid: 'name' with use_regex"):
+    with pytest.raises(HttpError, match="Pagination parameters are invalid: 'name' with use_regex"):
         names(text, ["a"])
 
 
@@ -186,7 +186,7 @@ def test_the_page_behind_the_last_one() -> None:
         listing = Listing(range(count), lambda number: {"n": number}, str)
         query = {"page": str(page), "page_size": "10"}
         if (page - 1) * 10 > count:
-            with pytest.raises(ApiError) as refused:
+            with pytest.raises(HttpError) as refused:
                 asyncio.run(listed(listing, query))
             assert refused.value.error == "page_out_of_range"
             assert refused.value.reason == f"Page out of range, page: {page} page size: 10, len: {count}"

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.admin import api_access, api_backup, api_clients, api_definitions, api_links, api_messages, api_names, api_node
-from flintmq.admin.api_schemas import BODIES
+from flintmq.admin import api
 from flintmq.admin.arguments import _finite, _in_pieces
 from flintmq.admin.errors import HttpError
 from flintmq.admin.operations import PREFIX
@@ -43,8 +42,8 @@ ODD: list[Any] = [
 ]
 ODD_TEXTS = ["", "x", "-1", "1e999", "9" * 400, "[]", "null", "%00", "%ff", "true", "0.0.0", "%ED%B2%80", "é"]
 NAMES = {"vhost": "%2F", "queue": "q", "exchange": "amq.topic", "destination": "q", "kind": "q", "end": "source", "user": "eve"}
-MODULES = (api_node, api_access, api_names, api_messages, api_clients, api_definitions, api_links, api_backup)
-API = [entry[:2] for module in MODULES for entry in module.entries()]
+API = [(one.method, one.path.removeprefix("/api/")) for one in api.operations()]
+BODIES = {(one.method, one.path.removeprefix("/api/")): one.body for one in api.operations() if one.body is not None}
 LONG = re.compile("/(events|logs)$")
 
 
@@ -101,7 +100,6 @@ def good(schema: Any) -> Any:
 
 def test_each_body_of_rabbitmqs_api_has_a_schema() -> None:
     """An operation whose handler reads a body stands in the table: a new one can't leave it out, as Call.json refuses to read without."""
-    assert set(BODIES) <= set(API)
     assert {(method, path) for method, path in API if method == "PUT"} - set(BODIES) == {
         ("PUT", "queues/{vhost}/{queue}/pause"),
         ("PUT", "queues/{vhost}/{queue}/resume"),

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracle import records as kinds
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import content_parts, fields_of
+from tests.oracle.records import Kind, content_parts, fields_of
 
 ROW = struct.Struct("<QQQIHBB")
 
@@ -38,24 +37,23 @@ def found_in(store: Path) -> list[Found]:
         if isinstance(record, Damage):
             continue
         values = fields_of(record, log.number)
-        if record.type in (kinds.START, kinds.COPY):
+        if record.type in (Kind.MESSAGE_START, Kind.MESSAGE_COPY):
             number = record.undo_prev or record.lsn
-            published = record.time_us if record.type == kinds.START else values.get("published_us", 0)
-            message = Found(number, record.lsn, record.type == kinds.COPY, published, b"", b"", b"", b"", [])
+            published = record.time_us if record.type == Kind.MESSAGE_START else values.get("published_us", 0)
+            message = Found(number, record.lsn, record.type == Kind.MESSAGE_COPY, published, b"", b"", b"", b"", [])
             latest[number] = (message, values, bytearray(values["content"]))
             found.append(latest[number])
-        elif record.type == kinds.CHUNK and record.undo_prev in latest:
+        elif record.type == Kind.MESSAGE_CHUNK and record.undo_prev in latest:
             run = latest[record.undo_prev][2]
             if values["offset"] == len(run):
                 run.extend(values["content"])
-        elif record.type == kinds.ENQUEUE and record.undo_prev in latest:
+        elif record.type == Kind.MESSAGE_ENQUEUE and record.undo_prev in latest:
             latest[record.undo_prev][0].enqueued.append((values["queue"], values["position"], record.time_us))
     whole = []
     for message, values, run in found:
         if len(run) != values["body"] + values["header"] + values["route"]:
             continue
-        parts = content_parts({**values, "content": bytes(run)})
-        message.header, message.body = parts["header"], parts["body"]
+        message.header, message.body = content_parts({**values, "content": bytes(run)})
         cut = 1 + run[0]
         message.exchange, message.routing_key = bytes(run[1:cut]), bytes(run[cut + 1 : values["route"]])
         whole.append(message)

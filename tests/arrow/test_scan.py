@@ -16,9 +16,8 @@ from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, off
 from flintmq.arrow.messages import Moved, rows_to_batches
 from flintmq.arrow.scan import ContainerGone, LogDamaged, scan_container
 from tests.arrow.stores import found_in, row
-from tests.oracle import records as kinds
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import content_parts, fields_of
+from tests.oracle.records import Kind, content_parts, fields_of
 from tests.support import logbytes as lb
 from tests.support.logstore import StoreBytes, sample
 
@@ -41,26 +40,26 @@ def plain(store: Path, name: str) -> list[dict[str, Any]]:
         line |= {"lsn": record.lsn, "log": name, "kind": record.name, "time": record.time_us, "length": record.length}
         line["container"] = record.lsn // log.container_size
         if name == "messages":
-            line["msg_lsn"] = record.lsn if record.type == kinds.START else (record.undo_prev or None) if record.type < 7 else None
+            line["msg_lsn"] = record.lsn if record.type == Kind.MESSAGE_START else (record.undo_prev or None) if record.type < 7 else None
             line["tx_lsn"] = record.tx or None
             line["expires_time"] = record.expires_ms * 1000 or None
-        elif record.type != kinds.NOTE:
+        elif record.type != Kind.NOTE:
             line["tx_lsn"] = record.undo_prev or record.lsn
         line["queue_id"] = values.get("queue")
         if "position" in values:
             line["position"] = values["position"] or None
             line["waiting"] = values.get("number")
-        if record.type == kinds.DEQUEUE:
+        if record.type == Kind.MESSAGE_DEQUEUE:
             line |= {"reason": values["reason"], "consumer_id": values["consumer"] or None, "delivery_count": values["deliveries"]}
             line["delivered_time"] = values["delivered_us"] or None
-        if record.type == kinds.TX_COPY:
+        if record.type == Kind.TX_COPY:
             line["reason"] = values["state"]
-        if record.type in (kinds.START, kinds.COPY):
+        if record.type in (Kind.MESSAGE_START, Kind.MESSAGE_COPY):
             line |= {"body_length": values["body"], "exchange": values["exchange"].decode(), "routing_key": values["routing_key"].decode()}
-            line["published_time"] = record.time_us if record.type == kinds.START else values.get("published_us")
-        if record.type == kinds.NAME and values["kind"] == 1:
+            line["published_time"] = record.time_us if record.type == Kind.MESSAGE_START else values.get("published_us")
+        if record.type == Kind.NAME and values["kind"] == 1:
             line["consumer_id"] = values["id"]
-        if record.type == kinds.COPY:
+        if record.type == Kind.MESSAGE_COPY:
             for place in values["places"]:
                 more = {"queue_id": place.queue, "position": place.position or None, "waiting": place.number}
                 more["expires_time"] = place.expires_ms * 1000 or None
@@ -403,7 +402,7 @@ def test_table_of_transactions(tmp_path: Path) -> None:
 def test_transactions_of_the_fixture(which: str) -> None:
     """Every start record of the plain reader is a transaction of the table."""
     log = open_store(FIXTURE / which, ("transactions",), live=False).logs["transactions"]
-    starts = {r.lsn for r in log.records() if not isinstance(r, Damage) and r.type in (kinds.DTX_START, kinds.TX_START)}
+    starts = {r.lsn for r in log.records() if not isinstance(r, Damage) and r.type in (Kind.DTX_START, Kind.TX_START)}
     assert starts <= {line["tx_lsn"] for line in transactions(FIXTURE / which / "transactions").to_pylist()}
 
 
@@ -450,5 +449,5 @@ def test_empty_and_foreign_directories(tmp_path: Path) -> None:
 
 def test_contents_of_the_plain_reader_have_parts() -> None:
     """The tests' own reader finds something to compare."""
-    assert found_in(FIXTURE / "clean") and content_parts({"content": b"rhb", "route": 1, "header": 1}) == {"header": b"h", "body": b"b"}
+    assert found_in(FIXTURE / "clean") and content_parts({"content": b"rhb", "route": 1, "header": 1}) == (b"h", b"b")
     assert StoreBytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from flintmq.admin.figures import prometheus
+from flintmq.admin.figures import own_families
 from flintmq.admin.parts import Parts
 
 from .rig import Rig
@@ -14,8 +14,8 @@ from .rig import Rig
 def samples(rig: Rig) -> dict[str, float]:
     """The metrics of the pipeline, without their prefix."""
     parts = Parts(rig.broker, rig.node.pulls, dict, pipeline=rig.service.figures)
-    lines = (line.rpartition(" ") for line in prometheus(parts).splitlines() if line.startswith("flintmq_pipeline_"))
-    return {sample.removeprefix("flintmq_pipeline_"): float(value) for sample, _, value in lines}
+    found = [(name + line).rpartition(" ") for name, _, _, lines in own_families(parts) for line in lines if name.startswith("pipeline_")]
+    return {sample.removeprefix("pipeline_"): float(value) for sample, _, value in found}
 
 
 def test_metrics_show_prepared_batches_and_their_age_stages_and_scopes(rig: Rig) -> None:
@@ -60,7 +60,7 @@ def test_metrics_show_whether_the_flight_service_runs(rig: Rig) -> None:
 
 
 def test_a_node_without_a_data_plane_shows_nothing_of_it(rig: Rig) -> None:
-    assert "flintmq_pipeline" not in prometheus(Parts(rig.broker, rig.node.pulls, dict))
+    assert not [name for name, *_ in own_families(Parts(rig.broker, rig.node.pulls, dict)) if name.startswith("pipeline")]
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(rig: Rig) -> None:

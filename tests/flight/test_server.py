@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from flintmq.config import Limits
+from flintmq.dataplane.calls import CALLS, Answers
 from flintmq.dataplane.wire import Refused
-from flintmq.flight.actions import ACTIONS, read_object
+from flintmq.flight.actions import read_object
 from flintmq.flight.batches import Piece
 from flintmq.flight.errors import PlaneError
 from flintmq.flight.link import Caller
-from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until
 
@@ -56,7 +56,7 @@ def refused(call: Callable[[], Any]) -> PlaneError:
 def test_every_action_reaches_the_broker_with_the_caller(plane: Plane) -> None:
     """An action's arguments come to the broker as they are, for the user and the vhost of the call."""
     client = plane.client(vhost="a/b ü")
-    for name in sorted(ACTIONS.keys() - set(STREAM_ACTIONS)):  # those on streams the service answers itself
+    for name in sorted(name for name, call in CALLS.items() if call.answers is Answers.BROKER):
         plane.broker.answers[name] = lambda head, _: {"count": 1, "call": head["call"]}
         assert client.action(name, seq=3, name="ü")["call"] == name
         head = plane.broker.calls(name)[-1]
@@ -539,7 +539,9 @@ def test_flight_info_of_queues_and_tickets(plane: Plane) -> None:
         assert client.do_get(info.endpoints[0].ticket, options).read_all().num_rows == 3
         assert client.get_schema(descriptor, options).schema == info.schema
     assert plane.broker.calls("browse.open")[0]["queues"] == ["q1", "q2"]
-    assert [one.type for one in client.list_actions(options)] == list(ACTIONS)
+    assert [one.type for one in client.list_actions(options)] == [
+        name for name, call in CALLS.items() if call.answers is not Answers.INSIDE
+    ]
     assert list(client.list_flights(options=options)) == []
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.oracle import records as kinds
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import fields_of
+from tests.oracle.records import MESSAGES, TRANSACTIONS, Kind, fields_of
 
 
 @dataclass
@@ -46,26 +45,26 @@ def read(store: Path) -> Told:
     rows: dict[int, dict[int, list[int]]] = {}
     for record in view.logs["transactions"].records():
         assert not isinstance(record, Damage)
-        values = fields_of(record, kinds.TRANSACTIONS)
+        values = fields_of(record, TRANSACTIONS)
         number = record.undo_prev or record.lsn
-        if record.type in (kinds.DTX_START, kinds.TX_START):
+        if record.type in (Kind.DTX_START, Kind.TX_START):
             told.states[number] = "open"
-        elif record.type == kinds.PREPARE:
+        elif record.type == Kind.PREPARE:
             told.states[number] = "prepared"
-        elif record.type == kinds.ROLLBACK:
+        elif record.type == Kind.ROLLBACK:
             told.states[number] = "rolled back"
-        elif record.type == kinds.COMMIT:
+        elif record.type == Kind.COMMIT:
             told.states[number], decided[number] = "committed", record.time_us
             for queue, first, count in values["rows"]:
                 rows.setdefault(number, {}).setdefault(queue, []).extend(range(first, first + count))
-        elif record.type == kinds.ACQUIRE_SET:
+        elif record.type == Kind.ACQUIRE_SET:
             for queue, first, count in values["sets"]:
                 told.doubtful |= {(queue, position, number) for position in range(first, first + count)}  # type: ignore[misc]
     told.doubtful = {one[:2] for one in told.doubtful if told.states[one[2]] == "prepared"}  # type: ignore[misc]
     starts: dict[int, tuple[str, int]] = {}
     for record in view.logs["messages"].records():
         assert not isinstance(record, Damage)
-        _message(told, record, fields_of(record, kinds.MESSAGES), decided, rows, starts)
+        _message(told, record, fields_of(record, MESSAGES), decided, rows, starts)
     return told
 
 
@@ -73,28 +72,28 @@ def _message(told: Told, record: Any, values: dict[str, Any], decided: dict[int,
     message = record.undo_prev or record.lsn
     counts = not record.tx or told.states[record.tx] == "committed"
     time = decided.get(record.tx, record.time_us) if record.tx else record.time_us
-    if record.type == kinds.START:
+    if record.type == Kind.MESSAGE_START:
         told.messages += 1
         starts[record.lsn] = (values["exchange"].decode(), record.time_us)
-    elif record.type == kinds.NAME:
+    elif record.type == Kind.NAME:
         told.names[values["id"]] = (values["tag"].decode(), values["group"].decode())
-    elif record.type == kinds.QUEUE_END:
+    elif record.type == Kind.QUEUE_END:
         told.ended_queues.add(values["queue"])
-    elif record.type == kinds.QUEUE_PURGE:
+    elif record.type == Kind.QUEUE_PURGE:
         for first, last in values["ranges"]:
             for position in range(first, last + 1):
                 life = told.lives[values["queue"], position]
                 life.settled, life.reason, life.consumer, life.deliveries = record.time_us, "purge", 0, 0
-    elif record.type == kinds.ENQUEUE and counts:
+    elif record.type == Kind.MESSAGE_ENQUEUE and counts:
         number = values.get("number")
         position = values["position"] if number is None else rows[record.tx][values["queue"]][number]
         life = Life(message, *starts[message])
         life.enqueued = time
         assert (values["queue"], position) not in told.lives
         told.lives[values["queue"], position] = life
-    elif record.type == kinds.DEQUEUE and not counts and told.states[record.tx] == "prepared":
+    elif record.type == Kind.MESSAGE_DEQUEUE and not counts and told.states[record.tx] == "prepared":
         told.doubtful.add((values["queue"], values["position"]))
-    elif record.type == kinds.DEQUEUE and counts:
+    elif record.type == Kind.MESSAGE_DEQUEUE and counts:
         life = told.lives[values["queue"], values["position"]]
         life.settled, life.reason, life.consumer, life.deliveries = time, values["reason"], values["consumer"], values["deliveries"]
         life.delivered = values["delivered_us"] or None

@@ -24,7 +24,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from flintmq.errors import OperatorError
-from tests.oracle.records import HEADER_SIZE, MESSAGES, STREAMS, TRANSACTIONS, TYPE_NAMES, Record, aligned, read_record
+from tests.oracle.records import COMMON_SIZE, MESSAGES, NAMES, STREAMS, TRANSACTIONS, Record, padded, read_record
 
 FORMAT = 2
 FORMATS = (1, 2)  # 1: without Queue-Purge
@@ -111,7 +111,7 @@ class Block:
     @property
     def end(self) -> int:
         """LSN of the sector behind it."""
-        return aligned(self.lsn + self.length, SECTOR)
+        return padded(self.lsn + self.length, SECTOR)
 
 
 def read_header(data: bytes) -> Header | tuple[str, str]:
@@ -157,7 +157,7 @@ def blocks_in(data: bytes, start: int, log: int) -> Iterator[Block]:
         found = data.find(BLOCK_MAGIC, at + 1)
         if found < 0:
             return
-        at = aligned(found, SECTOR)
+        at = padded(found, SECTOR)
 
 
 @dataclass(slots=True)
@@ -448,7 +448,7 @@ class Log:
             if isinstance(record, Record):
                 yield record
                 count += 1
-                at += aligned(record.length, 8)
+                at += padded(record.length, 8)
                 continue
             whole = False
             resumed = self._resume(data, at, end, start, block.time_us)
@@ -463,7 +463,7 @@ class Log:
         """Where the next good record begins: records name their LSN in the CRC, so none is taken for another."""
         effort = RESUME_EFFORT * (end - at)
         for place in range(at + 8, end, 8):
-            if end - place < HEADER_SIZE or data[place + 8] not in TYPE_NAMES:
+            if end - place < COMMON_SIZE or data[place + 8] not in NAMES:
                 continue
             length = int.from_bytes(data[place : place + 4], "little")
             if length > end - place or (effort := effort - length) < 0:

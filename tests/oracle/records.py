@@ -1,98 +1,93 @@
-"""Records of the log as plain Python reads them: an independent reading of docs/FORMAT.md, for tests.
+"""Records of the log as docs/FORMAT.md describes them: a table of layouts, and one decoder that walks it.
 
-in: bytes of a record. out: `Record`s with their type's fields by name. Nothing here is shared with the compiled writer and reader, so
-that they check each other; the fields by name have their lines in common with `store/log/record_fields`, which this does not
-check. No length found in the bytes is trusted before it is compared with what is there.
+in: bytes of a record. out: `Record`s; with `fields_of` their type's fields by name.
+
+Written from the page alone. It has no line in common with `store/log/record_fields` (tests/oracle/test_independent.py checks that), and
+every store that a test looks at is read by both.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+import re
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from flintmq.errors import FlintError
+(MESSAGES, TRANSACTIONS, PAGES, STREAMS) = (1, 2, 3, 4)
 
-MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
+# A layout is a row of words. `name:2` is an unsigned little-endian integer of 2 bytes; `name=size` the bytes that the integer `size`
+# counts, `name=*` all that follow; `name[count](...)` a list of rows; `[word]?flag` a word that is there when the integer `flag` is 1; `~4`
+# zeros up to a multiple of 4. A name that begins with `-` is left out of the result. `place` is a position or a waiting number.
+CONTENT = "body:4 header:4 route:2 content_flags:1 priority:1 here:4"
+ROWS = "(queue:8,first:8,count:8)"
+RANGES = "(first:8,last:8)"
+PLACES = "(queue:8,place:8,expires_ms:8,enqueued_by:8,dequeued_by:8)"
+COMMIT = f"-rows:4 -zero:4 rows[-rows]{ROWS}"
 
-# --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
-START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE = range(1, 12)
-DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
-STREAM_RECORD, STREAM_BASE = 48, 49
-STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK = 50, 51, 52
-# length of a filter value that is not there
-NO_FILTER = 0xFFFF
-PAGE_CONTENT = 64
+# log -> number of the type -> (name, layout)
+MESSAGE_LOG = {
+    1: ("Message-Start", f"{CONTENT} content=here"),
+    2: ("Message-Chunk", "offset:4 content=*"),
+    3: ("Message-Delete", ""),
+    4: ("Message-Enqueue", "queue:8 place:8"),
+    5: ("Message-Dequeue", "queue:8 position:8 delivered_us:8 consumer:4 deliveries:2 reason:1 -zero:1"),
+    6: ("Message-Copy", f"-places:4 -flags:4 places[-places]{PLACES} [published_us:8]?-flags {CONTENT} content=here"),
+    7: ("Queue-Mark", "queue:8 -levels:4 -zero:4 levels[-levels](highest:8)"),
+    8: ("Queue-Redelivered", f"queue:8 -ranges:4 -zero:4 ranges[-ranges]{RANGES}"),
+    9: ("Name", "kind:4 -zero:4 id:8 -tag:2 tag=-tag -group:2 group=-group"),
+    10: ("Queue-End", "queue:8"),
+    11: ("Queue-Purge", f"queue:8 -runs:4 -zero:4 ranges[-runs]{RANGES}"),
+}
+TRANSACTION_LOG = {
+    33: ("Dtx-Start", "-xid:2 xid=-xid"),
+    34: ("Tx-Start", ""),
+    35: ("Prepare", ""),
+    36: ("Commit", COMMIT),
+    37: ("Rollback", ""),
+    38: ("Delete", ""),
+    39: ("End", ""),
+    40: (
+        "Tx-Copy",
+        f"state:1 heuristic:1 ended:1 -flags:1 -xid:2 xid=-xid ~4 {COMMIT} [-sets:4]?-flags [consumer:4]?-flags [sets[-sets]{ROWS}]?-flags",
+    ),
+    41: ("Heuristic", "outcome:1"),
+    42: ("Note", "kind:2 -key:2 -value:4 key=-key value=-value"),
+    43: ("Acquire-Set", f"-sets:4 consumer:4 sets[-sets]{ROWS}"),
+}
+STREAM_LOG = {
+    48: ("Stream-Record", "payload=*"),
+    49: ("Stream-Base", "base:8"),
+    50: ("Stream-Message", f"stream_offset:8 {CONTENT} -filter:2 -zero:2 filter=-filter content=here"),
+    51: ("Stream-Chunk", "stream_offset:8 offset:4 content=*"),
+    52: ("Stream-Mark", "next_offset:8"),
+}
+PAGE_LOG = {64: ("Page-Content", MESSAGE_LOG[1][1]), 2: MESSAGE_LOG[2]}
+LOG_TYPES = {MESSAGES: MESSAGE_LOG, TRANSACTIONS: TRANSACTION_LOG, PAGES: PAGE_LOG, STREAMS: {**STREAM_LOG, 9: MESSAGE_LOG[9]}}
+NAMES = {number: name for types in LOG_TYPES.values() for number, (name, _) in types.items()}
+Kind = IntEnum("Kind", {name.replace("-", "_").upper(): number for number, name in NAMES.items()})  # type: ignore[misc]
 
-TYPE_NAMES = {
-    START: "Message-Start",
-    CHUNK: "Message-Chunk",
-    MESSAGE_DELETE: "Message-Delete",
-    ENQUEUE: "Message-Enqueue",
-    DEQUEUE: "Message-Dequeue",
-    COPY: "Message-Copy",
-    QUEUE_MARK: "Queue-Mark",
-    REDELIVERED: "Queue-Redelivered",
-    NAME: "Name",
-    QUEUE_END: "Queue-End",
-    QUEUE_PURGE: "Queue-Purge",
-    DTX_START: "Dtx-Start",
-    TX_START: "Tx-Start",
-    PREPARE: "Prepare",
-    COMMIT: "Commit",
-    ROLLBACK: "Rollback",
-    TX_DELETE: "Delete",
-    END: "End",
-    TX_COPY: "Tx-Copy",
-    HEURISTIC: "Heuristic",
-    NOTE: "Note",
-    ACQUIRE_SET: "Acquire-Set",
-    STREAM_RECORD: "Stream-Record",
-    STREAM_BASE: "Stream-Base",
-    STREAM_MESSAGE: "Stream-Message",
-    STREAM_CHUNK: "Stream-Chunk",
-    STREAM_MARK: "Stream-Mark",
-    PAGE_CONTENT: "Page-Content",
+# words for numbers, by the field's name
+WORDS: dict[str, list[str]] = {
+    "reason": ["", "ack", "reject", "expire", "drop", "purge", "move"],
+    "state": ["", "open", "prepared", "committed", "rolled back"],
+    "heuristic": ["none", "committed", "rolled back"],
+    "outcome": ["none", "committed", "rolled back"],
 }
 
-# a Message-Copy that has the time of its Message-Start; a Tx-Copy with the rows of Acquire-Sets
-COPY_PUBLISHED, TX_COPY_SETS = 1, 1
-
-# --- record flags
-UNDO_NEXT, TRANSACTION, EXPIRES, LAST = 1, 2, 4, 8
-
-REASONS = {1: "ack", 2: "reject", 3: "expire", 4: "drop", 5: "purge", 6: "move"}
-TX_STATES = {1: "open", 2: "prepared", 3: "committed", 4: "rolled back"}
-HEURISTICS = {0: "none", 1: "committed", 2: "rolled back"}
-
-HEADER = struct.Struct("<IIBBHIQ")
-HEADER_SIZE = HEADER.size
-_U64 = struct.Struct("<Q")
-_CONTENT = struct.Struct("<IIHBBI")
-_PLACE = struct.Struct("<QQQQQ")
-_ROW = struct.Struct("<QQQ")
-_DEQUEUE = struct.Struct("<QQQIHBB")
+COMMON = "length:4 crc:4 type:1 stream:1 flags:2 time:4 undo_prev:8"
+COMMON_SIZE = 24
+# flag -> what it adds to the common part, 8 bytes each
+PRESENT = {1: "undo_next", 2: "tx", 4: "expires_ms"}
+MESSAGE_ENDS = 8
 
 
-WAITS = 0xFFFFFFFF
+class Misshapen(ValueError):
+    """The bytes are not those of the layout."""
 
 
-def waiting_number(position: int) -> int | None:
-    """Which of its transaction's enqueues on the queue a place is, from 0 on, when the Commit is to give its position; else None."""
-    return position & 0xFFFFFFFF if position >> 32 == WAITS else None
-
-
-class Malformed(FlintError):
-    """A record whose checksum is right and whose fields are not: written by a broken or an unknown writer."""
-
-
-@dataclass(slots=True)
-class Record:
-    """A record. Times in microseconds of the wall clock, `expires_ms` in milliseconds; 0 where a field is absent. `data`: own fields."""
+class Record(NamedTuple):
+    """A record; times in microseconds, 0 for what is absent. `data`: the bytes of its type's own fields."""
 
     lsn: int
     type: int
@@ -108,323 +103,146 @@ class Record:
 
     @property
     def name(self) -> str:
-        return TYPE_NAMES.get(self.type, f"unknown-{self.type}")
+        """The page's name of the type."""
+        return NAMES[self.type]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a copied message stands. position 0: the Commit of `enqueued_by` gives it, see `waiting_number`."""
+class Place(NamedTuple):
+    """A row of a Message-Copy. number: its waiting number, when `position` is 0."""
 
     queue: int
     position: int
     expires_ms: int
     enqueued_by: int
     dequeued_by: int
-    number: int | None = None
+    number: int | None
 
 
-def aligned(size: int, step: int) -> int:
-    """`size` rounded up to a multiple of `step`."""
-    return -(-size // step) * step
-
-
-def record_crc(raw: bytes, lsn: int) -> int:
-    """CRC-32C of a whole record at this LSN, its CRC field taken as zero."""
-    return int(crc32c(_U64.pack(lsn) + raw[:4] + b"\0\0\0\0" + raw[8:]))
-
-
-def prefix_size(flags: int) -> int:
-    """Bytes of a record before its type's own fields."""
-    return HEADER_SIZE + 8 * ((flags & 1) + (flags >> 1 & 1) + (flags >> 2 & 1))
-
-
-def read_record(data: bytes, at: int, end: int, lsn: int, time_base: int) -> Record | str:
-    """The record at data[at:end], or one line that says why there is none.
-
-    Args: lsn: where `at` lies in the log; time_base: of the record's block, microseconds.
-    """
-    if end - at < HEADER_SIZE:
-        return f"{end - at} bytes are left, a record has at least {HEADER_SIZE}"
-    length, crc, kind, stream, flags, time, undo_prev = HEADER.unpack_from(data, at)
-    if flags > 15 or length < prefix_size(flags) or length > end - at:
-        return f"no record: length {length} of {end - at} bytes, flags {flags}"
-    raw = data[at : at + length]
-    if record_crc(raw, lsn) != crc:
-        return f"the CRC of the record does not match ({TYPE_NAMES.get(kind, f'type {kind}')}, {length} bytes)"
-    optional = [0, 0, 0]
-    offset = HEADER_SIZE
-    for bit in range(3):
-        if flags >> bit & 1:
-            optional[bit] = _U64.unpack_from(raw, offset)[0]
-            offset += 8
-    undo_next, tx, expiry = optional
-    return Record(lsn, kind, stream, flags, time_base + time, undo_prev, undo_next, tx, expiry, length, raw[offset:])
-
-
-# --- fields by type -----------------------------------------------------------------------------------------------------
-
-
-class _Fields:
-    """Reads little-endian fields in order. Raises Malformed when the record ends early."""
-
-    __slots__ = ("at", "data")
+class Decoder:
+    """Walks layouts over bytes. `seen` has all integers and bytes so far, those without a place in the result too."""
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
+        self.left, self.size, self.seen = data, len(data), {}  # type: ignore[var-annotated]
 
-    def take(self, layout: struct.Struct) -> tuple[Any, ...]:
-        if self.at + layout.size > len(self.data):
-            raise Malformed(f"{len(self.data)} bytes of fields, more than {self.at + layout.size} were expected")
-        values = layout.unpack_from(self.data, self.at)
-        self.at += layout.size
-        return values
+    def cut(self, size: int) -> bytes:
+        if size > len(self.left):
+            raise Misshapen(f"{size} bytes wanted, {len(self.left)} left")
+        piece, self.left = self.left[:size], self.left[size:]
+        return piece
 
-    def take_bytes(self, size: int) -> bytes:
-        if self.at + size > len(self.data):
-            raise Malformed(f"{len(self.data)} bytes of fields, {self.at + size} were expected")
-        self.at += size
-        return self.data[self.at - size : self.at]
+    def integers(self, layout: str, separator: str) -> list[int]:
+        return [int.from_bytes(self.cut(int(word.partition(":")[2])), "little") for word in layout.split(separator)]
 
-    def u16(self) -> int:
-        return int(self.take(_U16)[0])
+    def walk(self, layout: str) -> dict[str, Any]:
+        for word in layout.split():
+            optional = re.fullmatch(r"\[(.+)\]\?(\S+)", word)
+            if optional is None:
+                self.word(word)
+            elif self.seen[optional[2]] & 1:
+                self.word(optional[1])
+        return {name: value for name, value in self.seen.items() if name[0] != "-"}
 
-    def u32(self) -> int:
-        return int(self.take(_U32)[0])
-
-    def u64(self) -> int:
-        return int(self.take(_U64)[0])
-
-    def rest(self) -> bytes:
-        return self.take_bytes(len(self.data) - self.at)
-
-    def list_of(self, layout: struct.Struct, count: int) -> list[tuple[Any, ...]]:
-        if count * layout.size > len(self.data) - self.at:
-            raise Malformed(f"{count} items of {layout.size} bytes do not fit in {len(self.data) - self.at}")
-        return [self.take(layout) for _ in range(count)]
-
-    def end(self) -> None:
-        if self.at != len(self.data):
-            raise Malformed(f"{len(self.data) - self.at} bytes follow the last field")
-
-
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-_COUNT = struct.Struct("<II")
-_RANGE = struct.Struct("<QQ")
-_TX_COPY = struct.Struct("<BBBBH")
-_NOTE = struct.Struct("<HHI")
-
-
-def _nothing(fields: _Fields) -> dict[str, Any]:
-    return {}
-
-
-def _content(fields: _Fields) -> dict[str, Any]:
-    """Message-Start and what ends like it. `content` holds the bytes in this record; its parts are cut out by `content_parts`."""
-    body, header, route, flags, priority, here = fields.take(_CONTENT)
-    if here > body + header + route:
-        raise Malformed(f"{here} bytes of content in the record, {body + header + route} in the whole message")
-    content = fields.take_bytes(here)
-    return {
-        "body": body,
-        "header": header,
-        "route": route,
-        "content_flags": flags,
-        "priority": priority,
-        "here": here,
-        "content": content,
-    } | _route(content[:route] if here >= route else b"", route)
-
-
-def _route(route: bytes, size: int) -> dict[str, Any]:
-    if len(route) != size or size < 2 or 1 + route[0] >= size or 2 + route[0] + route[1 + route[0]] != size:
-        return {}
-    cut = 1 + route[0]
-    return {"exchange": route[1:cut], "routing_key": route[cut + 1 :]}
-
-
-def _chunk(fields: _Fields) -> dict[str, Any]:
-    offset = fields.u32()
-    content = fields.rest()
-    return {"offset": offset, "here": len(content), "content": content}
-
-
-def _enqueue(fields: _Fields) -> dict[str, Any]:
-    queue, position = fields.u64(), fields.u64()
-    number = waiting_number(position)
-    return {"queue": queue, "position": position} if number is None else {"queue": queue, "position": 0, "number": number}
-
-
-def _dequeue(fields: _Fields) -> dict[str, Any]:
-    queue, position, delivered_us, consumer, deliveries, reason, _ = fields.take(_DEQUEUE)
-    return {
-        "queue": queue,
-        "position": position,
-        "delivered_us": delivered_us,
-        "consumer": consumer,
-        "deliveries": deliveries,
-        "reason": REASONS.get(reason, f"unknown-{reason}"),
-    }
-
-
-def _copy(fields: _Fields) -> dict[str, Any]:
-    count, copy_flags = fields.take(_COUNT)
-    if copy_flags & ~COPY_PUBLISHED:
-        raise Malformed(f"flags {copy_flags} of a copy")
-    places = []
-    for queue, position, expires, enqueued_by, dequeued_by in fields.list_of(_PLACE, count):
-        number = waiting_number(position)
-        places.append(Place(queue, position if number is None else 0, expires, enqueued_by, dequeued_by, number))
-    published = {"published_us": fields.u64()} if copy_flags & COPY_PUBLISHED else {}
-    return {"places": places, **published, **_content(fields)}
-
-
-def _mark(fields: _Fields) -> dict[str, Any]:
-    queue = fields.u64()
-    count, _ = fields.take(_COUNT)
-    return {"queue": queue, "levels": [value for (value,) in fields.list_of(_U64, count)]}
-
-
-def _redelivered(fields: _Fields) -> dict[str, Any]:
-    queue = fields.u64()
-    count, _ = fields.take(_COUNT)
-    return {"queue": queue, "ranges": fields.list_of(_RANGE, count)}
-
-
-def _name(fields: _Fields) -> dict[str, Any]:
-    kind, _ = fields.take(_COUNT)
-    number = fields.u64()
-    return {"kind": kind, "id": number, "tag": fields.take_bytes(fields.u16()), "group": fields.take_bytes(fields.u16())}
-
-
-def _queue_end(fields: _Fields) -> dict[str, Any]:
-    return {"queue": fields.u64()}
-
-
-def _dtx_start(fields: _Fields) -> dict[str, Any]:
-    return {"xid": fields.take_bytes(fields.u16())}
-
-
-def _commit(fields: _Fields) -> dict[str, Any]:
-    count, _ = fields.take(_COUNT)
-    return {"rows": fields.list_of(_ROW, count)}
-
-
-def _tx_copy(fields: _Fields) -> dict[str, Any]:
-    state, heuristic, ended, more, size = fields.take(_TX_COPY)
-    xid = fields.take_bytes(size)
-    fields.take_bytes(-fields.at % 4)
-    if state not in TX_STATES or heuristic not in HEURISTICS:
-        raise Malformed(f"state {state}, heuristic outcome {heuristic}")
-    values = {"state": TX_STATES[state], "heuristic": HEURISTICS[heuristic], "ended": bool(ended), "xid": xid, **_commit(fields)}
-    return values | _acquire_set(fields) if more & TX_COPY_SETS else values
-
-
-def _acquire_set(fields: _Fields) -> dict[str, Any]:
-    count, consumer = fields.take(_COUNT)
-    return {"consumer": consumer, "sets": fields.list_of(_ROW, count)}
-
-
-def _heuristic(fields: _Fields) -> dict[str, Any]:
-    (outcome,) = fields.take_bytes(1)
-    if outcome not in HEURISTICS:  # 0: forgotten
-        raise Malformed(f"heuristic outcome {outcome}")
-    return {"outcome": HEURISTICS[outcome]}
-
-
-def _note(fields: _Fields) -> dict[str, Any]:
-    kind, key_size, value_size = fields.take(_NOTE)
-    return {"kind": kind, "key": fields.take_bytes(key_size), "value": fields.take_bytes(value_size)}
-
-
-def _stream_record(fields: _Fields) -> dict[str, Any]:
-    return {"payload": fields.rest()}
-
-
-def _stream_base(fields: _Fields) -> dict[str, Any]:
-    return {"base": fields.u64()}
-
-
-def _stream_message(fields: _Fields) -> dict[str, Any]:
-    offset = fields.u64()
-    body, header, route, flags, priority, here = fields.take(_CONTENT)
-    if here > body + header + route:
-        raise Malformed(f"{here} bytes of content in the record, {body + header + route} in the whole message")
-    size, _ = fields.u16(), fields.u16()
-    value = None if size == NO_FILTER else fields.take_bytes(size)
-    content = fields.take_bytes(here)
-    told = {"stream_offset": offset, "filter": value, "body": body, "header": header, "route": route, "content_flags": flags}
-    told |= {"priority": priority, "here": here, "content": content}
-    return told | _route(content[:route] if here >= route else b"", route)
-
-
-def _stream_chunk(fields: _Fields) -> dict[str, Any]:
-    return {"stream_offset": fields.u64(), **_chunk(fields)}
-
-
-def _stream_mark(fields: _Fields) -> dict[str, Any]:
-    return {"next_offset": fields.u64()}
-
-
-_FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
-    START: _content,
-    CHUNK: _chunk,
-    MESSAGE_DELETE: _nothing,
-    ENQUEUE: _enqueue,
-    DEQUEUE: _dequeue,
-    COPY: _copy,
-    QUEUE_MARK: _mark,
-    REDELIVERED: _redelivered,
-    NAME: _name,
-    QUEUE_END: _queue_end,
-    QUEUE_PURGE: _redelivered,  # laid out alike
-    DTX_START: _dtx_start,
-    TX_START: _nothing,
-    PREPARE: _nothing,
-    COMMIT: _commit,
-    ROLLBACK: _nothing,
-    TX_DELETE: _nothing,
-    END: _nothing,
-    TX_COPY: _tx_copy,
-    HEURISTIC: _heuristic,
-    NOTE: _note,
-    ACQUIRE_SET: _acquire_set,
-    STREAM_RECORD: _stream_record,
-    STREAM_BASE: _stream_base,
-    STREAM_MESSAGE: _stream_message,
-    STREAM_CHUNK: _stream_chunk,
-    STREAM_MARK: _stream_mark,
-    PAGE_CONTENT: _content,
-}
-
-_TYPES_OF = {
-    MESSAGES: frozenset(range(START, QUEUE_PURGE + 1)),
-    TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
-    PAGES: frozenset((PAGE_CONTENT, CHUNK)),
-    STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE, STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK)),
-}
+    def word(self, word: str) -> None:
+        listed = re.fullmatch(r"(\w+)\[(\S+)\]\((\S+)\)", word)
+        if listed is not None:
+            self.seen[listed[1]] = [tuple(self.integers(listed[3], ",")) for _ in range(self.seen[listed[2]])]
+        elif word[0] == "~":
+            self.cut((len(self.left) - self.size) % int(word[1:]))
+        elif "=" in word:
+            name, _, counter = word.partition("=")
+            size = len(self.left) if counter == "*" else self.seen[counter]
+            absent = counter == "-filter" and size == 0xFFFF
+            self.seen[name] = None if absent else self.cut(size)
+        else:
+            (self.seen[word.partition(":")[0]],) = self.integers(word, " ")
 
 
 def fields_of(record: Record, log: int) -> dict[str, Any]:
-    """The record's own fields by name, in the order of docs/FORMAT.md. Raises: Malformed."""
-    if record.type not in _TYPES_OF[log]:
-        raise Malformed(f"a record of type {record.type} does not belong in this log")
-    fields = _Fields(record.data)
-    values = _FIELDS[record.type](fields)
-    fields.end()
-    return values
+    """The record's own fields by name. Raises: Misshapen."""
+    types = LOG_TYPES[log]
+    if record.type not in types:
+        raise Misshapen(f"type {record.type} in log {log}")
+    decoder = Decoder(record.data)
+    result = decoder.walk(types[record.type][1])
+    if decoder.left or (record.type == Kind.MESSAGE_COPY and decoder.seen["-flags"] > 1):
+        raise Misshapen(f"{len(decoder.left)} bytes left of {result}")
+    for field in WORDS.keys() & result.keys():
+        number, words = result[field], WORDS[field]
+        if field != "reason" and (number >= len(words) or not words[number]):
+            raise Misshapen(f"{field} {number}")
+        result[field] = words[number] if 0 < number < len(words) or words[0] else f"unknown-{number}"
+    return meant(result)
 
 
-def content_parts(values: dict[str, Any]) -> dict[str, bytes]:
-    """Header and body bytes that lie in a Message-Start, -Copy or Page-Content record."""
-    content, route, header = values["content"], values["route"], values["header"]
-    return {"header": content[route : route + header], "body": content[route + header :]}
+def meant(result: dict[str, Any]) -> dict[str, Any]:
+    """What the page's text adds to the columns: waiting numbers, the parts of a content, levels and truth values."""
+    if "ended" in result:
+        result["ended"] = result["ended"] != 0
+    if "levels" in result:
+        result["levels"] = [highest for (highest,) in result["levels"]]
+    if "place" in result:
+        position = result.pop("place")
+        result |= {"position": position} if (number := waits(position)) is None else {"position": 0, "number": number}
+    if "places" in result:
+        numbers = [waits(row[1]) for row in result["places"]]
+        result["places"] = [
+            Place(queue, position if number is None else 0, *rest, number)
+            for (queue, position, *rest), number in zip(result["places"], numbers, strict=True)
+        ]
+    if "body" in result:
+        whole = sum(result[part] for part in ("route", "header", "body"))
+        if result["here"] > whole:
+            raise Misshapen(f"{result['here']} bytes of a content of {whole}")
+        result |= shortstrs(result["content"], result["route"])
+    elif "offset" in result:
+        result["here"] = len(result["content"])
+    return result
 
 
-def time_text(time_us: int) -> str:
-    """A time of the log for people: ISO 8601 in UTC with microseconds; a number where it is none."""
+def waits(position: int) -> int | None:
+    """The waiting number in a position's field: bits 32 to 63 are set."""
+    high, low = divmod(position, 1 << 32)
+    return low if high == (1 << 32) - 1 else None
+
+
+def shortstrs(content: bytes, size: int) -> dict[str, bytes]:
+    """Exchange and routing key, two shortstrs; nothing when they are not whole in this record, or do not fill the route."""
+    match = re.fullmatch(rb"(.)(.*)", content[:size], re.DOTALL)
+    if match is None or len(content) < size or len(match[2]) <= match[1][0]:
+        return {}
+    exchange, (length, *_), key = match[2][: match[1][0]], match[2][match[1][0] :], match[2][match[1][0] + 1 :]
+    return {"exchange": exchange, "routing_key": key} if length == len(key) else {}
+
+
+def content_parts(values: dict[str, Any]) -> tuple[bytes, bytes]:
+    """(content header, body) as far as the record has them."""
+    behind_route, header = values["content"][values["route"] :], values["header"]
+    return behind_route[:header], behind_route[header:]
+
+
+def padded(size: int, step: int) -> int:
+    """The next multiple of step."""
+    return size + -size % step
+
+
+def read_record(data: bytes, at: int, end: int, lsn: int, time_base: int) -> Record | str:
+    """Checks and takes apart the record at data[at:end].
+
+    Args: lsn: the address of data[at]; time_base: that of the record's block.
+    Returns: the record, or why there is none.
+    """
+    head = Decoder(data[at:end])
     try:
-        return datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{time_us % 1_000_000:06d}Z"
-    except (OverflowError, ValueError, OSError):
-        return f"@{time_us}us"
+        common = head.walk(COMMON)
+        own = COMMON_SIZE + sum(8 for flag in PRESENT if common["flags"] & flag)
+        if common["flags"] >= 2 * MESSAGE_ENDS or not own <= common["length"] <= end - at:
+            return f"{common['length']} bytes with flags {common['flags']} are no record in {end - at} bytes"
+        present = {name: head.integers("value:8", " ")[0] for flag, name in PRESENT.items() if common["flags"] & flag}
+    except Misshapen as error:
+        return f"no room for a record: {error}"
+    whole = data[at : at + common["length"]]
+    if crc32c(whole[:4] + bytes(4) + whole[8:], crc32c(lsn.to_bytes(8, "little"))) != common["crc"]:
+        return f"checksum {common['crc']:08x} is not that of a {NAMES.get(common['type'], 'record')} at {lsn}"
+    values = dict.fromkeys(PRESENT.values(), 0) | present
+    values |= {"time_us": time_base + common["time"], "data": whole[own:], "lsn": lsn}
+    return Record(**values, **{name: common[name] for name in ("type", "stream", "flags", "undo_prev", "length")})

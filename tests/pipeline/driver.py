@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flintmq.pipeline.flights import source_options
+from examples.flights.job import source_options
 from flintmq.pipeline.session import spark_session
 
 

@@ -13,14 +13,15 @@ from click.testing import CliRunner
 
 pytest.importorskip("pandas")
 
+from examples.flights import dataset
+from examples.flights import job as flights
+from examples.flights.dataset import CarrierFigures, Message
+from examples.flights.local_broker import Place
+from examples.flights.progress import Progress
+from examples.flights.publish import Publisher, declare_empty, drain, queue_state
 from flintmq.clock import ManualClock
 from flintmq.errors import OperatorError
-from flintmq.pipeline import dataset, flights
-from flintmq.pipeline.dataset import CarrierFigures, Message
 from flintmq.pipeline.jobs.failures import one_line
-from flintmq.pipeline.local_broker import Place
-from flintmq.pipeline.progress import Progress
-from flintmq.pipeline.publish import Publisher, declare_empty, drain, queue_state
 from tests.support.broker import unique
 
 GOOD = [CarrierFigures("AA", "American", 3, 1.5), CarrierFigures("ZZ", "Zero", 1, None)]

@@ -32,7 +32,7 @@ def released(tmp_path: Path) -> Path:
 @pytest.fixture
 def next_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """This FlintMQ knows version 0002."""
-    monkeypatch.setattr(migrate, "VERSIONS", [*migrate.VERSIONS, HERE / "next_version"])
+    monkeypatch.setattr(migrate, "FOLDERS", [*migrate.FOLDERS, HERE / "next_version"])
     for module in (driver, definitions_module, cli_db):
         monkeypatch.setattr(module, "SCHEMA_VERSION", "0002")
 
@@ -94,11 +94,13 @@ def test_a_migration_that_fails_changes_nothing(
     released: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = tmp_path_factory.mktemp("versions")
-    text = (HERE / "next_version/v0002_notes.py").read_text()
-    (scripts / "v0002_notes.py").write_text(text + '    raise RuntimeError("half way")\n')
-    monkeypatch.setattr(migrate, "VERSIONS", [migrate.VERSIONS[0], scripts])
+    text = (HERE / "next_version/0002_notes.sqlite.sql").read_text()
+    (scripts / "0002_notes.sqlite.sql").write_text(text + "INSERT INTO half_way VALUES (1);\n")
+    monkeypatch.setattr(migrate, "FOLDERS", [migrate.FOLDERS[0], scripts])
     before = dump(released)
-    with pytest.raises(OperatorError, match=r"migration of .*definitions\.db failed, nothing has changed: half way") as failed:
+    with pytest.raises(
+        OperatorError, match=r"migration of .*definitions\.db failed, nothing has changed: .*no such table: half_way"
+    ) as failed:
         SqlDefinitions.open(released)
     assert failed.value.exit_code == 78
     assert dump(released) == before
@@ -109,9 +111,9 @@ def test_a_migration_that_breaks_references_is_refused(
     released: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = tmp_path_factory.mktemp("versions")
-    text = (HERE / "next_version/v0002_notes.py").read_text()
-    (scripts / "v0002_notes.py").write_text(text + "    op.execute(\"DELETE FROM vhosts WHERE name = 'orders'\")\n")
-    monkeypatch.setattr(migrate, "VERSIONS", [migrate.VERSIONS[0], scripts])
+    text = (HERE / "next_version/0002_notes.sqlite.sql").read_text()
+    (scripts / "0002_notes.sqlite.sql").write_text(text + "DELETE FROM vhosts WHERE name = 'orders';\n")
+    monkeypatch.setattr(migrate, "FOLDERS", [migrate.FOLDERS[0], scripts])
     before = dump(released)
     with pytest.raises(OperatorError, match="references"):
         SqlDefinitions.open(released)
@@ -123,10 +125,16 @@ def test_a_rebuilt_table_does_not_take_its_children_along(
     released: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = tmp_path_factory.mktemp("versions")
-    text = (HERE / "next_version/v0002_notes.py").read_text()
-    rebuild = '    with op.batch_alter_table("vhosts", recreate="always") as batch:\n        batch.add_column(sa.Column("more", sa.Text))\n'
-    (scripts / "v0002_notes.py").write_text(text + rebuild)
-    monkeypatch.setattr(migrate, "VERSIONS", [migrate.VERSIONS[0], scripts])
+    text = (HERE / "next_version/0002_notes.sqlite.sql").read_text()
+    columns = "name TEXT NOT NULL PRIMARY KEY, description TEXT NOT NULL, more TEXT"
+    rebuild = f"""
+CREATE TABLE vhosts_new ({columns}) WITHOUT ROWID;
+INSERT INTO vhosts_new SELECT name, description, NULL FROM vhosts;
+DROP TABLE vhosts;
+ALTER TABLE vhosts_new RENAME TO vhosts;
+"""
+    (scripts / "0002_notes.sqlite.sql").write_text(text + rebuild)
+    monkeypatch.setattr(migrate, "FOLDERS", [migrate.FOLDERS[0], scripts])
     opened = SqlDefinitions.open(released)
     check_contents(opened)
     opened.close()
@@ -136,7 +144,7 @@ def test_a_newer_version_is_refused_by_name(released: Path, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         for module in (driver, definitions_module):
             patched.setattr(module, "SCHEMA_VERSION", "0002")
-        patched.setattr(migrate, "VERSIONS", [*migrate.VERSIONS, HERE / "next_version"])
+        patched.setattr(migrate, "FOLDERS", [*migrate.FOLDERS, HERE / "next_version"])
         SqlDefinitions.open(released).close()
     before = dump(released)
     with pytest.raises(OperatorError, match=r"schema version 0002, this FlintMQ knows 0001") as refused:
@@ -209,6 +217,7 @@ def test_the_same_on_postgres(
     with monkeypatch.context() as patched:
         for module in (driver, definitions_module):
             patched.setattr(module, "SCHEMA_VERSION", "0001")
+        patched.setattr(migrate, "FOLDERS", migrate.FOLDERS[:1])
         opened = SqlDefinitions(postgres.url(), catalog)
         opened.save_queue(QueueRecord("/", "q", opened.new_queue_id()))
         with pytest.raises(OperatorError, match="in use by another broker"):

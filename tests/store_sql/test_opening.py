@@ -36,9 +36,9 @@ def refusal(url: str, catalog: str | None = None) -> OperatorError:
     [
         ("definitions.db", "is no URL"),
         ("host=db password=hunter2", "is no URL"),
-        ("://", "no URL that SQLAlchemy can read"),
-        ("postgresql://u:hunter2@h:port/d", "no URL that SQLAlchemy can read"),
-        ("nodb://u:hunter2@h/d", "no such database"),
+        ("://", "no URL that can be read"),
+        ("postgresql://u:hunter2@h:port/d", "no URL that can be read"),
+        ("nodb://u:hunter2@h/d", "use sqlite:///PATH or postgresql://"),
         ("mysql://u:hunter2@h/d", "not supported"),
         ("postgres://u:hunter2@h/d", "write postgresql://"),
         ("postgresql+psycopg2://u:hunter2@h/d", "psycopg 3"),

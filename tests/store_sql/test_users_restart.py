@@ -75,12 +75,12 @@ def test_guest_comes_with_the_store_and_never_again(tmp_path: Path, monkeypatch:
     """In the transaction that makes it; with the last user gone nobody is put back."""
     from flintmq.store.sql.sqlite_driver import SqliteDriver
 
-    create = SqliteDriver.create
+    change_schema = SqliteDriver.change_schema
 
-    def torn(driver: SqliteDriver, operations: object) -> None:
-        create(driver, [*operations, ("save_user", {})])  # type: ignore[misc]
+    def torn(driver: SqliteDriver, texts: object, operations: object) -> None:
+        change_schema(driver, texts, [*operations, ("save_user", {})])  # type: ignore[misc, arg-type]
 
-    monkeypatch.setattr(SqliteDriver, "create", torn)
+    monkeypatch.setattr(SqliteDriver, "change_schema", torn)
     with pytest.raises((OperatorError, StoreError)):
         start(tmp_path)
     monkeypatch.undo()

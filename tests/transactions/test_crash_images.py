@@ -13,7 +13,7 @@ pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.transactions import BranchState, XaStatus, Xid
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import DEQUEUE
+from tests.oracle.records import Kind
 from tests.support.blocks import enrol, take
 
 from .on_disk import LEVELS, OnDisk
@@ -234,4 +234,4 @@ def test_the_log_has_each_dequeue_once(opened: Callable[..., OnDisk], scratch: P
     broker.settle()
     assert broker.bodies() == AFTER
     records = [item for item in open_store(scratch / "live").logs["messages"].records() if not isinstance(item, Damage)]
-    assert [record.tx != 0 for record in records if record.type == DEQUEUE] == [False]
+    assert [record.tx != 0 for record in records if record.type == Kind.MESSAGE_DEQUEUE] == [False]

@@ -26,6 +26,7 @@ from flintmq.access.oauth_keys import ALGORITHMS, KeySet
 from flintmq.access.secret import Secret
 from flintmq.access.throttle import Throttle
 from flintmq.access.token_user import TokenUser
+from flintmq.arguments import is_number
 from flintmq.clock import Clock
 from flintmq.config import Config, Limits
 from flintmq.errors import OperatorError
@@ -201,6 +202,6 @@ class OAuth:
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int:
     value = claims[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_TIME_MAX < value < _TIME_MAX:
+    if not is_number(value) or not -_TIME_MAX < value < _TIME_MAX:
         raise BadToken(f"its {name} is no time")
     return int(value * 1000)

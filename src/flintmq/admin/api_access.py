@@ -16,9 +16,12 @@ from starlette.responses import Response
 
 from flintmq.access.hashes import shown_hash
 from flintmq.access.tags import sees_everything
-from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
+from flintmq.admin.api_call import Call, nothing
 from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.admin.api_schemas import BODY_LIMIT, BODY_PERMISSION, BODY_POLICY, BODY_TOPIC, BODY_USER, BODY_USERS, BODY_VALUE, BODY_VHOST
 from flintmq.admin.counts import MESSAGES, STATS, counted, sums_of
+from flintmq.admin.errors import bad, not_found
+from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.definitions.checks import COMPONENTS
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
 from flintmq.moves.uri import masked_values
@@ -71,17 +74,16 @@ async def put_user(call: Call) -> Response:
     if "tags" not in value:
         raise bad("tags_not_present")
     call.service.allow(call.actor, "user.change")  # before the work of a hash
-    text, algorithm = member(value, "password_hash", str, ""), ""
-    password = member(value, "password", str, "")
+    text, password, algorithm = value.get("password_hash") or "", value.get("password"), ""
     if text:
-        algorithm = member(value, "hashing_algorithm", str, "rabbit_password_hashing_sha256")
+        algorithm = "rabbit_password_hashing_sha256" if value.get("hashing_algorithm") is None else value["hashing_algorithm"]
     elif password:
         text = await hashed(call, call.name("user"), password)
     return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm))
 
 
 async def hashed(call: Call, name: str, password: str) -> str:
-    """The hash of a new password. Raises: ApiError 400."""
+    """The hash of a new password. Raises: HttpError 400."""
     if len(password) > call.app.limits.login_password_max:
         raise bad(f"a password has at most {call.app.limits.login_password_max} characters")
     return str(await asyncio.to_thread(call.broker.users.stored, name, password))
@@ -94,7 +96,7 @@ async def delete_user(call: Call) -> Response:
 
 async def delete_users(call: Call) -> Response:
     names = (await call.json()).get("users")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if names is None:
         raise bad("'users' must be a list of names")
     if names:
         await call.change("delete_users", list(dict.fromkeys(names)))
@@ -115,7 +117,7 @@ def shown_topic(record: ParameterRecord) -> dict[str, Any]:
 
 
 def _of_path(call: Call, found: list[T], user_of: Callable[[T], str]) -> list[T]:
-    """Those of the virtual host, or user, of the path. Raises: ApiError 404."""
+    """Those of the virtual host, or user, of the path. Raises: HttpError 404."""
     if "vhost" in call.request.path_params:
         name = call.vhost().name
         found = [record for record in found if record.vhost == name]  # type: ignore[attr-defined]
@@ -377,57 +379,57 @@ async def delete_global(call: Call) -> Response:
     return nothing()
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags (None: the service asks) and handlers."""
-    found: list[Entry] = [
-        ("GET", "users", "user.look", users),
-        ("GET", "users/without-permissions", "user.look", users_without_permissions),
-        ("POST", "users/bulk-delete", None, delete_users),
-        ("GET", "users/{user}", "user.look", user),
-        ("PUT", "users/{user}", None, put_user),
-        ("DELETE", "users/{user}", None, delete_user),
-        ("GET", "users/{user}/permissions", "user.look", permissions),
-        ("GET", "users/{user}/topic-permissions", "user.look", topics),
-        ("GET", "permissions", "user.look", permissions),
-        ("GET", "permissions/{vhost}/{user}", "user.look", permission),
-        ("PUT", "permissions/{vhost}/{user}", None, put_permission),
-        ("DELETE", "permissions/{vhost}/{user}", None, delete_permission),
-        ("GET", "topic-permissions", "user.look", topics),
-        ("GET", "topic-permissions/{vhost}/{user}", "user.look", topics),
-        ("PUT", "topic-permissions/{vhost}/{user}", None, put_topic),
-        ("DELETE", "topic-permissions/{vhost}/{user}", None, delete_topics),
-        ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", None, delete_topics),
-        ("GET", "vhosts/{vhost}/permissions", "user.look", permissions),
-        ("GET", "vhosts/{vhost}/topic-permissions", "user.look", topics),
-        ("GET", "vhost-limits", "look", vhost_limits),
-        ("GET", "vhost-limits/{vhost}", "vhost.look", vhost_limits),
-        ("PUT", "vhost-limits/{vhost}/{limit}", None, put_limit),
-        ("DELETE", "vhost-limits/{vhost}/{limit}", None, delete_limit),
-        ("GET", "user-limits", "look", user_limits),
-        ("GET", "user-limits/{user}", "look", user_limits),
-        ("PUT", "user-limits/{user}/{limit}", None, put_limit),
-        ("DELETE", "user-limits/{user}/{limit}", None, delete_limit),
-        ("GET", "vhosts", "look", vhosts),
-        ("GET", "vhosts/{vhost}", "user.look", vhost),
-        ("PUT", "vhosts/{vhost}", None, put_vhost),
-        ("DELETE", "vhosts/{vhost}", None, delete_vhost),
-        ("GET", "parameters", "parameter.look", parameters),
-        ("GET", "parameters/{component}", "parameter.look", parameters),
-        ("GET", "parameters/{component}/{vhost}", "parameter.look", parameters),
-        ("GET", "parameters/{component}/{vhost}/{name}", "parameter.look", parameter),
-        ("PUT", "parameters/{component}/{vhost}/{name}", None, put_parameter),
-        ("DELETE", "parameters/{component}/{vhost}/{name}", None, delete_parameter),
-        ("GET", "global-parameters", "parameter.look", global_parameters),
-        ("GET", "global-parameters/{name}", "parameter.look", global_parameter),
-        ("PUT", "global-parameters/{name}", None, put_global),
-        ("DELETE", "global-parameters/{name}", None, delete_global),
+def operations() -> list[Operation]:
+    """The rows of this module."""
+    found: list[Operation] = [
+        rabbit("GET", "users", "user.look", users),
+        rabbit("GET", "users/without-permissions", "user.look", users_without_permissions),
+        rabbit("POST", "users/bulk-delete", Access.SERVICE, delete_users, BODY_USERS),
+        rabbit("GET", "users/{user}", "user.look", user),
+        rabbit("PUT", "users/{user}", Access.SERVICE, put_user, BODY_USER),
+        rabbit("DELETE", "users/{user}", Access.SERVICE, delete_user),
+        rabbit("GET", "users/{user}/permissions", "user.look", permissions),
+        rabbit("GET", "users/{user}/topic-permissions", "user.look", topics),
+        rabbit("GET", "permissions", "user.look", permissions),
+        rabbit("GET", "permissions/{vhost}/{user}", "user.look", permission),
+        rabbit("PUT", "permissions/{vhost}/{user}", Access.SERVICE, put_permission, BODY_PERMISSION),
+        rabbit("DELETE", "permissions/{vhost}/{user}", Access.SERVICE, delete_permission),
+        rabbit("GET", "topic-permissions", "user.look", topics),
+        rabbit("GET", "topic-permissions/{vhost}/{user}", "user.look", topics),
+        rabbit("PUT", "topic-permissions/{vhost}/{user}", Access.SERVICE, put_topic, BODY_TOPIC),
+        rabbit("DELETE", "topic-permissions/{vhost}/{user}", Access.SERVICE, delete_topics),
+        rabbit("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Access.SERVICE, delete_topics),
+        rabbit("GET", "vhosts/{vhost}/permissions", "user.look", permissions),
+        rabbit("GET", "vhosts/{vhost}/topic-permissions", "user.look", topics),
+        rabbit("GET", "vhost-limits", "look", vhost_limits),
+        rabbit("GET", "vhost-limits/{vhost}", "vhost.look", vhost_limits),
+        rabbit("PUT", "vhost-limits/{vhost}/{limit}", Access.SERVICE, put_limit, BODY_LIMIT),
+        rabbit("DELETE", "vhost-limits/{vhost}/{limit}", Access.SERVICE, delete_limit),
+        rabbit("GET", "user-limits", "look", user_limits),
+        rabbit("GET", "user-limits/{user}", "look", user_limits),
+        rabbit("PUT", "user-limits/{user}/{limit}", Access.SERVICE, put_limit, BODY_LIMIT),
+        rabbit("DELETE", "user-limits/{user}/{limit}", Access.SERVICE, delete_limit),
+        rabbit("GET", "vhosts", "look", vhosts),
+        rabbit("GET", "vhosts/{vhost}", "user.look", vhost),
+        rabbit("PUT", "vhosts/{vhost}", Access.SERVICE, put_vhost, BODY_VHOST),
+        rabbit("DELETE", "vhosts/{vhost}", Access.SERVICE, delete_vhost),
+        rabbit("GET", "parameters", "parameter.look", parameters),
+        rabbit("GET", "parameters/{component}", "parameter.look", parameters),
+        rabbit("GET", "parameters/{component}/{vhost}", "parameter.look", parameters),
+        rabbit("GET", "parameters/{component}/{vhost}/{name}", "parameter.look", parameter),
+        rabbit("PUT", "parameters/{component}/{vhost}/{name}", Access.SERVICE, put_parameter, BODY_VALUE),
+        rabbit("DELETE", "parameters/{component}/{vhost}/{name}", Access.SERVICE, delete_parameter),
+        rabbit("GET", "global-parameters", "parameter.look", global_parameters),
+        rabbit("GET", "global-parameters/{name}", "parameter.look", global_parameter),
+        rabbit("PUT", "global-parameters/{name}", Access.SERVICE, put_global, BODY_VALUE),
+        rabbit("DELETE", "global-parameters/{name}", Access.SERVICE, delete_global),
     ]
     for path in ("policies", "operator-policies"):
         found += [
-            ("GET", path, "look", policies),
-            ("GET", f"{path}/{{vhost}}", "vhost.use", policies),
-            ("GET", f"{path}/{{vhost}}/{{name}}", "policy.look", policy),
-            ("PUT", f"{path}/{{vhost}}/{{name}}", None, put_policy),
-            ("DELETE", f"{path}/{{vhost}}/{{name}}", None, delete_policy),
+            rabbit("GET", path, "look", policies),
+            rabbit("GET", f"{path}/{{vhost}}", "vhost.use", policies),
+            rabbit("GET", f"{path}/{{vhost}}/{{name}}", "policy.look", policy),
+            rabbit("PUT", f"{path}/{{vhost}}/{{name}}", Access.SERVICE, put_policy, BODY_POLICY),
+            rabbit("DELETE", f"{path}/{{vhost}}/{{name}}", Access.SERVICE, delete_policy),
         ]
     return found

@@ -11,7 +11,9 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing
+from flintmq.admin.api_call import Call, nothing
+from flintmq.admin.errors import HttpError, not_found
+from flintmq.admin.operations import Operation, rabbit
 from flintmq.errors import StoreError
 
 # seconds that a backup lives without a word of who makes it
@@ -21,7 +23,7 @@ TTL_S = 120
 def _backups(call: Call) -> Any:
     backups = call.app.parts.backups
     if backups is None:
-        raise ApiError(400, "bad_request", "this broker keeps nothing on disk (--memory): there is nothing to back up")
+        raise HttpError(400, "bad_request", "this broker keeps nothing on disk (--memory): there is nothing to back up")
     return backups
 
 
@@ -62,13 +64,13 @@ def _refused(error: Exception) -> Exception:
         return error
     if code == "NOT_FOUND":
         return not_found()
-    return ApiError(503, "busy", str(error))
+    return HttpError(503, "busy", str(error))
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     return [
-        ("POST", "backups", "node.change", begin),
-        ("POST", "backups/{backup}", "node.change", extend),
-        ("DELETE", "backups/{backup}", "node.change", end),
+        rabbit("POST", "backups", "node.change", begin),
+        rabbit("POST", "backups/{backup}", "node.change", extend),
+        rabbit("DELETE", "backups/{backup}", "node.change", end),
     ]

@@ -1,84 +1,31 @@
-"""One request to RabbitMQ's API (`/api`): who asks, what the path and the body say, and how changes and refusals are answered.
+"""One request: who asks, what its path, its query and its body say, and how changes are waited for.
 
-in: requests that were authenticated. out: values that were checked; answers with RabbitMQ's status codes and bodies.
-
-Q1  A refusal is `{"error": word, "reason": text}`. What the user may not do is 401 (RabbitMQ's choice), what is not there 404, any other
-    mistake 400 with the text that AMQP would give.
+in: requests that were admitted (admin.router). out: values that were checked.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flintmq.access.tags import NotAuthorised, sees_everything
+from flintmq.access.tags import sees_everything
 from flintmq.admin.answers import answer
-from flintmq.admin.arguments import checked_object, path_name
-from flintmq.admin.auth import Caller
-from flintmq.admin.errors import HttpError
+from flintmq.admin.arguments import checked_object, parameters, path_name
+from flintmq.admin.auth import JSON, OCTETS, content_type
+from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
 from flintmq.core.shares import Holding, Who
-from flintmq.definitions.change_line import Actor, Refused
-from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.definitions.change_line import Actor
 from flintmq.vhost.changes import Verb
 
 # what RabbitMQ calls the default exchange in paths
 DEFAULT_EXCHANGE = "amq.default"
-
-
-class ApiError(HttpError):
-    """A refusal in RabbitMQ's form: no third member. `failed`: of a health check, whose answer has a status in place of the error."""
-
-    failed = False
-
-    def __init__(self, status: int, error: str, reason: Any, headers: dict[str, str] | None = None, more: Mapping[str, Any] = {}) -> None:
-        super().__init__(status, error, str(reason), "", headers)
-        self._more = dict(more)
-
-    @property
-    def body(self) -> dict[str, Any]:
-        return {"error": self.error, "reason": self.reason, **self._more}
-
-
-def not_found(reason: str = "Not Found") -> ApiError:
-    return ApiError(404, "Object Not Found", reason)
-
-
-def bad(reason: str) -> ApiError:
-    return ApiError(400, "bad_request", reason)
-
-
-def of_error(error: Exception) -> ApiError | None:
-    """The refusal in RabbitMQ's words; None: it is none."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, NotAuthorised):
-        return ApiError(401, "not_authorised", error)
-    if isinstance(error, Refused):
-        if error.kind == "not_found":
-            return not_found() if error.reason == "Not Found" else ApiError(404, "not_found", error.reason)
-        if error.kind == "busy":
-            return ApiError(503, "busy", error.reason, {"retry-after": "1"})
-        return bad(error.reason)
-    if isinstance(error, PeerError):
-        if error.code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED):
-            return ApiError(401, "not_authorised", error.reply_text)
-        return ApiError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
-    if isinstance(error, UnicodeEncodeError):  # JSON can say half a character
-        return bad("a text of the request is no text that UTF-8 can say")
-    if isinstance(error, StoreError):
-        return ApiError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")
-    if isinstance(error, HttpError):
-        if error.status == 401:
-            reason = "Login failed" if "only connect from" not in error.reason else "User can only log in via localhost"
-            return ApiError(401, "not_authorized", reason, error.headers)
-        return ApiError(error.status, error.error, error.reason, error.headers)
-    return None
 
 
 def nothing(new: bool = False) -> Response:
@@ -88,11 +35,38 @@ def nothing(new: bool = False) -> Response:
 
 @dataclass(slots=True)
 class Call:
-    """See module. Args: app: admin.app.Application; request; caller: who was authenticated."""
+    """See module. Args: app: admin.app.Application; request; operation: its row; caller: who was authenticated, None: nobody was."""
 
     app: Any
     request: Request
-    caller: Caller
+    operation: Operation
+    caller: Any = None
+    place: tuple[Any, Any] = (None, None)
+    _params: dict[str, Any] | None = None
+
+    @property
+    def queue(self) -> Any:
+        """The queue of the path, where Operation.needs asked for it; `place`: its virtual host, and the queue."""
+        return self.place[1]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The query as Operation.query says (arguments.parameters). Raises: HttpError 400."""
+        if self._params is None:
+            self._params = parameters(self.request.scope["query_string"], self.operation.query or {})
+        return self._params
+
+    def find_queue(self) -> None:
+        """Asks for AMQP's permissions on the queue of the path, once; and when rights changed meanwhile. Raises: HttpError, PeerError."""
+        needs, path = self.operation.needs, self.request.path_params
+        if self.operation.access is Access.PERMISSIONS:
+            vhost_name, name = path_name(path["vhost"], "virtual host"), path_name(path["queue"], "queue")
+            vhost = self.caller.authorize(vhost_name, needs, **({"exchange": ""} if needs == "basic.publish" else {"queue": name}))
+        else:
+            vhost, name = self.vhost(), self.name("queue")
+            self.authorize(vhost, needs, queue=name)
+        # No connection has this id: another connection's exclusive queue is refused as AMQP refuses it.
+        self.place = vhost, vhost.queue(name, 0)
 
     @property
     def broker(self) -> Any:
@@ -140,7 +114,7 @@ class Call:
     # --- virtual hosts --------------------------------------------------------------------------------------------------
 
     def vhost(self) -> Any:
-        """The virtual host of the path. Raises: ApiError 404."""
+        """The virtual host of the path. Raises: HttpError 404."""
         found = self.broker.vhosts.get(self.name("vhost"))
         if found is None:
             raise not_found()
@@ -166,13 +140,20 @@ class Call:
 
     # --- bodies ---------------------------------------------------------------------------------------------------------
 
-    async def json(self, bytes_max: int = 0) -> dict[str, Any]:
-        """The body, a JSON object; {} when there is none. Raises: HttpError."""
-        usual = self.app.limits.http_json_bytes_max
-        raw = await self.app.body(self.request, bytes_max or usual)
-        if len(raw) > usual:  # other requests have their turns meanwhile
-            return await asyncio.to_thread(checked_object, raw, self.request.scope)
-        return checked_object(raw, self.request.scope)
+    async def json(self) -> dict[str, Any]:
+        """The body, a JSON object that meets the schema of its row; {} when there is none. Raises: HttpError 400, 408, 413, 415, 503."""
+        schema, limits = self.operation.body, self.app.limits
+        if schema is None:
+            raise TypeError(f"{self.operation.method} {self.operation.path} reads a body and has no schema for it")
+        if self.operation.is_own:
+            kind = content_type(self.request.headers.get("content-type", "").encode("latin-1"))
+            if kind not in (JSON, ""):  # none: there is no body (auth.W3)
+                raise HttpError(415, "content_type", f"this needs the content type {JSON}, not {kind[:80]}", "see docs/HTTP.md")
+        fix = f"send less at a time; a message goes as {OCTETS}, too"
+        raw = await self.app.body(self.request, getattr(limits, self.operation.bytes_max), fix)
+        if len(raw) > limits.http_json_bytes_max:  # other requests have their turns meanwhile
+            return await asyncio.to_thread(checked_object, raw, schema)
+        return checked_object(raw, schema)
 
     # --- changes --------------------------------------------------------------------------------------------------------
 
@@ -213,20 +194,13 @@ async def waited(begin: Callable[[Callable[[Any, Exception | None], None]], obje
     return await over
 
 
-def member(value: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A member of a body. Raises: ApiError 400 for one of another type; `true` is no number."""
-    found = value.get(name)
-    if found is None:
-        return default
-    if kind is bool and found in ("true", "false"):  # RabbitMQ takes texts
-        return found == "true"
-    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-        raise bad(f"'{name}' must be a {kind.__name__}")
-    return found
+def flags_of(value: Mapping[str, Any], *names: str) -> dict[str, bool]:
+    """Flags of a body that met its schema: RabbitMQ takes texts, too, and what is left out is false."""
+    return {name: value.get(name) in (True, "true") for name in names}
 
 
 def check_table(value: Any, depth_max: int, fields_max: int) -> dict[str, Any]:
-    """Arguments of JSON that AMQP can say. Raises: ApiError 400; UnicodeEncodeError for half a character (Q1)."""
+    """Arguments of JSON that AMQP can say. Raises: HttpError 400; UnicodeEncodeError for half a character (Q1)."""
     if not isinstance(value, dict):
         raise bad("'arguments' must be an object")
     if _weigh(value, depth_max, 0) > fields_max:
@@ -248,11 +222,6 @@ def _weigh(value: Any, depth_max: int, depth: int) -> int:
     if isinstance(value, str):
         value.encode("utf-8", "surrogateescape")  # half a character would fail in the database
     return 1
-
-
-Handler = Callable[[Call], Awaitable[Response]]
-# method, path, verb of access.tags (None: the definitions service asks), handler
-Entry = tuple[str, str, str | None, Handler]
 
 
 def fixed(value: Any, status: int = 200) -> Handler:

@@ -18,11 +18,13 @@ from starlette.responses import Response
 
 from flintmq.access.tags import sees_everything
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import ApiError, Call, Entry, bad, not_found, nothing, waited
+from flintmq.admin.api_call import Call, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
+from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
+from flintmq.admin.operations import Operation, rabbit
 from flintmq.session import client_properties, operator_changes
 
 # channels that one slice of a loop tells about
@@ -76,7 +78,7 @@ async def connections(call: Call) -> Response:
 
 
 def _connection(call: Call) -> Any:
-    """By its name, or by the one that its application gave it when that is the only one. Raises: ApiError 404; 400 when several have it."""
+    """By its name, or by the one that its application gave it when that is the only one. Raises: HttpError 404; 400: several."""
     name = call.name("connection")
     seen = _connections(call)
     found = next((handler for handler in seen if handler.name == name), None)
@@ -180,7 +182,7 @@ async def on_loops(items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, 
                 results[index] = show(items[index])
             return not some
 
-        loop.job(step, lambda whole: done(None, None if whole else ApiError(503, "closing", "the broker stops")))
+        loop.job(step, lambda whole: done(None, None if whole else HttpError(503, "closing", "the broker stops", "see docs/HTTP.md")))
 
     await asyncio.gather(*(waited(partial(begin, loop, indexes)) for loop, indexes in loops.values()))
     return results
@@ -265,19 +267,19 @@ def _prefetch(item: tuple[Any, int]) -> int:
     return 0 if handler.ended or number not in handler.channels else int(handler.connection.prefetch(number))
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     return [
-        ("GET", "connections", "look", connections),
-        ("GET", "connections/{connection}", "look", connection),
-        ("DELETE", "connections/{connection}", "look", close_connection),
-        ("GET", "connections/{connection}/channels", "look", channels_of),
-        ("GET", "connections/username/{user}", "look", connections_of),
-        ("DELETE", "connections/username/{user}", "look", close_connections_of),
-        ("GET", "vhosts/{vhost}/connections", "vhost.use", connections),
-        ("GET", "channels", "look", channels),
-        ("GET", "vhosts/{vhost}/channels", "vhost.use", channels),
-        ("GET", "channels/{channel}", "look", channel),
-        ("GET", "consumers", "look", consumers),
-        ("GET", "consumers/{vhost}", "vhost.use", consumers),
+        rabbit("GET", "connections", "look", connections),
+        rabbit("GET", "connections/{connection}", "look", connection),
+        rabbit("DELETE", "connections/{connection}", "look", close_connection),
+        rabbit("GET", "connections/{connection}/channels", "look", channels_of),
+        rabbit("GET", "connections/username/{user}", "look", connections_of),
+        rabbit("DELETE", "connections/username/{user}", "look", close_connections_of),
+        rabbit("GET", "vhosts/{vhost}/connections", "vhost.use", connections),
+        rabbit("GET", "channels", "look", channels),
+        rabbit("GET", "vhosts/{vhost}/channels", "vhost.use", channels),
+        rabbit("GET", "channels/{channel}", "look", channel),
+        rabbit("GET", "consumers", "look", consumers),
+        rabbit("GET", "consumers/{vhost}", "vhost.use", consumers),
     ]

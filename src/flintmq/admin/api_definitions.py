@@ -33,9 +33,12 @@ from flintmq.admin.api_access import (
     shown_user,
     shown_vhost,
 )
-from flintmq.admin.api_call import ApiError, Call, Entry, bad, check_table, member, nothing, of_error
+from flintmq.admin.api_call import Call, check_table, flags_of, nothing
 from flintmq.admin.api_names import make_shared, told_shared
+from flintmq.admin.api_schemas import BODY_FILE
+from flintmq.admin.errors import HttpError, bad, rabbit_refusal
 from flintmq.admin.json_out import Rows
+from flintmq.admin.operations import Operation, rabbit
 from flintmq.definitions.change_line import Refused
 from flintmq.definitions.checks import is_queue_type, members
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
@@ -148,7 +151,7 @@ class Outcome:
 
     passed: list[dict[str, str]] = field(default_factory=list)
     count: int = 0
-    refused: ApiError | None = None
+    refused: HttpError | None = None
     refusals: int = 0
 
     def pass_over(self, call: Call, section: str, value: Mapping[str, Any], why: str) -> None:
@@ -158,21 +161,21 @@ class Outcome:
             self.passed.append(told)
             log.warning("user %r at %s imports: %s %r in vhost %r is passed over: %s", call.caller.user, call.actor.peer, *told.values())
 
-    def refuse(self, call: Call, section: str, value: Mapping[str, Any], error: ApiError) -> None:
+    def refuse(self, call: Call, section: str, value: Mapping[str, Any], error: HttpError) -> None:
         self.refusals += 1
         text = f"{section}: {_name_of(value)!r}: {error.reason}"
         if self.refused is None:
-            self.refused = ApiError(error.status, error.error, text)
+            self.refused = HttpError(error.status, error.error, text)
         if self.refusals <= _TOLD_MAX:
             log.warning("user %r at %s imports: refused: %s", call.caller.user, call.actor.peer, text)
 
     def answer(self) -> Response:
-        """Raises: ApiError, with the first refusal."""
+        """Raises: HttpError, with the first refusal."""
         if self.refused is None:
             return answer({"passed_over": self.passed, "passed_over_count": self.count}) if self.count else nothing()
         others = f"; {self.refusals - 1} more are refused" if self.refusals > 1 else ""
         passed = f"; {self.count} are passed over" if self.count else ""
-        raise ApiError(self.refused.status, self.refused.error, f"{self.refused.reason}{others}{passed}; all other objects are taken")
+        raise HttpError(self.refused.status, self.refused.error, f"{self.refused.reason}{others}{passed}; all other objects are taken")
 
 
 def _name_of(value: Mapping[str, Any]) -> str:
@@ -192,7 +195,7 @@ def as_object(value: Any) -> Any:
 
 async def read(call: Call) -> Response:
     """POST definitions, definitions/{vhost}"""
-    file = await call.json(call.app.limits.http_definitions_bytes_max)
+    file = await call.json()
     only = call.vhost().name if "vhost" in call.request.path_params else None
     sections: list[tuple[str, tuple[str, ...], Callable[..., Awaitable[object]]]] = [
         ("users", ("name", "tags"), _user),
@@ -217,10 +220,8 @@ async def read(call: Call) -> Response:
 
 
 def _objects(file: Mapping[str, Any], section: str, needed: Sequence[str], only: str | None) -> list[dict[str, Any]]:
-    """The objects of a section. Raises: ApiError 400 before anything of the file is done: D1."""
+    """The objects of a section. Raises: HttpError 400 before anything of the file is done: D1."""
     objects = [] if file.get(section) is None else file[section]
-    if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
-        raise bad(f"'{section}' must be a list of objects")
     if only is not None:
         objects = [{**one, "vhost": only} for one in objects]
     for one in objects:
@@ -240,7 +241,7 @@ async def _some(
         if isinstance(outcome, Pass):
             result.pass_over(call, section, value, str(outcome))
         elif isinstance(outcome, Exception):
-            refused = of_error(outcome)
+            refused = rabbit_refusal(outcome)
             if refused is None or refused.status >= 500:
                 raise outcome
             result.refuse(call, section, value, refused)
@@ -339,14 +340,14 @@ async def _exchange(call: Call, value: dict[str, Any]) -> None:
         return  # the broker's own
     if name.startswith(RESERVED_PREFIX):
         raise Pass("names with 'amq.' are the broker's, and this exchange is none of them")
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
+    flags = flags_of(value, "durable", "auto_delete", "internal")
     await call.perform(vhost, vhost.declare_exchange(name, value["type"], arguments=arguments, **flags))
 
 
 async def _queue(call: Call, value: dict[str, Any]) -> None:
     vhost, arguments = _place(call, value, "name")
     name, kind = value["name"], value.get("type")
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
+    flags = flags_of(value, "durable", "auto_delete")
     if "x-queue-type" not in arguments and (kind in ("quorum", "stream") or vhost.default_queue_type is not None):
         arguments["x-queue-type"] = kind if kind in ("quorum", "stream") else "classic"  # what it was, not what a new one would be
     if name == SCHEDULE or not name:
@@ -362,7 +363,7 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
     if not value["source"]:
         return  # every queue's place in the default exchange
     verb = vhost.bind_queue if value["destination_type"] == "queue" else vhost.bind_exchange
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     try:
         await call.perform(vhost, verb(value["destination"], value["source"], key, arguments))
     except PeerError as error:
@@ -374,11 +375,11 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
         await told_shared(call, vhost, value["destination"])
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     return [
-        ("GET", "definitions", "definitions.export", export),
-        ("GET", "definitions/{vhost}", "definitions.export", export),
-        ("POST", "definitions", "definitions.import", read),
-        ("POST", "definitions/{vhost}", "definitions.import", read),
+        rabbit("GET", "definitions", "definitions.export", export),
+        rabbit("GET", "definitions/{vhost}", "definitions.export", export),
+        rabbit("POST", "definitions", "definitions.import", read, BODY_FILE, "http_definitions_bytes_max"),
+        rabbit("POST", "definitions/{vhost}", "definitions.import", read, BODY_FILE, "http_definitions_bytes_max"),
     ]

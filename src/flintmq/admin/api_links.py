@@ -10,7 +10,9 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import Call, Entry, not_found, nothing
+from flintmq.admin.api_call import Call, nothing
+from flintmq.admin.errors import not_found
+from flintmq.admin.operations import Access, Operation, rabbit
 
 SHOVEL = "shovel"
 
@@ -64,19 +66,19 @@ async def restart_federation(call: Call) -> Response:
     return nothing()
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     return [
-        ("GET", "shovels", "node.look", shovels),
-        ("GET", "shovels/{vhost}", "node.look", shovels),
-        ("GET", "shovels/vhost/{vhost}/{name}", "node.look", shovel),
-        ("GET", "shovels/{vhost}/{name}", "node.look", shovel),
-        ("DELETE", "shovels/vhost/{vhost}/{name}", None, delete),
-        ("DELETE", "shovels/{vhost}/{name}", None, delete),
-        ("DELETE", "shovels/vhost/{vhost}/{name}/restart", "parameter.change", restart),
-        ("DELETE", "shovels/{vhost}/{name}/restart", "parameter.change", restart),
-        ("GET", "federation-links", "node.look", federation),
-        ("GET", "federation-links/{vhost}", "node.look", federation),
-        ("DELETE", "federation-links/vhost/{vhost}/{id}/restart", "parameter.change", restart_federation),
-        ("DELETE", "federation-links/vhost/{vhost}/{id}/{node}/restart", "parameter.change", restart_federation),
+        rabbit("GET", "shovels", "node.look", shovels),
+        rabbit("GET", "shovels/{vhost}", "node.look", shovels),
+        rabbit("GET", "shovels/vhost/{vhost}/{name}", "node.look", shovel),
+        rabbit("GET", "shovels/{vhost}/{name}", "node.look", shovel),
+        rabbit("DELETE", "shovels/vhost/{vhost}/{name}", Access.SERVICE, delete),
+        rabbit("DELETE", "shovels/{vhost}/{name}", Access.SERVICE, delete),
+        rabbit("DELETE", "shovels/vhost/{vhost}/{name}/restart", "parameter.change", restart),
+        rabbit("DELETE", "shovels/{vhost}/{name}/restart", "parameter.change", restart),
+        rabbit("GET", "federation-links", "node.look", federation),
+        rabbit("GET", "federation-links/{vhost}", "node.look", federation),
+        rabbit("DELETE", "federation-links/vhost/{vhost}/{id}/restart", "parameter.change", restart_federation),
+        rabbit("DELETE", "federation-links/vhost/{vhost}/{id}/{node}/restart", "parameter.change", restart_federation),
     ]

@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import ApiError, bad
+from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.json_out import Batches, Members, Rows
 from flintmq.config import Limits
 from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
@@ -57,7 +57,7 @@ class Listing(NamedTuple, Generic[T]):
 
 
 async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool = True) -> Response:
-    """The answer to a list request. Raises: ApiError 400."""
+    """The answer to a list request. Raises: HttpError 400."""
     columns = _columns(query)
     asks_page = paged and any(name in query for name in ("page", "page_size", "name", "use_regex", "pagination"))
     items = listing.items
@@ -76,7 +76,7 @@ async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool =
     pages = -(-len(ordered) // size)
     if (page - 1) * size > len(ordered):  # the empty page behind a full last one is none
         reason = f"Page out of range, page: {page} page size: {size}, len: {len(ordered)}"
-        raise ApiError(400, "page_out_of_range", reason)
+        raise HttpError(400, "page_out_of_range", reason)
     some: Sequence[Any] = ordered[(page - 1) * size : page * size]
     if listing.fetch is not None:
         some, show = await listing.fetch(some), partial(_shown, dict, columns)
@@ -117,7 +117,7 @@ def _page(query: Mapping[str, str]) -> tuple[int, int]:
     page, size = map(int, texts)
     if page < 1 or not 1 <= size <= PAGE_SIZE_MAX:
         reason = f"Invalid pagination parameters: page number {page}, page size {size if 'page_size' in query else 'undefined'}"
-        raise ApiError(400, "invalid_pagination_parameters", reason)
+        raise HttpError(400, "invalid_pagination_parameters", reason)
     return page, size
 
 
@@ -125,7 +125,7 @@ def _page(query: Mapping[str, str]) -> tuple[int, int]:
 
 
 async def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T]:
-    """Raises: ApiError 400."""
+    """Raises: HttpError 400."""
     text = query.get("name", "")
     if not text:
         return listing.items

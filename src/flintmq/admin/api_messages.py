@@ -15,14 +15,18 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import ApiError, Call, Entry, bad, check_table, member, waited
+from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
+from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
+from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.figures import is_healthy
 from flintmq.admin.getting import Getting, Row
 from flintmq.admin.json_out import Body, Members
 from flintmq.admin.messages import Part, message_of, properties_of
+from flintmq.admin.operations import Operation, rabbit
 from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
+from flintmq.arguments import is_whole
 from flintmq.core.content import bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.definitions.checks import members
@@ -60,7 +64,7 @@ async def publish(call: Call) -> Response:
     vhost, exchange, value = call.vhost(), call.exchange_name(), await call.json()
     members(value, ("properties", "routing_key", "payload", "payload_encoding"))
     body = _payload(value)
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     call.authorize(vhost, "basic.publish", exchange=exchange)
@@ -68,7 +72,7 @@ async def publish(call: Call) -> Response:
 
 
 async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, properties: Any, body: bytes) -> bool:
-    """Publishes; True when a queue took it, on disk when it is persistent and the queue durable. Raises: ApiError, PeerError."""
+    """Publishes; True when a queue took it, on disk when it is persistent and the queue durable. Raises: HttpError, PeerError."""
     limits, broker = call.app.limits, call.broker
     if isinstance(properties, dict):  # numbers as RabbitMQ's own tools send them
         properties = {name: str(one) if name == "expiration" else one for name, one in properties.items()}
@@ -83,7 +87,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
             raise
         raise bad(f"404 {error.reply_text}") from None
     if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
-        raise ApiError(503, "busy", "the broker is low on memory or disk: publishers are blocked", {"retry-after": "1"})
+        raise HttpError(503, "busy", "the broker is low on memory or disk: publishers are blocked", headers={"retry-after": "1"})
     headers = properties.get("headers") or {}
     keys = publishing.keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
@@ -110,7 +114,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         fields = name, key, message.header, body, message.flags, message.priority or 0
         if queue.policy.is_shared:
             if not await to_shared(call.app.parts, queue, fields, expires_at):
-                raise ApiError(503, "not_taken", "the engine of shared queues does not take the message")
+                raise HttpError(503, "not_taken", "the engine of shared queues does not take the message")
             routed = True
             continue
         position, lsn, ticket = place(queue.core, broker.log, fields, expires_at)
@@ -130,11 +134,13 @@ async def get(call: Call) -> Response:
     count, mode, encoding = members(value, ("count", "ackmode", "encoding"))
     if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 9:
         count = int(count)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_whole(count, 1):
         raise bad("'count' must be a whole number above 0")
     if mode not in _ACKMODES or encoding not in ("auto", "base64"):
         raise bad(f"'ackmode' is one of {', '.join(_ACKMODES)}, and 'encoding' auto or base64")
-    cut = member(value, "truncate", int, None)
+    cut = value.get("truncate")
+    if isinstance(cut, str):
+        raise bad("'truncate' must be a int")
     if queue.policy.browse_only:
         raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
     if queue.policy.is_shared:
@@ -169,24 +175,24 @@ async def aliveness(call: Call) -> Response:
     vhost = call.vhost()
     call.authorize(vhost, "basic.publish", exchange="")
     if not is_healthy(call.app.parts):
-        raise ApiError(503, "aliveness_test_failed", "the broker stops, or its disk failed")
+        raise HttpError(503, "aliveness_test_failed", "the broker stops, or its disk failed")
     try:
         async with asyncio.timeout(_ALIVE_S):
             await asyncio.gather(*(waited(partial(_turn, loop)) for loop in call.broker.loops))
     except TimeoutError:
-        raise ApiError(503, "aliveness_test_failed", f"an I/O loop gave no turn in {_ALIVE_S} s") from None
+        raise HttpError(503, "aliveness_test_failed", f"an I/O loop gave no turn in {_ALIVE_S} s") from None
     return answer({"status": "ok"})
 
 
 def _turn(loop: Any, done: Callable[[Any, Exception | None], None]) -> None:
     """done is called when the loop has given a turn."""
-    loop.job(lambda: True, lambda whole: done(None, None if whole else ApiError(503, "closing", "the broker stops")))
+    loop.job(lambda: True, lambda whole: done(None, None if whole else HttpError(503, "closing", "the broker stops", "see docs/HTTP.md")))
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     return [
-        ("POST", "exchanges/{vhost}/{exchange}/publish", "vhost.use", publish),
-        ("POST", "queues/{vhost}/{queue}/get", "vhost.use", get),
-        ("GET", "aliveness-test/{vhost}", "vhost.use", aliveness),
+        rabbit("POST", "exchanges/{vhost}/{exchange}/publish", "vhost.use", publish, BODY_PUBLISH),
+        rabbit("POST", "queues/{vhost}/{queue}/get", "vhost.use", get, BODY_GET),
+        rabbit("GET", "aliveness-test/{vhost}", "vhost.use", aliveness),
     ]

@@ -17,12 +17,14 @@ from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import Call, Entry, bad, check_table, member, not_found, nothing, waited
+from flintmq.admin.api_call import Call, check_table, flags_of, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
+from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
 from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
-from flintmq.admin.errors import HttpError
+from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
+from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb, freeze
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
@@ -148,7 +150,7 @@ async def queues(call: Call) -> Response:
 
 
 def queue_of(call: Call) -> Any:
-    """The queue of the path. Raises: ApiError 404."""
+    """The queue of the path. Raises: HttpError 404."""
     found = call.vhost().queues.get(call.name("queue"))
     if found is None:
         raise not_found()
@@ -160,7 +162,7 @@ async def queue(call: Call) -> Response:
     value = show_queue(call, found)
     with call.broker.lock:
         consumers = list(call.broker.consumers.get(found.queue_id, ()))
-    add_samples(call.query, call.app.v1.sampler.queues.get(found.queue_id), value, value["message_stats"])
+    add_samples(call.query, call.app.sampler.queues.get(found.queue_id), value, value["message_stats"])
     value["consumer_details"] = Rows(consumers, call.app.show_consumer)
     return one(value | {"incoming": [], "deliveries": []}, call.query)
 
@@ -173,7 +175,7 @@ async def put_queue(call: Call) -> Response:
     asked = named if isinstance(named, str) else None
     new = name not in vhost.queues
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
+    flags = flags_of(value, "durable", "auto_delete")
     verb = vhost.declare_queue(
         name,
         **flags,
@@ -342,8 +344,8 @@ async def put_exchange(call: Call) -> Response:
     new = name not in vhost.exchanges
     call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=asked if new else None)
     allow = partial(call.authorize, vhost, "exchange.declare", exchange=name, alternate_exchange=asked)
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
-    kind = member(value, "type", str, "direct")
+    flags = flags_of(value, "durable", "auto_delete", "internal")
+    kind = "direct" if value.get("type") is None else value["type"]
     await call.perform(vhost, vhost.declare_exchange(name, kind, arguments=arguments, allow=allow, **flags))
     return nothing(new)
 
@@ -471,7 +473,7 @@ async def bindings_between(call: Call) -> Response:
 async def put_binding(call: Call) -> Response:
     vhost, source, kind, name, _ = _between(call)
     value = await call.json()
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     limits = call.app.limits
@@ -538,30 +540,30 @@ async def delete_binding(call: Call) -> Response:
     return nothing()
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
+def operations() -> list[Operation]:
+    """The rows of this module."""
     ends = "bindings/{vhost}/e/{exchange}/{kind}/{destination}"
     return [
-        ("GET", "queues", "look", queues),
-        ("GET", "queues/{vhost}", "vhost.use", queues),
-        ("GET", "queues/{vhost}/{queue}", "vhost.use", queue),
-        ("PUT", "queues/{vhost}/{queue}", "vhost.use", put_queue),
-        ("DELETE", "queues/{vhost}/{queue}", "vhost.use", delete_queue),
-        ("DELETE", "queues/{vhost}/{queue}/contents", "vhost.use", purge_queue),
-        ("PUT", "queues/{vhost}/{queue}/pause", None, pause_queue),
-        ("PUT", "queues/{vhost}/{queue}/resume", None, resume_queue),
-        ("POST", "queues/{vhost}/{queue}/actions", "vhost.use", queue_actions),
-        ("GET", "queues/{vhost}/{queue}/bindings", "vhost.use", queue_bindings),
-        ("GET", "exchanges", "look", exchanges),
-        ("GET", "exchanges/{vhost}", "vhost.use", exchanges),
-        ("GET", "exchanges/{vhost}/{exchange}", "vhost.use", exchange),
-        ("PUT", "exchanges/{vhost}/{exchange}", "vhost.use", put_exchange),
-        ("DELETE", "exchanges/{vhost}/{exchange}", "vhost.use", delete_exchange),
-        ("GET", "exchanges/{vhost}/{exchange}/bindings/{end}", "vhost.use", exchange_bindings),
-        ("GET", "bindings", "look", bindings),
-        ("GET", "bindings/{vhost}", "vhost.use", bindings),
-        ("GET", ends, "vhost.use", bindings_between),
-        ("POST", ends, "vhost.use", put_binding),
-        ("GET", f"{ends}/{{properties}}", "vhost.use", binding),
-        ("DELETE", f"{ends}/{{properties}}", "vhost.use", delete_binding),
+        rabbit("GET", "queues", "look", queues),
+        rabbit("GET", "queues/{vhost}", "vhost.use", queues),
+        rabbit("GET", "queues/{vhost}/{queue}", "vhost.use", queue),
+        rabbit("PUT", "queues/{vhost}/{queue}", "vhost.use", put_queue, BODY_QUEUE),
+        rabbit("DELETE", "queues/{vhost}/{queue}", "vhost.use", delete_queue),
+        rabbit("DELETE", "queues/{vhost}/{queue}/contents", "vhost.use", purge_queue),
+        rabbit("PUT", "queues/{vhost}/{queue}/pause", Access.SERVICE, pause_queue),
+        rabbit("PUT", "queues/{vhost}/{queue}/resume", Access.SERVICE, resume_queue),
+        rabbit("POST", "queues/{vhost}/{queue}/actions", "vhost.use", queue_actions, BODY_ACTION),
+        rabbit("GET", "queues/{vhost}/{queue}/bindings", "vhost.use", queue_bindings),
+        rabbit("GET", "exchanges", "look", exchanges),
+        rabbit("GET", "exchanges/{vhost}", "vhost.use", exchanges),
+        rabbit("GET", "exchanges/{vhost}/{exchange}", "vhost.use", exchange),
+        rabbit("PUT", "exchanges/{vhost}/{exchange}", "vhost.use", put_exchange, BODY_EXCHANGE),
+        rabbit("DELETE", "exchanges/{vhost}/{exchange}", "vhost.use", delete_exchange),
+        rabbit("GET", "exchanges/{vhost}/{exchange}/bindings/{end}", "vhost.use", exchange_bindings),
+        rabbit("GET", "bindings", "look", bindings),
+        rabbit("GET", "bindings/{vhost}", "vhost.use", bindings),
+        rabbit("GET", ends, "vhost.use", bindings_between),
+        rabbit("POST", ends, "vhost.use", put_binding, BODY_BINDING),
+        rabbit("GET", f"{ends}/{{properties}}", "vhost.use", binding),
+        rabbit("DELETE", f"{ends}/{{properties}}", "vhost.use", delete_binding),
     ]

@@ -20,10 +20,13 @@ from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import ApiError, Call, Entry, bad, fixed, member, not_found, nothing
+from flintmq.admin.api_call import Call, fixed, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
+from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
 from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, sums_of
+from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
 from flintmq.core.content import bytes_mapped
 
@@ -101,7 +104,7 @@ async def overview(call: Call) -> Response:
     handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
     scope = "all" if every else call.caller.user
     totals, stats = counted(rates.rate, scope, sums_of(MESSAGES, sums)), counted(rates.rate, scope, sums_of(STATS, sums))
-    add_samples(call.query, call.app.v1.sampler.node if every else None, totals, stats)
+    add_samples(call.query, call.app.sampler.node if every else None, totals, stats)
     churn = counted(rates.rate, "churn", {name: getattr(broker, of) for name, of in CHURN.items()})
     value = {
         "management_version": COMPATIBLE,
@@ -251,7 +254,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 async def put_cluster_name(call: Call) -> Response:
-    name = member(await call.json(), "name", str, None)
+    name = (await call.json()).get("name")
     if name is None:
         raise bad("[{key_missing,name}]")
     await call.change("put_global", "cluster_name", name)
@@ -262,7 +265,7 @@ async def hash_password(call: Call) -> Response:
     """What `rabbitmqctl hash_password` prints; the password is in the body, not in the path, which logs keep."""
     from flintmq.access.hashes import rabbitmq_hash
 
-    password = member(await call.json(), "password", str, None)
+    password = (await call.json()).get("password")
     if not password:
         raise bad("[{key_missing,password}]")
     return answer({"ok": rabbitmq_hash(password, os.urandom(4))})
@@ -271,10 +274,8 @@ async def hash_password(call: Call) -> Response:
 # --- health -----------------------------------------------------------------------------------------------------------------
 
 
-def _failed(reason: str, **more: Any) -> ApiError:
-    refused = ApiError(503, "", reason, None, more)
-    refused.failed = True
-    return refused
+def _failed(reason: str, **more: Any) -> HttpError:
+    return HttpError(503, "", reason, value={"status": "failed", "reason": reason, **more})
 
 
 async def alarms(call: Call) -> Response:
@@ -341,41 +342,41 @@ async def certificates(call: Call) -> Response:
     return answer({"status": "ok"})
 
 
-def entries() -> list[Entry]:
-    """Paths, verbs of access.tags and handlers."""
-    checks: list[Entry] = [
-        ("GET", "health/checks/alarms", "look", alarms),
-        ("GET", "health/checks/local-alarms", "look", alarms),
-        ("GET", "health/checks/port-listener/{port}", "look", port_listener),
-        ("GET", "health/checks/protocol-listener/{protocol}", "look", protocol_listener),
-        ("GET", "health/checks/virtual-hosts", "look", healthy),
-        ("GET", "health/checks/certificate-expiration/{within}/{unit}", "look", certificates),
-        ("GET", "health/checks/node-is-quorum-critical", "look", fixed(_SINGLE)),
-        ("GET", "health/checks/node-is-mirror-sync-critical", "look", fixed(_SINGLE)),
-        ("GET", "health/checks/is-in-service", "look", in_service),
-        ("GET", "health/checks/below-node-connection-limit", "look", below_limit),
-        ("GET", "health/checks/metadata-store/initialized", "look", healthy),
-        ("GET", "health/checks/metadata-store/initialized/with-data", "look", healthy),
-        ("GET", "health/checks/ready-to-serve-clients", "look", in_service),
-        ("GET", "healthchecks/node", "look", healthy),
-        ("GET", "healthchecks/node/{node}", "look", healthy),
+def operations() -> list[Operation]:
+    """The rows of this module."""
+    checks: list[Operation] = [
+        rabbit("GET", "health/checks/alarms", "look", alarms),
+        rabbit("GET", "health/checks/local-alarms", "look", alarms),
+        rabbit("GET", "health/checks/port-listener/{port}", "look", port_listener),
+        rabbit("GET", "health/checks/protocol-listener/{protocol}", "look", protocol_listener),
+        rabbit("GET", "health/checks/virtual-hosts", "look", healthy),
+        rabbit("GET", "health/checks/certificate-expiration/{within}/{unit}", "look", certificates),
+        rabbit("GET", "health/checks/node-is-quorum-critical", "look", fixed(_SINGLE)),
+        rabbit("GET", "health/checks/node-is-mirror-sync-critical", "look", fixed(_SINGLE)),
+        rabbit("GET", "health/checks/is-in-service", "look", in_service),
+        rabbit("GET", "health/checks/below-node-connection-limit", "look", below_limit),
+        rabbit("GET", "health/checks/metadata-store/initialized", "look", healthy),
+        rabbit("GET", "health/checks/metadata-store/initialized/with-data", "look", healthy),
+        rabbit("GET", "health/checks/ready-to-serve-clients", "look", in_service),
+        rabbit("GET", "healthchecks/node", "look", healthy),
+        rabbit("GET", "healthchecks/node/{node}", "look", healthy),
     ]
     return [
-        ("GET", "overview", "look", overview),
-        ("GET", "nodes", "node.look", nodes),
-        ("GET", "nodes/{node}", "node.look", node),
-        ("GET", "nodes/{node}/memory", "node.look", node_memory),
-        ("GET", "whoami", "look", whoami),
-        ("GET", "cluster-name", "look", cluster_name),
-        ("PUT", "cluster-name", None, put_cluster_name),
-        ("GET", "extensions", "look", fixed([])),
-        ("GET", "auth", "look", fixed({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})),
-        ("POST", "auth/hash_password", "look", hash_password),
-        ("PUT", "auth/hash_password", "look", hash_password),
-        ("GET", "feature-flags", "user.look", fixed([])),
-        ("GET", "deprecated-features", "user.look", fixed([])),
-        ("GET", "deprecated-features/used", "user.look", fixed([])),
-        ("POST", "rebalance/queues", "node.change", rebalance),
+        rabbit("GET", "overview", "look", overview),
+        rabbit("GET", "nodes", "node.look", nodes),
+        rabbit("GET", "nodes/{node}", "node.look", node),
+        rabbit("GET", "nodes/{node}/memory", "node.look", node_memory),
+        rabbit("GET", "whoami", "look", whoami),
+        rabbit("GET", "cluster-name", "look", cluster_name),
+        rabbit("PUT", "cluster-name", Access.SERVICE, put_cluster_name, BODY_NAME),
+        rabbit("GET", "extensions", "look", fixed([])),
+        rabbit("GET", "auth", "look", fixed({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})),
+        rabbit("POST", "auth/hash_password", "look", hash_password, BODY_PASSWORD),
+        rabbit("PUT", "auth/hash_password", "look", hash_password, BODY_PASSWORD),
+        rabbit("GET", "feature-flags", "user.look", fixed([])),
+        rabbit("GET", "deprecated-features", "user.look", fixed([])),
+        rabbit("GET", "deprecated-features/used", "user.look", fixed([])),
+        rabbit("POST", "rebalance/queues", "node.change", rebalance),
         *checks,
     ]
 

@@ -1,12 +1,11 @@
 """Bodies of RabbitMQ's API: what each operation takes. Members that are not named are let pass, as RabbitMQ does; so is null for what may
 be left out.
 
-in: nothing. out: the schema of a method and a path.
+in: nothing. out: schemas, which the rows of the table of operations name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from flintmq.admin.schema import Schema
@@ -31,29 +30,29 @@ _FLAG = {"oneOf": [_maybe("boolean"), {"type": "string", "enum": ["true", "false
 _TAGS = {"oneOf": [_maybe("string"), {"type": "array", "items": TEXT}]}
 _NUMBER = {"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "-?[0-9]{1,18}"}]}
 _LIMIT = {"type": ["integer", "string", "number", "boolean", "null", "array", "object"]}  # the reason is RabbitMQ's
-_QUEUE = _record(durable=_FLAG, auto_delete=_FLAG, arguments=_TABLE, node=_TEXT)
-_EXCHANGE = _record(type=_TEXT, durable=_FLAG, auto_delete=_FLAG, internal=_FLAG, arguments=_TABLE)
-_USER = _record(password=_TEXT, password_hash=_TEXT, hashing_algorithm=_TEXT, tags=_TAGS)
-_PERMISSION = _record(configure=TEXT, write=TEXT, read=TEXT)
-_TOPIC = _record(exchange=TEXT, write=TEXT, read=TEXT)
-_POLICY = _record(pattern=ANY, definition=ANY, priority=ANY, **{"apply-to": {"type": ["string", "null"]}})
-_VHOST = _record(description=_TEXT, tags=_TAGS, tracing=_FLAG, default_queue_type=_TEXT, metadata=_OBJECT)
-_PUBLISH = _record(
+BODY_QUEUE = _record(durable=_FLAG, auto_delete=_FLAG, arguments=_TABLE, node=_TEXT)
+BODY_EXCHANGE = _record(type=_TEXT, durable=_FLAG, auto_delete=_FLAG, internal=_FLAG, arguments=_TABLE)
+BODY_USER = _record(password=_TEXT, password_hash=_TEXT, hashing_algorithm=_TEXT, tags=_TAGS)
+BODY_PERMISSION = _record(configure=TEXT, write=TEXT, read=TEXT)
+BODY_TOPIC = _record(exchange=TEXT, write=TEXT, read=TEXT)
+BODY_POLICY = _record(pattern=ANY, definition=ANY, priority=ANY, **{"apply-to": {"type": ["string", "null"]}})
+BODY_VHOST = _record(description=_TEXT, tags=_TAGS, tracing=_FLAG, default_queue_type=_TEXT, metadata=_OBJECT)
+BODY_PUBLISH = _record(
     properties=_TABLE,
     routing_key=_TEXT,
     payload=TEXT,
     payload_encoding=TEXT,
 )
-_GET = _record(count=_NUMBER, ackmode=TEXT, encoding=TEXT, truncate={"oneOf": [_NUMBER, {"type": "null"}]}, requeue=_FLAG)
-_BINDING = _record(routing_key=_TEXT, arguments=_TABLE)
-_VALUE = _record(value=ANY)
+BODY_GET = _record(count=_NUMBER, ackmode=TEXT, encoding=TEXT, truncate={"oneOf": [_NUMBER, {"type": "null"}]}, requeue=_FLAG)
+BODY_BINDING = _record(routing_key=_TEXT, arguments=_TABLE)
+BODY_VALUE = _record(value=ANY)
 
 
 def _list(**members: Schema) -> Schema:
     return _maybe("array", items=_record(**members))
 
 
-_FILE = _record(
+BODY_FILE = _record(
     users=_list(name=TEXT, password_hash=_TEXT, hashing_algorithm=_TEXT, tags=_TAGS, limits={}),
     vhosts=_list(name=TEXT, description=_TEXT, tags=_TAGS, metadata=_OBJECT),
     permissions=_list(user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT),
@@ -65,29 +64,8 @@ _FILE = _record(
     queues=_list(name=TEXT, vhost=_TEXT, durable=_FLAG, auto_delete=_FLAG, arguments=_TABLE),
     bindings=_list(source=TEXT, vhost=_TEXT, destination=TEXT, destination_type=TEXT, routing_key=_TEXT, arguments=_TABLE),
 )
-
-# (method, path) -> its body; of an operation that is not here no body is read
-BODIES: Mapping[tuple[str, str], Schema] = {
-    ("POST", "users/bulk-delete"): _record(users={"type": "array", "items": TEXT}),
-    ("PUT", "users/{user}"): _USER,
-    ("PUT", "permissions/{vhost}/{user}"): _PERMISSION,
-    ("PUT", "topic-permissions/{vhost}/{user}"): _TOPIC,
-    ("PUT", "vhost-limits/{vhost}/{limit}"): _record(value=_LIMIT),
-    ("PUT", "user-limits/{user}/{limit}"): _record(value=_LIMIT),
-    ("PUT", "vhosts/{vhost}"): _VHOST,
-    ("PUT", "policies/{vhost}/{name}"): _POLICY,
-    ("PUT", "operator-policies/{vhost}/{name}"): _POLICY,
-    ("PUT", "parameters/{component}/{vhost}/{name}"): _VALUE,
-    ("PUT", "global-parameters/{name}"): _VALUE,
-    ("PUT", "queues/{vhost}/{queue}"): _QUEUE,
-    ("POST", "queues/{vhost}/{queue}/actions"): _record(action=TEXT),
-    ("POST", "queues/{vhost}/{queue}/get"): _GET,
-    ("PUT", "exchanges/{vhost}/{exchange}"): _EXCHANGE,
-    ("POST", "exchanges/{vhost}/{exchange}/publish"): _PUBLISH,
-    ("POST", "bindings/{vhost}/e/{exchange}/{kind}/{destination}"): _BINDING,
-    ("POST", "definitions"): _FILE,
-    ("POST", "definitions/{vhost}"): _FILE,
-    ("PUT", "cluster-name"): _record(name=TEXT),
-    ("POST", "auth/hash_password"): _record(password=TEXT),
-    ("PUT", "auth/hash_password"): _record(password=TEXT),
-}
+BODY_USERS = _record(users={"type": "array", "items": TEXT})
+BODY_LIMIT = _record(value=_LIMIT)
+BODY_ACTION = _record(action=TEXT)
+BODY_NAME = _record(name=TEXT)
+BODY_PASSWORD = _record(password=TEXT)

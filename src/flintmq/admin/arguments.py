@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from flintmq.admin.errors import HttpError, bad
-from flintmq.admin.schema import BODY, check
+from flintmq.admin.schema import Schema, check
 
 NAME_MAX = 255
 _UTF8 = "send names as UTF-8, percent-encoded"
@@ -82,6 +82,27 @@ def word(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     if text not in choices:
         raise bad(f"{name}={text[:40]!r} is none of: {', '.join(choices)}")
     return text
+
+
+def parameters(sent: bytes, schemas: Mapping[str, Schema]) -> dict[str, Any]:
+    """The query's parameters as their schemas say: whole numbers, flags, words of a list, texts; times in seconds become milliseconds. One
+    that is not sent has the schema's default, or is left out. Raises: HttpError 400."""
+    values = query(sent, schemas)
+    found: dict[str, Any] = {}
+    for name, schema in schemas.items():
+        default = schema.get("default")
+        if name not in values:
+            if default is not None:
+                found[name] = round(default * 1000) if schema["type"] == "number" else default
+        elif schema["type"] == "integer":
+            found[name] = number(values, name, 0, schema["minimum"], schema["maximum"])
+        elif schema["type"] == "number":
+            found[name] = seconds_ms(values, name, 0, round(schema["minimum"] * 1000), round(schema["maximum"] * 1000))
+        elif schema["type"] == "boolean":
+            found[name] = word(values, name, ("true", "false")) == "true"
+        else:
+            found[name] = word(values, name, tuple(schema["enum"])) if "enum" in schema else values[name]
+    return found
 
 
 # bytes of JSON that are read in one call
@@ -173,11 +194,10 @@ def json_object_any(body: bytes) -> dict[str, Any]:
     return value
 
 
-def checked_object(body: bytes, scope: Any) -> dict[str, Any]:
-    """A JSON object that meets the schema of its operation (admin.schema). Args: body: {} when it is empty; scope: of the request.
-    Raises: HttpError 400; TypeError when the operation has no schema: a handler that asks for a body stands in the table."""
+def checked_object(body: bytes, schema: Schema) -> dict[str, Any]:
+    """A JSON object that meets the schema (admin.schema); {} when the body is empty. Raises: HttpError 400."""
     value = json_object_any(body) if body.strip() else {}
-    check(value, scope[BODY])
+    check(value, schema)
     return value
 
 
@@ -188,38 +208,6 @@ def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
     for name in value:
         if name not in names:
             raise bad(f"unknown member '{name[:80]}'", f"known are: {', '.join(names)}")
-    return value
-
-
-def member_ms(body: Mapping[str, Any], name: str, default_ms: int | None, low_ms: int, high_ms: int) -> int:
-    """A time in seconds in a JSON body, as milliseconds. `default_ms` None: it must be given. Raises: HttpError 400."""
-    value = body.get(name)
-    if value is None and default_ms is not None:
-        return default_ms
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and low_ms <= value * 1000 <= high_ms
-    if not ok:
-        raise bad(f"'{name}' must be a time from {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
-    assert value is not None
-    return int(value * 1000)
-
-
-def member_bool(body: Mapping[str, Any], name: str, default: bool) -> bool:
-    """true or false of a JSON body. Raises: HttpError 400."""
-    value = body.get(name, default)
-    if not isinstance(value, bool):
-        raise bad(f"'{name}' must be true or false")
-    return value
-
-
-def member_texts(body: Mapping[str, Any], name: str, most: int, each: int) -> list[str]:
-    """A list of 1 to `most` texts of at most `each` characters. Raises: HttpError 400."""
-    value = body.get(name)
-    if (
-        not isinstance(value, list)
-        or not 1 <= len(value) <= most
-        or not all(isinstance(one, str) and 1 <= len(one) <= each for one in value)
-    ):
-        raise bad(f"'{name}' must be a list of 1 to {most} texts")
     return value
 
 

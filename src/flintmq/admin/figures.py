@@ -1,7 +1,6 @@
 """Figures of a node for people and for Prometheus.
 
-in: the node's parts. out: plain values; the text format of Prometheus 0.0.4, written here (a few lines; a client library brings its own
-registry and locks).
+in: the node's parts. out: plain values; families of metrics, which admin.metrics writes.
 """
 
 from __future__ import annotations
@@ -67,34 +66,33 @@ def label_text(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items()) + "}" if labels else ""
 
 
-def _line(name: str, value: float, labels: Mapping[str, str]) -> str:
-    shown = label_text(labels)
+# one metric: name behind the prefix, kind, help, lines behind the name
+Family = tuple[str, str, str, list[str]]
+
+
+def _line(value: float, labels: Mapping[str, str]) -> str:
     number = repr(float(value)) if isinstance(value, float) else str(int(value))
-    return f"{name}{shown} {number}\n"
+    return f"{label_text(labels)} {number}\n"
 
 
-class Text:
-    """Metrics in the order in which they are added."""
+class Families:
+    """Metrics in the order in which they are added; admin.metrics writes them."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
+        self.found: list[Family] = []
 
     def add(self, name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str, str], float]]) -> None:
         """One metric. kind: counter or gauge; a counter's name ends in _total."""
-        self._parts.append(f"# HELP flintmq_{name} {text}\n# TYPE flintmq_{name} {kind}\n")
-        self._parts += [_line(f"flintmq_{name}", value, labels) for labels, value in values]
+        self.found.append((name, kind, text, [_line(value, labels) for labels, value in values]))
 
     def one(self, name: str, kind: str, text: str, value: float) -> None:
         self.add(name, kind, text, (({}, value),))
 
-    def __str__(self) -> str:
-        return "".join(self._parts)
 
-
-def prometheus(parts: Parts) -> str:
-    """Everything, as text. O(queues); any thread."""
+def own_families(parts: Parts) -> list[Family]:
+    """The metrics that RabbitMQ does not have, behind `flintmq_`. O(queues); any thread."""
     broker = parts.broker
-    text = Text()
+    text = Families()
     text.add("build_info", "gauge", "Version.", (({"version": __version__}, 1),))
     queues = list(broker.queues.values())
     ready = unacked = ready_bytes = consumers = enqueued = delivered = 0
@@ -143,10 +141,10 @@ def prometheus(parts: Parts) -> str:
     guarded("metrics", "actors", lambda: _actors(text, parts.actors()))
     guarded("metrics", "pipeline", _pipeline, text, parts)
     guarded("metrics", "HTTP", _http, text, parts)
-    return str(text)
+    return text.found
 
 
-def _memory(text: Text, parts: Parts, figures: Mapping[str, Any]) -> None:
+def _memory(text: Families, parts: Parts, figures: Mapping[str, Any]) -> None:
     """What the memory alarm looks at, and what was done against it (docs/SECURITY.md, Memory)."""
     held = [({"kind": kind}, size) for kind, size in figures["held"].items()]
     text.add("memory_held_bytes", "gauge", "Memory that clients make the broker hold.", held)
@@ -163,7 +161,7 @@ def _memory(text: Text, parts: Parts, figures: Mapping[str, Any]) -> None:
     )
 
 
-def _pulls(text: Text, parts: Parts) -> None:
+def _pulls(text: Families, parts: Parts) -> None:
     values = parts.pulls.figures()
     text.one("pull_groups", "gauge", "Groups of pulls.", values["groups"])
     text.one("pulls_waiting", "gauge", "Pulls asked for and not answered.", values["waiting"])
@@ -181,7 +179,7 @@ def _pulls(text: Text, parts: Parts) -> None:
     text.add("pulls_refused_total", "counter", "Pulls that were not accepted.", refused)
 
 
-def _actors(text: Text, gauges: Mapping[str, Any]) -> None:
+def _actors(text: Families, gauges: Mapping[str, Any]) -> None:
     """Every number of the actor system's gauges; nested ones with a label."""
     for name, value in gauges.items():
         if isinstance(value, bool | str) or value is None:
@@ -195,7 +193,7 @@ def _actors(text: Text, gauges: Mapping[str, Any]) -> None:
                 text.add(f"actors_{name}", kind, _ACTORS, numbers)
 
 
-def _streams(text: Text, parts: Parts) -> None:
+def _streams(text: Families, parts: Parts) -> None:
     """Lag and losses of every consumer group of every stream."""
     streams = parts.broker.streams
     lag: list[tuple[Mapping[str, str], float]] = []
@@ -220,7 +218,7 @@ def _streams(text: Text, parts: Parts) -> None:
     text.add("stream_group_lost_total", "counter", "Messages of a stream that retention took before a group had them.", lost)
 
 
-def _shared(text: Text, parts: Parts) -> None:
+def _shared(text: Families, parts: Parts) -> None:
     """The engine of shared queues, and what this node does there; nothing before the first shared queue."""
     shared = parts.broker.shared
     facts = None if shared is None else shared.facts()
@@ -249,7 +247,7 @@ def _shared(text: Text, parts: Parts) -> None:
         text.one("cluster_unreadable", "gauge", "Rows of nodes that this node can't read.", shared.cluster.refused)
 
 
-def _pipeline(text: Text, parts: Parts) -> None:
+def _pipeline(text: Families, parts: Parts) -> None:
     """Readers and writers of the data plane: what `flintmq pipeline status` shows."""
     if parts.pipeline is None:
         return
@@ -283,7 +281,7 @@ def _pipeline(text: Text, parts: Parts) -> None:
     text.one("pipeline_calls_refused_total", "counter", "Calls of the data plane that were refused.", values["refused"])
 
 
-def _http(text: Text, parts: Parts) -> None:
+def _http(text: Families, parts: Parts) -> None:
     statuses = [({"status": str(status)}, n) for status, n in sorted(dict(parts.requests).items())]
     text.add("http_requests_total", "counter", "HTTP requests answered.", statuses)
     text.one("http_polls_held", "gauge", "Pulls over HTTP that wait.", parts.held)

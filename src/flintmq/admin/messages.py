@@ -13,8 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flintmq.admin.arguments import json_object, member_bool, word
+from flintmq.admin.arguments import json_object
 from flintmq.admin.errors import bad
+from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
 from flintmq.core.content_view import ContentView
@@ -91,10 +92,6 @@ class Publish(NamedTuple):
     expiration_ms: int | None
 
 
-# of the query of a message that is published as it is
-PUBLISH_PARAMETERS = ("persistent",)
-
-
 def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
     """The JSON body of a publish, of which the types are checked. Raises: HttpError 400, also for headers that an AMQP publisher could not
     send."""
@@ -103,18 +100,18 @@ def parse_publish(given: Mapping[str, Any], limits: Limits) -> Publish:
         body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):
         raise bad("'body' is no base64, or no text that UTF-8 can say") from None
-    return _message(body, given.get("properties", {}), member_bool(given, "persistent", True), limits)
+    return _message(body, given.get("properties", {}), given.get("persistent", True), limits)
 
 
-def parse_raw_publish(values: Mapping[str, str], properties: Sequence[str], body: bytes, limits: Limits) -> Publish:
+def parse_raw_publish(persistent: bool, properties: Sequence[str], body: bytes, limits: Limits) -> Publish:
     """A publish whose body is the message's.
 
-    Args: values: of the query; properties: values of X-FlintMQ-Properties (JSON in ASCII; none or one). Raises: HttpError 400.
+    Args: properties: values of X-FlintMQ-Properties (JSON in ASCII; none or one). Raises: HttpError 400.
     """
     if len(properties) > 1:
         raise bad("X-FlintMQ-Properties is given twice")
     given = json_object(properties[0].encode("utf-8"), (*_TEXTS, *_OTHERS)) if properties else {}
-    return _message(body, given, word(values, "persistent", ("true", "false")) == "true", limits)
+    return _message(body, given, persistent, limits)
 
 
 def message_of(body: bytes, given: Any, limits: Limits) -> Publish:
@@ -168,7 +165,7 @@ def _properties(given: Any) -> tuple[dict[str, Any], int, int | None, int | None
                 raise bad(f"property 'expiration' must be a text of digits (milliseconds, at most {EXPIRY_MS_MAX})")
             expiration_ms = int(value)
             flags |= CONTENT_EXPIRES
-        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (255 if name == "priority" else 2**63 - 1):
+        elif not is_whole(value, 0, 255 if name == "priority" else 2**63 - 1):
             raise bad(f"property '{name}' must be a whole number in range")
         elif name == "priority":
             priority = value

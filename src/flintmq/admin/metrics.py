@@ -1,7 +1,7 @@
 """Prometheus metrics with RabbitMQ's names, labels and endpoints: `/metrics`, `/metrics/per-object`, `/metrics/detailed`.
 
 in: the node's parts; families and virtual hosts of the query. out: the text format 0.0.4, family by family. Names that RabbitMQ does not
-have begin with `flintmq_` (admin.figures).
+have begin with `flintmq_` (admin.figures). The format is written here (a few lines; a client library brings its own registry and locks).
 
 M1  Nothing is counted for the metrics on the message path but plain additions of an I/O loop (core/counters.pxd), which are read here.
 M2  Objects are looked at PIECE at a time, with turns of other requests and of the I/O loops in between; one request at a time does that.
@@ -21,22 +21,26 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from starlette.responses import Response, StreamingResponse
+
 from flintmq import __version__
 from flintmq.admin import figures
+from flintmq.admin.api_call import Call
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.errors import bad
-from flintmq.admin.figures import label_text, shown_name
+from flintmq.admin.figures import Family, label_text, shown_name
 from flintmq.admin.parts import Parts
+from flintmq.admin.pools import take
 from flintmq.core.content import bytes_mapped
+from flintmq.core.shares import Holding
 
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # objects that are looked at in one piece
 PIECE = 250
 # lines of one piece of an answer
 LINES = 500
 _BOUNDS = ("100", "1000", "10000", "100000", "1000000", "10000000", "50000000", "100000000", "+Inf")
-# one metric: name behind the prefix, kind, help, lines behind the name
-Family = tuple[str, str, str, list[str]]
 _PROTOCOL = '{protocol="amqp091"}'
 _QUEUES = '{protocol="amqp091",queue_type="rabbit_classic_queue"}'
 
@@ -216,13 +220,13 @@ class Metrics:
         """`/metrics`: everything without labels of objects; our own families go before."""
         async with self._turn:
             # sums over all queues: in a thread, so that held polls are answered meanwhile
-            own = await asyncio.to_thread(figures.prometheus, self._parts)
+            own = await asyncio.to_thread(figures.own_families, self._parts)
             families = [*self._identity("aggregated"), *await self._node_families(), *self._global()]
             families += await self._queue_families(None, None, labelled=False)
             families += await self._channel_families(None, labelled=False)
-        yield own.encode()
-        for piece in _text("rabbitmq_", families):
-            yield piece
+        for prefix, some in (("flintmq_", own), ("rabbitmq_", families)):
+            for piece in _text(prefix, some):
+                yield piece
 
     async def per_object(self) -> AsyncIterator[bytes]:
         """`/metrics/per-object`: with a line for each queue, channel and connection."""
@@ -411,6 +415,40 @@ class Metrics:
         if "exchange_bindings" in groups:
             found.append(("exchange_bindings", "gauge", "Number of bindings for an exchange", bindings))
         return found
+
+
+class Counted(StreamingResponse):
+    """Args: turn: of the answer, given back when it has left or its client has; content."""
+
+    def __init__(self, turn: Holding, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, 200, None, PROMETHEUS)
+        self._turn = turn
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with self._turn:
+            await super().__call__(scope, receive, send)
+
+
+def scrape(call: Call, text: AsyncIterator[bytes]) -> Response:
+    """An answer that counts until its last byte is on its way: a whole one is held in memory. Raises: HttpError 503."""
+    return Counted(take(call.pools.scrapes, call.who, "answers of metrics"), text)
+
+
+async def aggregated(call: Call) -> Response:
+    """GET /metrics"""
+    return scrape(call, call.app.metrics.aggregated())
+
+
+async def per_object(call: Call) -> Response:
+    """GET /metrics/per-object"""
+    return scrape(call, call.app.metrics.per_object())
+
+
+async def detailed(call: Call) -> Response:
+    """GET /metrics/detailed?family=...&vhost=..."""
+    families, vhosts = call.request.query_params.getlist("family"), call.request.query_params.getlist("vhost")
+    check_families(families)
+    return scrape(call, call.app.metrics.detailed(families, vhosts))
 
 
 def _channel_row(item: tuple[Any, int]) -> tuple[int, tuple[int, int, int, int], int]:

@@ -19,6 +19,7 @@ from flintmq.admin.browse import Source
 from flintmq.admin.errors import HttpError, bad, busy
 from flintmq.admin.filters import Filter
 from flintmq.admin.publish import durable, expiry_on, is_full
+from flintmq.arguments import is_whole
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.errors import PeerError, StoreError
@@ -269,6 +270,6 @@ def position_of(given: Any) -> int:
     """A position in a JSON body: a number, or its digits as a text. Raises: HttpError 400."""
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 20:
         given = int(given)
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given < 2**64:
+    if not is_whole(given, 1, 2**64 - 1):
         raise bad("a position is a whole number above 0, or its digits as a text")
     return given

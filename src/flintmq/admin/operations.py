@@ -1,9 +1,10 @@
-"""The operations under /api/v1: one table, from which the routes and the OpenAPI document are made.
+"""The table of what HTTP serves: each row is one method of one path, with who may, what may be sent, and what comes back.
 
-in: operations with their handlers. out: the document (OpenAPI 3.1).
+in: rows with their handlers (api, v1, app). out: the routes (router) and the OpenAPI document (3.1) of /api/v1 are made from the rows.
 
-O1  What is served is in the table, and what is in the table is served: both are made from it.
-O2  Each operation names the verb of access.tags that it asks for, or none where AMQP's permissions alone decide.
+O1  What is served is in the table, and what is in the table is served.
+O2  Each row says who may: a verb of access.tags, or a member of Access.
+O3  A handler gets a body only with the row's schema, and up to the row's limit.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq import __version__
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Any], Awaitable[Response]]
 Schema = Mapping[str, Any]
 
 PREFIX = "/api/v1"
+RABBIT = "/api"
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
@@ -77,28 +79,46 @@ def record(needed: Sequence[str] = (), members: Mapping[str, Schema] = {}, *, cl
     return value
 
 
+class Access(Enum):
+    """Who may, where no verb of access.tags says so before the handler."""
+
+    ANYBODY = "anybody"
+    PERMISSIONS = "AMQP's permissions decide: Operation.needs"
+    MONITORING = "who has a tag that lets it look at the node"
+    SCRAPER = "as MONITORING; anybody where metrics are public"
+    SERVICE = "who has a tag at all; then the definitions service asks for the change"
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path.
 
-    Args: path: below PREFIX, with names in braces; verb: of access.tags, None: AMQP's permissions decide; summary; query: name -> schema;
-    body: schema of a JSON body; needs_body; octets: it may be octets, too; answer: schema; status: of success; media: of the
-    answer; header: one that is needed.
+    Args: path: with names in braces; access: a verb of access.tags, or who may; handler: of an api_call.Call; summary; query: name ->
+    schema of a parameter, None: the handler reads it as it is; body: schema of a JSON body, None: no body is read; bytes_max: name of the
+    limit (config.Limits) of the body; needs_body; octets: it may be octets, too; needs: AMQP's method whose permissions on the path's
+    queue the caller needs, "" for none; answer: schema; status: of success; media: of the answer; header: one that is needed.
     """
 
     method: str
     path: str
-    verb: str | None
+    access: str | Access
     handler: Handler
-    summary: str
-    query: Mapping[str, Schema] = field(default_factory=dict)
+    summary: str = ""
+    query: Mapping[str, Schema] | None = field(default_factory=dict)
     body: Schema | None = None
+    bytes_max: str = "http_json_bytes_max"
     needs_body: bool = True
     octets: bool = False
+    needs: str = ""
     answer: Schema = field(default_factory=lambda: OBJECT)
     status: int = 200
     media: str = "application/json"
     header: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Under /api/v1."""
+        return self.path.startswith(f"{PREFIX}/")
 
     def described(self) -> dict[str, Any]:
         """Its part of the document."""
@@ -112,17 +132,18 @@ class Operation:
             }
             for name in _NAME.findall(self.path)
         ]
-        parameters += [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in self.query.items()]
+        parameters += [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in (self.query or {}).items()]
         if self.header:
             parameters.append({"name": self.header, "in": "header", "required": True, "schema": {"type": "string", "const": "1"}})
         answers: dict[str, Any] = {str(self.status): {"description": "done", "content": {self.media: {"schema": self.answer}}}}
         for status, text in _REFUSED.items():
             answers[status] = {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
-        words = [self.method.lower(), *re.findall(r"\w+", self.path)]
+        words = [self.method.lower(), *re.findall(r"\w+", self.path.removeprefix(PREFIX))]
+        who = f"a user who may {self.access!r} (access.tags)" if isinstance(self.access, str) else "the permissions of AMQP"
         found: dict[str, Any] = {
             "operationId": "_".join(words),
             "summary": self.summary,
-            "description": f"Needs {'the permissions of AMQP' if self.verb is None else f'a user who may {self.verb!r} (access.tags)'}.",
+            "description": f"Needs {who}.",
             "parameters": parameters,
             "responses": answers,
         }
@@ -134,11 +155,19 @@ class Operation:
         return found
 
 
+def rabbit(
+    method: str, path: str, access: str | Access, handler: Handler, body: Schema | None = None, bytes_max: str = "http_json_bytes_max"
+) -> Operation:
+    """A row of RabbitMQ's API. Args: path: below /api."""
+    return Operation(method, f"{RABBIT}/{path}", access, handler, query=None, body=body, bytes_max=bytes_max)
+
+
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The OpenAPI document of these operations."""
+    """The OpenAPI document of those under /api/v1."""
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
-        paths.setdefault(PREFIX + one.path, {})[one.method.lower()] = one.described()
+        if one.is_own:
+            paths.setdefault(one.path, {})[one.method.lower()] = one.described()
     text = {"type": "string"}
     refusal = {"type": "object", "required": ["error", "reason"], "properties": {"error": text, "reason": text, "fix": text}}
     return {

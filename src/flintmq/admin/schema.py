@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flintmq.admin.errors import HttpError, bad
+from flintmq.arguments import is_number, is_whole
 
 Schema = Mapping[str, Any]
-# a request's scope has the schema of its body under this key
-BODY = "flintmq.body"
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": is_whole,
+    "number": is_number,
     "boolean": lambda value: isinstance(value, bool),
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),

@@ -12,11 +12,11 @@ import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from flintmq.admin.api_call import Call
 from flintmq.admin.errors import HttpError
+from flintmq.admin.operations import Access, Operation
 
 FOLDER = Path(__file__).with_name("console")
 _TYPES = {
@@ -70,31 +70,28 @@ class Slow(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Console:
-    """Routes of the console."""
+_files: dict[str, File] = {}
 
-    def __init__(self) -> None:
-        self._files: dict[str, File] = {}
 
-    def routes(self, guarded: object) -> list[Route]:
-        """Args: guarded: Application.guarded."""
-        show, home = guarded(self.show), guarded(self.home)  # type: ignore[operator]
-        return [
-            Route("/", home, methods=["GET", "HEAD"]),
-            Route("/console", home, methods=["GET", "HEAD"]),
-            Route("/console/{path:path}", show, methods=["GET", "HEAD"]),
-        ]
+async def home(call: Call) -> Response:
+    """GET /, /console"""
+    return Response(b"", 302, {**HEADERS, "location": "/console/"})
 
-    async def home(self, request: Request) -> Response:
-        return Response(b"", 302, {**HEADERS, "location": "/console/"})
 
-    async def show(self, request: Request) -> Response:
-        if not self._files:
-            self._files = read()
-        found = self._files.get(request.path_params["path"] or "index.html")
-        if found is None:
-            raise HttpError(404, "not_found", "there is no such file", "open /console/")
-        headers = {**HEADERS, "etag": found.tag}
-        if request.headers.get("if-none-match") == found.tag:
-            return Response(b"", 304, headers)
-        return Slow(found.content, 200, headers, found.media)
+async def show(call: Call) -> Response:
+    """GET /console/{path}"""
+    if not _files:
+        _files.update(read())
+    found = _files.get(call.request.path_params["path"] or "index.html")
+    if found is None:
+        raise HttpError(404, "not_found", "there is no such file", "open /console/")
+    headers = {**HEADERS, "etag": found.tag}
+    if call.request.headers.get("if-none-match") == found.tag:
+        return Response(b"", 304, headers)
+    return Slow(found.content, 200, headers, found.media)
+
+
+def operations() -> list[Operation]:
+    """The rows of the console."""
+    paths = (("/", home), ("/console", home), ("/console/{path:path}", show))
+    return [Operation(method, path, Access.ANYBODY, handler, query=None) for path, handler in paths for method in ("GET", "HEAD")]

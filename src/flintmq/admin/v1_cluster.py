@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, waited
-from flintmq.admin.arguments import query
 from flintmq.admin.errors import HttpError
 from flintmq.errors import PeerError, ReplyCode
 
@@ -34,7 +33,6 @@ def _some_cluster(call: Call) -> Any:
 
 async def look(call: Call) -> Response:
     """GET cluster"""
-    query(call.request.scope["query_string"], ())
     cluster = cluster_of(call)
     if cluster is None:
         return answer({"cluster": False, "node": call.app.node_name, "nodes": []})
@@ -54,7 +52,6 @@ async def look(call: Call) -> Response:
 
 async def addresses(call: Call) -> Response:
     """GET cluster/addresses"""
-    query(call.request.scope["query_string"], ())
     cluster = cluster_of(call)
     return answer({service: [] if cluster is None else cluster.addresses(service) for service in ("amqp", "amqps")})
 

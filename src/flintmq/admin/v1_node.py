@@ -18,10 +18,9 @@ from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import shown
-from flintmq.admin.arguments import number, query
 from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.events import TOPICS
-from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS
+from flintmq.admin.samples import QUEUE_TIERS
 from flintmq.core.content import bytes_mapped
 
 STREAM_TYPE = "text/event-stream"
@@ -47,7 +46,6 @@ def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
 
 async def overview(call: Call) -> Response:
     """GET overview"""
-    query(call.request.scope["query_string"], ())
     parts, tags = call.app.parts, call.tags
     value: dict[str, Any] = {
         "product": "FlintMQ",
@@ -62,7 +60,7 @@ async def overview(call: Call) -> Response:
         "everything": sees_everything(tags),
     }
     if sees_everything(tags):
-        value["now"] = overview_of(parts, call.app.v1.sampler)
+        value["now"] = overview_of(parts, call.app.sampler)
     else:
         sums = await call.app.totals.of(call.broker, call.vhosts())
         own = [one for one in list(call.broker.connections.values()) if one.user == call.caller.user]
@@ -85,19 +83,17 @@ async def overview(call: Call) -> Response:
 
 async def node_samples(call: Call) -> Response:
     """GET samples"""
-    values = query(call.request.scope["query_string"], ("seconds",))
-    seconds = number(values, "seconds", 300, 2, NODE_TIERS[-1][0] * NODE_TIERS[-1][1])
-    return answer(call.app.v1.sampler.node.of(seconds))
+    seconds = call.params.get("seconds", 300)
+    return answer(call.app.sampler.node.of(seconds))
 
 
 async def queue_samples(call: Call) -> Response:
     """GET queues/{vhost}/{queue}/samples"""
-    values = query(call.request.scope["query_string"], ("seconds",))
-    seconds = number(values, "seconds", 600, 2, QUEUE_TIERS[-1][0] * QUEUE_TIERS[-1][1])
+    seconds = call.params.get("seconds", 600)
     vhost, name = call.vhost(), call.name("queue")
     call.authorize(vhost, "queue.declare-passive", queue=name)
     queue = vhost.queue(name)
-    series = call.app.v1.sampler.queues.get(queue.queue_id)
+    series = call.app.sampler.queues.get(queue.queue_id)
     return answer({"every_s": QUEUE_TIERS[0][0], "end_s": 0, "samples": {}} if series is None else series.of(seconds))
 
 
@@ -106,9 +102,7 @@ async def queue_samples(call: Call) -> Response:
 
 async def topology(call: Call) -> Response:
     """GET vhosts/{vhost}/topology"""
-    values = query(call.request.scope["query_string"], ("around", "count"))
-    vhost, around = call.vhost(), values.get("around", "")
-    most = number(values, "count", 100, 2, call.app.limits.topology_nodes_max)
+    vhost, around, most = call.vhost(), call.params.get("around", ""), call.params["count"]
     with call.turn():
         return answer(await asyncio.to_thread(_graph, vhost, around, most))
 
@@ -156,7 +150,6 @@ def _graph(vhost: Any, around: str, most: int) -> dict[str, Any]:
 
 async def transactions(call: Call) -> Response:
     """GET transactions"""
-    query(call.request.scope["query_string"], ())
     coordinator = call.broker.transactions
     views = [] if coordinator is None else coordinator.list()
     seen = [one for one in views if call.sees(one.xid.vhost)]
@@ -184,7 +177,6 @@ async def transactions(call: Call) -> Response:
 
 async def pipelines(call: Call) -> Response:
     """GET pipelines"""
-    query(call.request.scope["query_string"], ())
     source = call.app.parts.pipeline
     if source is None:
         return answer({"available": False, "subscriptions": [], "writers": {}})
@@ -207,7 +199,6 @@ async def pipelines(call: Call) -> Response:
 
 async def groups(call: Call) -> Response:
     """GET vhosts/{vhost}/groups"""
-    query(call.request.scope["query_string"], ())
     vhost = call.vhost()
     return answer({"vhost": vhost.name, "streams": await asyncio.to_thread(_streams, vhost, call.broker.streams)})
 
@@ -238,8 +229,17 @@ def _streams(vhost: Any, streams: Any) -> list[dict[str, Any]]:
 
 async def diagnosis(call: Call) -> Response:
     """GET diagnosis"""
-    query(call.request.scope["query_string"], ())
-    return answer({"cards": call.app.v1.doctor.cards(call)})
+    return answer({"cards": call.app.diagnosis.cards(call)})
+
+
+async def actors(call: Call) -> Response:
+    """GET actors"""
+    return answer({"actors": call.app.parts.actors(), "pulls": call.app.parts.pulls.figures()})
+
+
+async def openapi(call: Call) -> Response:
+    """GET openapi.json"""
+    return answer(call.app.document)
 
 
 # --- event streams ------------------------------------------------------------------------------------------------------------
@@ -247,8 +247,7 @@ async def diagnosis(call: Call) -> Response:
 
 async def events(call: Call) -> Response:
     """GET events"""
-    values = query(call.request.scope["query_string"], ("topics",))
-    topics = [one for one in values.get("topics", "events").split(",") if one]
+    topics = [one for one in call.params["topics"].split(",") if one]
     wrong = next((one for one in topics if one not in TOPICS), None)
     if wrong is not None or not topics:
         raise bad(f"unknown topic '{(wrong or '')[:40]}'", f"known are: {', '.join(TOPICS)}, separated by commas")
@@ -261,11 +260,10 @@ async def events(call: Call) -> Response:
 
 async def logs(call: Call) -> Response:
     """GET logs"""
-    query(call.request.scope["query_string"], ())
     return stream(call, ["logs"], 0)
 
 
 def stream(call: Call, topics: list[str], last: int) -> Response:
     if call.request.method == "HEAD":
         raise HttpError(405, "method_not_allowed", "HEAD is not for streams", "use GET")
-    return StreamingResponse(call.app.v1.hub.listen(call, topics, last), 200, None, STREAM_TYPE)
+    return StreamingResponse(call.app.hub.listen(call, topics, last), 200, None, STREAM_TYPE)

@@ -1,6 +1,6 @@
 """/api/v1, messages of a queue for people: peek, search, move, send anew, remove; consumers with their figures; why a message goes nowhere.
 
-in: calls whose user has the tag that the operation names. out: JSON. AMQP's permissions are asked for here, once a call, before anything.
+in: calls that were admitted, with the queue of the path (Operation.needs). out: JSON.
 """
 
 from __future__ import annotations
@@ -20,34 +20,15 @@ from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, check_table
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
-from flintmq.admin.arguments import number, query, word
 from flintmq.admin.browse import Look, Source, shower
 from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.filters import Filter, parse_conditions
-from flintmq.admin.messages import ENCODINGS, message_of
+from flintmq.admin.messages import message_of
 from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
 from flintmq.admin.why import Why
 from flintmq.ports import Verb
 
 log = logging.getLogger("flintmq.audit")
-
-
-def _queue(call: Call, method: str) -> tuple[Any, Any]:
-    """(virtual host, queue) of the path, after the one question for permission."""
-    vhost, name = call.vhost(), call.name("queue")
-    call.authorize(vhost, method, queue=name)
-    return vhost, vhost.queue(name, 0)
-
-
-async def _body(call: Call) -> dict[str, Any]:
-    return await call.app.v1.json_body(call.request)  # type: ignore[no-any-return]
-
-
-def _whole(given: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise bad(f"'{name}' must be a whole number from {low} to {high}")
-    return value
 
 
 def _start(given: Any) -> int:
@@ -60,17 +41,15 @@ def _start(given: Any) -> int:
 
 async def peek(call: Call) -> Response:
     """GET queues/{vhost}/{queue}/peek"""
-    _, queue = _queue(call, "basic.get")
-    limits = call.app.limits
-    values = query(call.request.scope["query_string"], ("position", "count", "body_bytes", "encoding"))
+    queue, limits, values = call.queue, call.app.limits, call.params
     source = Source(call.broker, queue)
-    body_bytes = number(values, "body_bytes", limits.peek_body_bytes, 0, limits.peek_bytes_max)
+    body_bytes = values["body_bytes"]
     look = Look(
         source,
         limits,
-        shower(source, limits, word(values, "encoding", ENCODINGS), body_bytes),
+        shower(source, limits, values["encoding"], body_bytes),
         _start(values.get("position")),
-        most=number(values, "count", 10, 1, limits.peek_messages_max),
+        most=values.get("count", 10),
         bytes_max=limits.search_bytes_max,
         looks_max=limits.search_messages_max,
         until=time.monotonic() + limits.search_ms / 1000,
@@ -83,18 +62,17 @@ async def peek(call: Call) -> Response:
 
 async def search(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/search"""
-    _, queue = _queue(call, "basic.get")
-    limits = call.app.limits
-    given = await _body(call)
+    queue, limits = call.queue, call.app.limits
+    given = await call.json()
     wanted = Filter(parse_conditions(given.get("filter", [])), limits)
     source = Source(call.broker, queue)
-    body_bytes = _whole(given, "body_bytes", limits.peek_body_bytes, 0, limits.peek_bytes_max)
+    body_bytes = given.get("body_bytes", limits.peek_body_bytes)
     look = Look(
         source,
         limits,
         shower(source, limits, "auto", body_bytes),
         _start(given.get("position")),
-        most=_whole(given, "count", 50, 1, limits.peek_messages_max),
+        most=given.get("count", 50),
         bytes_max=limits.search_bytes_max,
         looks_max=limits.search_messages_max,
         until=time.monotonic() + limits.search_ms / 1000,
@@ -111,8 +89,6 @@ async def search(call: Call) -> Response:
 
 def _goal(call: Call, vhost: Any, given: Mapping[str, Any]) -> Goal:
     exchange, key = given.get("exchange", ""), given.get("routing_key")
-    if not isinstance(exchange, str) or not (key is None or isinstance(key, str)):
-        raise bad("'exchange' and 'routing_key' must be texts")
     if key is None and not exchange:
         raise bad("'routing_key' is missing: the default exchange takes it for the name of the queue")
     raw = None if key is None else key.encode("utf-8", "surrogatepass")
@@ -123,14 +99,8 @@ def _goal(call: Call, vhost: Any, given: Mapping[str, Any]) -> Goal:
     return Goal(call.app.parts, vhost, exchange, raw, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
 
 
-def _positions(call: Call, given: Mapping[str, Any]) -> list[int] | None:
-    some = given.get("positions")
-    if some is None:
-        return None
-    most = call.app.limits.move_messages_max
-    if not isinstance(some, list) or not 1 <= len(some) <= most:
-        raise bad(f"'positions' must be a list of 1 to {most} positions")
-    return [position_of(one) for one in some]
+def _positions(given: Mapping[str, Any]) -> list[int] | None:
+    return [position_of(one) for one in given["positions"]] if "positions" in given else None
 
 
 def _ordinary(queue: Any) -> None:
@@ -147,11 +117,11 @@ def _note(call: Call, text: str, *values: Any) -> None:
 
 async def move(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/move"""
-    vhost, queue = _queue(call, "basic.get")
+    vhost, queue = call.place
     _ordinary(queue)
-    given = await _body(call)
+    given = await call.json()
     limits = call.app.limits
-    goal, positions = _goal(call, vhost, given), _positions(call, given)
+    goal, positions = _goal(call, vhost, given), _positions(given)
     conditions = parse_conditions(given.get("filter", []))
     if positions is not None and (conditions or "position" in given):
         raise bad("'positions' says which messages, and so does 'filter' or 'position'", "leave one of them out")
@@ -161,7 +131,7 @@ async def move(call: Call) -> Response:
         queue,
         positions,
         _start(given.get("position")),
-        most=_whole(given, "count", limits.move_messages_max, 1, limits.move_messages_max),
+        most=given.get("count", limits.move_messages_max),
         looks_max=limits.move_messages_max,
         wanted=Filter(conditions, limits) if conditions else None,
     )
@@ -173,12 +143,10 @@ async def move(call: Call) -> Response:
 
 async def republish(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/republish"""
-    vhost, queue = _queue(call, "basic.get")
-    given = await _body(call)
+    vhost, queue = call.place
+    given = await call.json()
     position, goal = position_of(given.get("position")), _goal(call, vhost, given)
     remove = given.get("remove", True)
-    if not isinstance(remove, bool):
-        raise bad("'remove' must be true or false")
     if remove:
         _ordinary(queue)
     change = _change(call, given)
@@ -191,8 +159,6 @@ async def republish(call: Call) -> Response:
 def _change(call: Call, given: Mapping[str, Any]) -> Any:
     """What becomes of a message: its new body and properties, where they are given. Raises: HttpError 400."""
     text, encoding, properties = given.get("body"), given.get("encoding", "text"), given.get("properties")
-    if encoding not in ("text", "base64") or not (text is None or isinstance(text, str)):
-        raise bad("'body' must be a text, and 'encoding' text or base64")
     try:
         body = None if text is None else base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):
@@ -215,14 +181,9 @@ def _change(call: Call, given: Mapping[str, Any]) -> Any:
 
 async def remove(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/remove"""
-    vhost, queue = call.vhost(), None
-    name = call.name("queue")
-    call.authorize(vhost, "queue.purge", queue=name)
-    queue = vhost.queue(name, 0)
+    queue = call.queue
     _ordinary(queue)
-    positions = _positions(call, await _body(call))
-    if positions is None:
-        raise bad("'positions' is missing", "a whole queue is emptied by DELETE /api/queues/{vhost}/{queue}/contents")
+    positions = [position_of(one) for one in (await call.json())["positions"]]
     with call.turn():
         count = await asyncio.to_thread(remove_some, queue, positions)
         await settled(call)
@@ -236,10 +197,8 @@ async def remove(call: Call) -> Response:
 async def why(call: Call) -> Response:
     """POST vhosts/{vhost}/route"""
     vhost = call.vhost()
-    given = await _body(call)
+    given = await call.json()
     exchange, key = given.get("exchange", ""), given.get("routing_key", "")
-    if not isinstance(exchange, str) or not isinstance(key, str):
-        raise bad("'exchange' and 'routing_key' must be texts")
     raw = key.encode("utf-8", "surrogatepass")
     if len(raw) > 255:
         raise bad("'routing_key' has more than 255 bytes")
@@ -254,8 +213,7 @@ async def why(call: Call) -> Response:
 
 async def consumers(call: Call) -> Response:
     """GET queues/{vhost}/{queue}/consumers"""
-    _, queue = _queue(call, "queue.declare-passive")
-    query(call.request.scope["query_string"], ())
+    queue = call.queue
     with call.broker.lock:
         known = list(call.broker.consumers.get(queue.queue_id, ()))
     some = known[: call.app.limits.consumers_shown_max]

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import purge, settled, shown
-from flintmq.admin.arguments import number, query
 from flintmq.admin.errors import HttpError
 from flintmq.admin.moving import position_of
 from flintmq.errors import StoreError
@@ -48,16 +47,15 @@ def _some(core: Any, position: int, most: int) -> tuple[list[dict[str, Any]], in
 
 async def look(call: Call) -> Response:
     """GET schedules/{vhost}"""
-    vhost, limits = call.vhost(), call.app.limits
-    values = query(call.request.scope["query_string"], ("position", "count"))
-    most = number(values, "count", 10, 1, limits.peek_messages_max)
+    vhost = call.vhost()
+    values = call.params
     start = position_of(values["position"]) if values.get("position") else 0
     queue = vhost.schedule
     if queue is None:
         return answer({"vhost": shown(vhost.name), "messages_count": 0, "message_bytes": 0, "messages": [], "next": None})
     core = queue.core
     with call.turn():
-        found, position = await asyncio.to_thread(_some, core, start, most)
+        found, position = await asyncio.to_thread(_some, core, start, values.get("count", 10))
     figures = {"messages_count": core.ready_count(), "message_bytes": core.ready_bytes()}
     return answer({"vhost": shown(vhost.name), **figures, "messages": found, "next": str(position) if position else None})
 

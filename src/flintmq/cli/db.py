@@ -12,6 +12,8 @@ from flintmq.config import Limits
 from flintmq.errors import OperatorError
 from flintmq.store.sql.driver import SCHEMA_VERSION, State, check_state
 from flintmq.store.sql.location import locate, open_driver
+from flintmq.store.sql.migrate import migrate as run_migrations
+from flintmq.store.sql.migrate import steps_after, text_of
 
 
 @click.group()
@@ -40,14 +42,11 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
         if state is State.CURRENT:
             click.echo(f"{driver.where}: schema {version}, nothing to do", err=dry_run)
             return
-        from flintmq.store.sql.migrate import migrate as run_migrations
-        from flintmq.store.sql.migrate import versions_after
-
         if dry_run:
-            click.echo(run_migrations(location, dry_run_from=version), nl=False)
+            click.echo(text_of(driver, version), nl=False)
             return
-        steps = versions_after(version)
-        run_migrations(location)  # the driver stays open: on a server it holds the lock that keeps brokers out
+        steps = steps_after(version, driver.dialect)
+        run_migrations(driver, version)
         for step in steps:
-            click.echo(step)
+            click.echo(f"{step.version}: {step.about}")
         click.echo(f"{driver.where}: schema {version} -> {SCHEMA_VERSION}")

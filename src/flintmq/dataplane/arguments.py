@@ -11,11 +11,11 @@ import difflib
 import uuid
 from typing import Any
 
+from flintmq.arguments import is_text, is_whole
+from flintmq.dataplane.calls import ENVELOPE
 from flintmq.dataplane.wire import Refused
 
 BAD_ARGUMENT = "BAD_ARGUMENT"
-# what a request head has besides arguments
-ENVELOPE = frozenset({"call", "user", "vhost", "outside"})
 # characters of a wrong value that an error repeats
 _SHOWN = 80
 _MISSING = object()
@@ -66,13 +66,7 @@ class Arguments:
 
     def _text(self, name: str, value: object, most: int, least: int = 1) -> str:
         expected = f"a string of {least} to {most} bytes of UTF-8"
-        if not isinstance(value, str) or "\0" in value:
-            raise self.refuse(name, expected, value)
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise self.refuse(name, expected, value) from None
-        if not least <= size <= most:
+        if not is_text(value, least, most) or "\0" in value:
             raise self.refuse(name, expected, value)
         return value
 
@@ -93,7 +87,7 @@ class Arguments:
         value = self._take(name, default)
         if value is default:
             return value
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not is_whole(value, least, most):
             raise self.refuse(name, f"a whole number from {least} to {most}", value)
         return value
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.sets import rows_at_once, timed
 from flintmq.dataplane.shared import Caller, Plane
@@ -106,7 +107,7 @@ class Browses:
             return None
         if isinstance(value, dict) and len(value) == 1:
             kind, number = next(iter(value.items()))
-            if kind in _KINDS and isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _NUMBER_MAX:
+            if kind in _KINDS and is_whole(number, 0, _NUMBER_MAX):
                 return ("lsn", self._times.lsn_at(number)) if kind == "time_us" else (kind, number)
         raise arguments.refuse(name, '{"position": n}, {"lsn": n} or {"time_us": t}', value)
 

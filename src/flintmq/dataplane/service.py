@@ -24,6 +24,7 @@ from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.browse import Browses
+from flintmq.dataplane.calls import CALLS
 from flintmq.dataplane.logins import Logins
 from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
 from flintmq.dataplane.snapshots import Pins, Snapshots
@@ -188,7 +189,7 @@ class Service:
         method = self._calls.get(name)
         if method is None:
             raise Refused("UNKNOWN_CALL", f"there is no call {name[:80]!r}")
-        if name.startswith("log.") and not self.plane.is_administrator(caller):
+        if CALLS[name].administrators and not self.plane.is_administrator(caller):
             raise Refused("FORBIDDEN", f"{name} needs the tag administrator, which user '{caller.user}' has not")
         return method(caller, arguments), b""
 

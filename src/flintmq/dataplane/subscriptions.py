@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.choice import checked, chosen, matching, readable
 from flintmq.dataplane.quotas import Quota
@@ -265,7 +266,7 @@ class Subscriptions:
             return value, 0
         if isinstance(value, dict) and len(value) == 1:
             kind, number = next(iter(value.items()))
-            if kind in ("lsn", "time_us") and isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**63:
+            if kind in ("lsn", "time_us") and is_whole(number, 0, 2**63 - 1):
                 return kind, number
         raise arguments.refuse("start", '"earliest", "latest", {"lsn": n} or {"time_us": n}', value)
 

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.config import AT_ONCE, Config
 from flintmq.dataplane.flight_port import FlightPort
 from flintmq.dataplane.wire import EXIT_NOT_ADOPTED, Channel, ChannelClosed, WireError
@@ -286,7 +287,7 @@ class Supervisor:
         finally:
             done.set()
         port = head.get("port")
-        if head.get("call") != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
+        if head.get("call") != "ready" or not is_whole(port, 1, 65_535):
             raise WireError(f"its first frame is not the one that says its port: {str(head)[:200]}")
         if self._library is not None and port != self._port:
             raise WireError(f"it listens at port {port}, not at {self._port}")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flintmq.arguments import is_text, is_whole
 from flintmq.definitions.change_line import Refused
 from flintmq.moves import shovels, upstreams
 from flintmq.patterns import SHORT_BYTES_MAX, check
@@ -40,11 +41,7 @@ def check_name(name: Any, kind: str) -> str:
     """A name of 1 to 255 bytes of UTF-8."""
     if not isinstance(name, str):
         raise bad(f"the name of the {kind} must be a text")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 1 <= size <= NAME_BYTES_MAX:
+    if not is_text(name, 1, NAME_BYTES_MAX):
         raise bad(f"the name of a {kind} has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
     return name
 
@@ -91,7 +88,7 @@ def check_limit(kind: str, limit: str, value: Any) -> int:
     """Args: kind: "user" or "vhost"."""
     if limit not in LIMITS[kind]:
         raise bad(f"Validation failed\n\nUnrecognised terms [{limit}] in limits\n")
-    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 2**31:
+    if not is_whole(value, -1, 2**31 - 1):
         raise bad(f"Validation failed\n\n{limit} should be a number, actually was {str(value)[:80]}\n")
     return value
 
@@ -106,7 +103,7 @@ def check_policy(value: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
         raise bad(f"Validation failed\n\npattern should be regular expression but is invalid: {reason}\n")
     if apply_to not in APPLY_TO:
         raise bad(f"Validation failed\n\napply-to '{str(apply_to)[:80]}' unrecognised; should be 'queues', 'exchanges' or 'all'\n")
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
+    if not is_whole(priority, 1 - 2**31, 2**31 - 1):
         raise bad(f"Validation failed\n\npriority should be a number, actually was {str(priority)[:80]}\n")
     definition = value.get("definition")
     reason = check_definition(definition, operator)

@@ -216,6 +216,10 @@ class DataPlane:
         arguments: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
         return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain, **arguments))
 
+    def sub_alive(self, sub_id: str, epoch: int, *, leave: bool = False) -> None:
+        """The reader works, or ends. Raises: PlaneError FENCED."""
+        self.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
+
     def sub_list(self) -> list[dict[str, Any]]:
         """All subscriptions of the vhost whose queues the user may read."""
         return list(_field(self.action("sub.list"), "subscriptions"))
@@ -308,6 +312,31 @@ class DataPlane:
             self.action("browse.open", queues=list(queues), **{name: value for name, value in given.items() if value is not None})
         )
         return Browse.read({**answer, "tickets": _tickets(answer)})
+
+    def queue_match(self, pattern: str) -> list[str]:
+        """Names of the queues that match now and may be read."""
+        return list(_field(self.action("queue.match", pattern=pattern), "queues"))
+
+    def stream_open(self, queue: str, **place: Any) -> dict[str, Any]:
+        """A stream's identity and bounds, and the offset of a place. Args: place: `start`, `stream`. Raises: PlaneError NOT_A_STREAM."""
+        return _object(self.action("stream.open", queue=queue, **place))
+
+    def stream_next(self, queue: str, stream: str, offset: int, **limits: Any) -> int:
+        """Where a batch from `offset` on ends. Args: limits: `upto`, `max_messages`, `max_bytes`. Raises: PlaneError STREAM_REPLACED."""
+        return int(_field(self.action("stream.next", queue=queue, stream=stream, offset=offset, **limits), "offset"))
+
+    def stream_tail(self, queue: str, offset: int, **place: Any) -> dict[str, Any]:
+        """What waits behind an offset."""
+        return _object(self.action("stream.tail", queue=queue, offset=offset, **place))
+
+    def stream_plan(self, queue: str, stream: str, offset: int, end: int, slices: int = 1, **options: Any) -> tuple[list[bytes], str]:
+        """Tickets of a range of offsets, and the pin that keeps its containers, for `stream_release`. Raises: PlaneError TRUNCATED."""
+        answer = self.action("stream.plan", queue=queue, stream=stream, offset=offset, end=end, slices=slices, **options)
+        return _tickets(answer), str(_field(answer, "pin"))
+
+    def stream_release(self, queue: str, pin: str) -> None:
+        """Lets the containers go."""
+        self.action("stream.release", queue=queue, pin=pin)
 
     def browse_close(self, browse_id: str) -> Any:
         """Lets a browse go before its time. Again is no error."""

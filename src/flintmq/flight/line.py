@@ -22,6 +22,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
 from flintmq.config import Limits
+from flintmq.dataplane.calls import CALLS
 from flintmq.flight.errors import BUSY, PlaneError
 
 # places of a user for each one that is free, and of a query
@@ -30,8 +31,6 @@ USER_PART, QUERY_PART = 3, 1
 SOONER = 0.7
 # seconds: the first guess of the time between two places that become free; how long, and how many at least, they are counted for the next
 FIRST_S, COUNTED_S, COUNTED = 0.005, 0.25, 8
-# actions of tasks that write, and whether they go on with what was begun
-WRITING = {"stage.begin": False, "stage.prepare": True}
 
 _Query = tuple[str, str]
 _Waiting = tuple["deque[Pass]", "deque[Pass]"]
@@ -243,7 +242,8 @@ class Lines:
 
     def of_action(self, name: str) -> tuple[Line, bool]:
         """Where an action stands in line, and whether it goes on with something."""
-        return (self.writes, WRITING[name]) if name in WRITING else (self.actions, False)
+        call = CALLS.get(name)
+        return (self.actions, False) if call is None or call.goes_on is None else (self.writes, call.goes_on)
 
     def counts(self) -> dict[str, int]:
         """For the call `status`."""

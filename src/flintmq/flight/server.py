@@ -24,15 +24,15 @@ from pyarrow import flight
 
 from flintmq.allocator import give_back
 from flintmq.config import Limits
+from flintmq.dataplane.calls import CALLS, Answers
 from flintmq.endpoint import endpoint
 from flintmq.flight import auth
-from flintmq.flight.actions import ACTIONS, read_object, whole
+from flintmq.flight.actions import read_object, whole
 from flintmq.flight.batches import Plane
 from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.flight.headers import ADMITTED, TURN_ENDS
 from flintmq.flight.line import Line, Turn
 from flintmq.flight.link import Caller, Link
-from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 from flintmq.flight.uses import Uses
 
 log = logging.getLogger("flintmq.flight")
@@ -95,21 +95,22 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         with self._guard("list_actions"):
             _caller(context)
-            return list(ACTIONS.items())
+            return [(name, call.text) for name, call in CALLS.items() if call.answers is not Answers.INSIDE]
         raise AssertionError  # Guard never swallows
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with self._guard("do_action"):
             name = str(action.type)
             caller = _caller(context, self.gate.lines.of_action(name))
-            if name not in ACTIONS:
+            call = CALLS.get(name)
+            if call is None or call.answers is Answers.INSIDE:
                 raise PlaneError(NOT_FOUND, f"there is no action '{name[:64]}'")
             arguments = read_object(action.body.to_pybytes(), f"the argument of {name}", self._limits.flight_action_bytes_max)
             if name == "sub.acquire":
                 if whole(arguments, "max_wait_ms", 0):
                     _session(context).move(self.gate.lines.waits, caller)
                 answer = self._acquire(caller, arguments, context.is_cancelled)
-            elif name in STREAM_ACTIONS:
+            elif call.answers is Answers.SERVICE:
                 answer = self._plane.streams.action(name, caller, arguments)
             else:
                 answer, _ = self._link.call(name, caller, arguments)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from flintmq.config import Limits
+from flintmq.dataplane.calls import CALLS
 from flintmq.flight.actions import whole
 from flintmq.flight.ahead import ahead, behind
 from flintmq.flight.errors import BAD_ARGUMENT, BUSY, DAMAGED, UNAVAILABLE, PlaneError
@@ -31,7 +32,6 @@ from flintmq.scheduler.system import ActorSystem, Failed
 log = logging.getLogger("flintmq.flight")
 
 TRUNCATED = "TRUNCATED"
-ACTIONS = ("stream.open", "stream.next", "stream.tail", "stream.plan", "stream.release")
 # record batches that wait for gRPC to take them
 AHEAD = 2
 # part of a piece after which a reader gives way to those who wait
@@ -39,13 +39,6 @@ TURN_PART = 4
 # weight of one reader's batch (the default of an actor)
 WEIGHT = 100
 SLICES = 65_536
-_ARGUMENTS = {
-    "stream.open": {"queue", "stream", "start"},
-    "stream.next": {"queue", "stream", "offset", "upto", "max_messages", "max_bytes", "release"},
-    "stream.tail": {"queue", "stream", "offset"},
-    "stream.plan": {"queue", "stream", "offset", "end", "slices", "key", "tolerant", "release"},
-    "stream.release": {"queue", "pin"},
-}
 
 
 class Streams:
@@ -70,9 +63,10 @@ class Streams:
     # --- control calls --------------------------------------------------------------------------------------------------
 
     def action(self, name: str, caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
-        """One of ACTIONS. Raises: PlaneError."""
+        """A call that the service answers (dataplane.calls). Raises: PlaneError."""
+        known = CALLS[name].arguments
         for key in arguments:
-            if key not in _ARGUMENTS[name]:
+            if key not in known:
                 raise PlaneError(BAD_ARGUMENT, f"{name}: there is no argument '{key[:80]}'")
         if name == "stream.open":
             return self._open(caller, arguments)

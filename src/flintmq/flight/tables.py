@@ -165,13 +165,12 @@ class Range:
         def batches() -> Iterator[Any]:
             if self.begin >= self.end:
                 return
-            names: dict[str, Any] = {"queue": self.queue, "stream": self.stream}
-            plan = self._plane.action("stream.plan", offset=self.begin, end=self.end, slices=1, **names)
+            tickets, pin = self._plane.stream_plan(self.queue, self.stream, self.begin, self.end)
             try:
-                for ticket in plan["tickets"]:
-                    yield from self._plane.read(json.dumps(ticket).encode(), columns=columns, body=body)
+                for ticket in tickets:
+                    yield from self._plane.read(ticket, columns=columns, body=body)
             finally:
-                self._plane.action("stream.release", queue=self.queue, pin=plan["pin"])
+                self._plane.stream_release(self.queue, pin)
 
         return _reader(columns, batches)
 
@@ -193,11 +192,11 @@ def stream(
     """
     known: dict[str, Any] = {} if after is None else {"stream": after[0]}
     place = start if after is None else {"offset": after[1]}
-    opened = plane.action("stream.open", queue=queue, start=place, **known)
+    opened = plane.stream_open(queue, start=place, **known)
     begin, identity = int(opened["offset"]), str(opened["stream"])
     limits = {"max_messages": min(max_messages, 2**62), "max_bytes": min(max_bytes, 2**62)}
-    answer = plane.action("stream.next", queue=queue, stream=identity, offset=begin, upto=int(opened["next"]), **limits)
-    return Range(queue, identity, begin, max(begin, int(answer["offset"])), plane)
+    end = plane.stream_next(queue, identity, begin, upto=int(opened["next"]), **limits)
+    return Range(queue, identity, begin, max(begin, end), plane)
 
 
 def _reader(columns: Iterable[str] | None, batches: Callable[[], Iterator[Any]]) -> pa.RecordBatchReader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.moves import values
 from flintmq.moves.values import Rule, boolean, erlang, members, number, one_of, table, text, uris, whole
 
@@ -30,7 +31,7 @@ def _properties(name: str, value: Any) -> str | None:
 
 
 def _delete_after(name: str, value: Any) -> str | None:
-    if value in ("never", "queue-length") or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63):
+    if value in ("never", "queue-length") or is_whole(value, 0, 2**63 - 1):
         return None
     return f'{name} should be a number greater than or equal to 0, "never" or "queue-length", actually was {erlang(value)}'
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flintmq.arguments import is_number, is_text
 from flintmq.moves.uri import Uri, UriError, parse
 
 SHOWN_MAX = 80
@@ -49,7 +50,7 @@ def number(least: int = 0, most: int = 2**31 - 1) -> Check:
     """A number; fractions as RabbitMQ takes them."""
 
     def check(name: str, value: Any) -> str | None:
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if not is_number(value):
             return f"{name} should be a number, actually was {erlang(value)}"
         if not least <= value <= most:  # no number that is no number either
             return f"{name} should be a number from {least} to {most}, actually was {erlang(value)}"
@@ -77,11 +78,7 @@ def text(name: str, value: Any) -> str | None:
     """A text that is a shortstr of AMQP."""
     if not isinstance(value, str):
         return f"{name} should be binary, actually was {erlang(value)}"
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        size = NAME_BYTES_MAX + 1
-    return None if size <= NAME_BYTES_MAX else f"{name} should have at most {NAME_BYTES_MAX} bytes of UTF-8"
+    return None if is_text(value, 0, NAME_BYTES_MAX) else f"{name} should have at most {NAME_BYTES_MAX} bytes of UTF-8"
 
 
 def one_of(*words: str) -> Check:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.kv.engine import Engine, Transaction
 from flintmq.shared.keys import (
@@ -255,7 +256,7 @@ def _name(value: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
+    if not is_whole(value, 0, _NUMBER_MAX):
         raise ValueError("a number that is none")
     return value
 

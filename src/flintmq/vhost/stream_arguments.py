@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
@@ -82,7 +83,7 @@ def _offset(arguments: Mapping[str, Any], description: str, now_ms: int) -> tupl
     if "x-stream-offset" not in arguments:
         return NEXT, 0
     value = arguments["x-stream-offset"]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_whole(value):
         if erlang_term(value)[0] == "timestamp":  # the codec's type of field T: seconds
             return TIME, value * 1000
         if not 0 <= value < 2**63:

@@ -125,7 +125,7 @@ def _streams(outline: _Plan, params: ArchiveParameters) -> None:
         try:
             outline.broker(plane, connection.where)
             for name in names_of(params.queue):
-                opened = plane.action("stream.open", queue=name)
+                opened = plane.stream_open(name)
                 counts[name] = int(opened["next"]) - int(opened["first"])
                 size += int(opened["bytes"])
                 outline.line("stream", f"{name}: {counts[name]:,} messages, offsets {opened['first']:,} to {opened['next']:,}")

@@ -38,6 +38,7 @@ from flintmq.store.sql.driver import SCHEMA_VERSION, STORE_FORMAT, Driver, Locat
 from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 from flintmq.store.sql.group import GroupCommit
 from flintmq.store.sql.location import locate, open_driver
+from flintmq.store.sql.migrate import create, migrate
 from flintmq.store.sql.values import Timestamp, decode_name, decode_table, encode_name
 
 log = logging.getLogger("flintmq.store.sql")
@@ -46,7 +47,7 @@ log = logging.getLogger("flintmq.store.sql")
 class SqlDefinitions:
     """See ports.Definitions.
 
-    Args: url: SQLAlchemy URL, or a Location; catalog: database name on PostgreSQL (made when it is missing and that is allowed);
+    Args: url: of the database, or a Location; catalog: database name on PostgreSQL (made when it is missing and that is allowed);
     clock: for the time of creation; first: records that a new database is made with, in its first transaction; timestamp: makes a
     timestamp value of a stored number (give the codec's type).
     Raises: OperatorError when the database can't be reached or used, is someone else's, newer, or in use by another broker;
@@ -71,7 +72,7 @@ class SqlDefinitions:
         self._driver: Driver = open_driver(location, limits)
         self._group = GroupCommit(self._driver, limits.sql_group_max)
         try:
-            self.created = self._prepare(location, clock or SystemClock(), first)
+            self.created = self._prepare(clock or SystemClock(), first)
             ((store_uuid, store_format, high_water),) = self._driver.rows("load_store", {})
         except BaseException:
             self._driver.close()
@@ -99,14 +100,12 @@ class SqlDefinitions:
         """The definitions that `serve --store-dir --connect --catalog` names; without `connect` a SQLite file in `store_dir`."""
         return cls(locate(connect, catalog, store_dir), None, clock, limits, timestamp=timestamp, first=first)
 
-    def _prepare(self, location: Location, clock: Clock, first: Sequence[Any]) -> bool:
+    def _prepare(self, clock: Clock, first: Sequence[Any]) -> bool:
         """Makes or migrates the tables. True when they were made."""
         state, version = check_state(self._driver)
         if state is State.OLDER:
-            from flintmq.store.sql.migrate import migrate  # imports SQLAlchemy and Alembic
-
             log.warning("%s has schema version %s: migrating it to %s", self._driver.where, version, SCHEMA_VERSION)
-            migrate(location)
+            migrate(self._driver, version)
         elif state is State.NEW:
             identity = {
                 "id": 1,
@@ -117,7 +116,7 @@ class SqlDefinitions:
             }
             default = changes.save_vhost(VhostRecord("/", "Default virtual host"))
             made_with = changes.operations_of(Save(record) for record in first)
-            self._driver.create([("stamp", {"version_num": SCHEMA_VERSION}), ("create_store", identity), *default, *made_with])
+            create(self._driver, [("create_store", identity), *default, *made_with])
             return True
         return False
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from flintmq.errors import OperatorError
 
-# Of schema.py. Four digits, so that text order is the order of time.
+# Of the newest file in migrations. Four digits, so that text order is the order of time.
 SCHEMA_VERSION = "0001"
 # Of the log beside the database (docs/FORMAT.md); written into a new store.
 STORE_FORMAT = 1
@@ -30,7 +30,7 @@ Operation = tuple[str, Parameters]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the database is. Either `path` (SQLite file) or `url` (SQLAlchemy URL of a server, with its password)."""
+    """Where the database is. Either `path` (SQLite file) or `url` (of a server, with its password)."""
 
     path: Path | None = None
     url: str = ""
@@ -45,6 +45,11 @@ class Driver(Protocol):
         """The database in texts: a path or a URL without password."""
         ...
 
+    @property
+    def dialect(self) -> str:
+        """ "sqlite" or "postgresql": which files of migrations are its own."""
+        ...
+
     def run(self, operations: Sequence[Operation]) -> None:
         """Does them in one transaction, durable on return. Raises: ConstraintFailure, NotSaved, StoreError."""
         ...
@@ -57,8 +62,8 @@ class Driver(Protocol):
         """Names of the tables that are there."""
         ...
 
-    def create(self, operations: Sequence[Operation]) -> None:
-        """All tables and the first rows, in one transaction."""
+    def change_schema(self, texts: Sequence[str], operations: Sequence[Operation]) -> None:
+        """Statements that change tables, then operations, in one transaction. Raises: OperatorError, StoreError; nothing has changed."""
         ...
 
     def close(self) -> None: ...

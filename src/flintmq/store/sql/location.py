@@ -55,8 +55,6 @@ def open_driver(location: Location, limits: Limits, *, create: bool = True) -> D
         from flintmq.store.sql.sqlite_driver import SqliteDriver
 
         return SqliteDriver(location.path, limits.sql_busy_ms, create=create, check_bytes_max=limits.sql_check_bytes_max)
-    try:
-        from flintmq.store.sql.postgres_driver import PostgresDriver
-    except ImportError as error:  # SQLAlchemy is a dependency, but a broken installation must not be a traceback
-        raise OperatorError(f"--connect needs a Python package that is missing: {error.name}") from error
+    from flintmq.store.sql.postgres_driver import PostgresDriver
+
     return PostgresDriver(location, limits.sql_busy_ms, limits.sql_connect_ms, create=create)

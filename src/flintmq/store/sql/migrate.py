@@ -1,99 +1,76 @@
-"""Schema migrations, forward only, by Alembic. Imported only when there is something to migrate (Alembic takes 0.13 s to import).
+"""The numbered steps of the schema, forward only: `migrations/NNNN_what.DIALECT.sql`.
 
-in: a Location of an existing database. out: the newest schema, or the SQL that would make it.
+in: a driver's dialect and the version that its database has. out: the steps that follow, done or as text.
 
-I1  A migration from one version to the newest is one transaction: a crash or an error leaves the old version.
-I2  A dry run executes nothing but the SELECT of the version.
+A new database goes through all of them. A released file never changes. Its first line, a comment, says what it does; a statement ends
+with a semicolon at the end of a line.
+
+I1  The steps from one version to the newest are one transaction: a crash or an error leaves the old version.
+I2  The version stands in the table `alembic_version`, where a tool of an earlier release put it.
 """
 
 from __future__ import annotations
 
-import io
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.pool import NullPool
-
 from flintmq.errors import OperatorError
-from flintmq.store.sql.driver import Location
+from flintmq.store.sql.driver import Driver, Operation
 
-HERE = Path(__file__).parent / "migrations"
-# Directories of migration scripts; tests add one of their own.
-VERSIONS: list[Path] = [HERE / "versions"]
-
-
-def _config(stdout: io.StringIO) -> Config:
-    config = Config(stdout=stdout, output_buffer=stdout)
-    # Alembic takes '%' for interpolation.
-    config.set_main_option("script_location", str(HERE).replace("%", "%%"))
-    config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", "\n".join(str(path) for path in VERSIONS).replace("%", "%%"))
-    return config
+# Directories of steps; tests add one of their own.
+FOLDERS: list[Path] = [Path(__file__).parent / "migrations"]
 
 
-def versions_after(version: str) -> Sequence[str]:
-    """`0002: what it does` for each version that follows `version`, oldest first."""
-    script = ScriptDirectory.from_config(_config(io.StringIO()))
-    return [f"{step.revision}: {step.doc}" for step in reversed(list(script.iterate_revisions("head", version)))]
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One version. about: a sentence; statements: what makes it of the version before."""
+
+    version: str
+    about: str
+    statements: Sequence[str]
 
 
-def migrate(location: Location, *, dry_run_from: str | None = None) -> str:
-    """Brings the database to the newest schema.
+def steps_after(version: str, dialect: str) -> list[Step]:
+    """Each version that follows, oldest first; all of them after ""."""
+    files = sorted(path for folder in FOLDERS for path in folder.glob(f"[0-9][0-9][0-9][0-9]_*.{dialect}.sql"))
+    return [_read(path) for path in files if path.name[:4] > version]
 
-    Args: dry_run_from: the version it has; given, nothing is done. Returns: the SQL in a dry run, else "".
-    Raises: OperatorError when a migration fails; the database then is as before.
+
+def _read(path: Path) -> Step:
+    about, _, text = path.read_text().partition("\n")
+    return Step(path.name[:4], about.removeprefix("-- "), [part.strip() for part in re.split(r";\s*\n", text) if part.strip()])
+
+
+def _stamp(step: Step) -> str:
+    return f"UPDATE alembic_version SET version_num = '{step.version}'"
+
+
+def create(driver: Driver, operations: Sequence[Operation]) -> None:
+    """Makes all tables and the first rows of an empty database, in one transaction."""
+    steps = steps_after("", driver.dialect)
+    stamp: Operation = ("stamp", {"version_num": steps[-1].version})
+    driver.change_schema([text for step in steps for text in step.statements], [stamp, *operations])
+
+
+def migrate(driver: Driver, version: str) -> None:
+    """Brings a database of this version to the newest schema.
+
+    Raises: OperatorError when a step fails; the database then is as before.
     """
-    output = io.StringIO()
-    config = _config(output)
-    engine = _engine(location)
     try:
-        if dry_run_from is not None:
-            config.attributes["dialect"] = engine.dialect.name
-            command.upgrade(config, f"{dry_run_from}:head", sql=True)
-            return output.getvalue()
-        with engine.connect() as connection:
-            config.attributes["connection"] = connection
-            with connection.begin():
-                command.upgrade(config, "head")
-                _check_foreign_keys(connection)
-        return ""
+        driver.change_schema([text for step in steps_after(version, driver.dialect) for text in (*step.statements, _stamp(step))], [])
     except OperatorError:
         raise
     except Exception as error:
-        where = location.path or engine.url.render_as_string(hide_password=True)
-        raise OperatorError(f"migration of {where} failed, nothing has changed: {' '.join(str(error).split())}") from error
-    finally:
-        engine.dispose()
+        raise OperatorError(f"migration of {driver.where} failed, nothing has changed: {' '.join(str(error).split())}") from error
 
 
-def _engine(location: Location) -> Engine:
-    if location.path is None:
-        from flintmq.store.sql.postgres_driver import server_url
-
-        return create_engine(server_url(location), poolclass=NullPool)
-    engine = create_engine(URL.create("sqlite", database=str(location.path)), poolclass=NullPool)
-
-    # sqlite3 would commit before DDL: with its own transactions switched off, ours hold. SQLAlchemy's manual, "pysqlite".
-    @event.listens_for(engine, "connect")
-    def _connected(connection: object, _record: object) -> None:
-        connection.isolation_level = None  # type: ignore[attr-defined]
-        connection.execute("PRAGMA synchronous=full")  # type: ignore[attr-defined]
-        # A table that is rebuilt is dropped, and that would cascade. They are checked before the commit instead.
-        connection.execute("PRAGMA foreign_keys=off")  # type: ignore[attr-defined]
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _check_foreign_keys(connection: Connection) -> None:
-    if connection.dialect.name == "sqlite":
-        broken = connection.execute(text("PRAGMA foreign_key_check")).fetchall()
-        if broken:
-            raise OperatorError(f"migration refused: it would break {len(broken)} references, first {tuple(broken[0])}")
+def text_of(driver: Driver, version: str) -> str:
+    """The SQL that `migrate` would run."""
+    parts = ["BEGIN"]
+    for step in steps_after(version, driver.dialect):
+        first, *more = [*step.statements, _stamp(step)]
+        parts += [f"-- {step.version}: {step.about}\n\n{first}", *more]
+    return "".join(f"{part};\n\n" for part in (*parts, "COMMIT"))

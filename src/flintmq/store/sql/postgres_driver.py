@@ -15,12 +15,11 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
 from flintmq.errors import OperatorError, StoreError
 from flintmq.store.sql.driver import TABLES, Location, Operation, Parameters
 from flintmq.store.sql.failures import ConstraintFailure, NotSaved, unknown_outcome
+from flintmq.store.sql.server_url import ServerUrl, server_url
+from flintmq.store.sql.statements import for_psycopg
 
 try:
     import psycopg
@@ -31,34 +30,8 @@ log = logging.getLogger("flintmq.store.sql")
 
 # Any 63-bit number nobody else is likely to take; advisory locks are per database.
 LOCK_KEY = 0x666C_696E_746D_71
-_DRIVERS = ("postgresql", "postgresql+psycopg")
 # What a maintenance connection may be made to, to look for a database and create it.
 _MAINTENANCE = ("postgres", "template1")
-
-
-def server_url(location: Location) -> URL:
-    """The URL with the driver we use and the catalog in it. Raises: OperatorError (78)."""
-    try:
-        url = make_url(location.url)
-    except (ArgumentError, ValueError) as error:
-        raise OperatorError("--connect is no URL that SQLAlchemy can read: postgresql://USER:PASSWORD@HOST:PORT/DATABASE") from error
-    if url.drivername in ("postgres", "postgresql+psycopg2", "postgresql+asyncpg", "postgresql+pg8000"):
-        raise OperatorError(f"--connect {url.drivername}://...: PostgreSQL is reached by psycopg 3, write postgresql://...")
-    if url.drivername not in _DRIVERS:
-        try:
-            url.get_dialect()
-        except NoSuchModuleError as error:
-            raise OperatorError(f"--connect {url.drivername}://...: no such database, use sqlite:///PATH or postgresql://...") from error
-        raise OperatorError(f"--connect {url.drivername}://...: not supported, definitions are kept in SQLite or PostgreSQL")
-    if location.catalog is not None:
-        url = url.set(database=location.catalog)
-    if not url.database:
-        raise OperatorError(f"--connect {_shown(url)}: no database named, add /DATABASE or --catalog")
-    return url.set(drivername="postgresql+psycopg")
-
-
-def _shown(url: URL) -> str:
-    return url.set(drivername="postgresql").render_as_string(hide_password=True)
 
 
 def _line(error: BaseException) -> str:
@@ -75,19 +48,12 @@ class PostgresDriver:
 
     def __init__(self, location: Location, busy_ms: int, connect_ms: int, *, create: bool = True) -> None:
         url = server_url(location)
-        self._where = _shown(url)
+        self._where = str(url)
+        self.dialect = "postgresql"
         if psycopg is None:
             raise OperatorError(f"{self._where}: the PostgreSQL driver is missing, pip install 'flintmq[postgres]'")
-        # Here and not above: only with a server is Core compiled at the start.
-        from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
-        from flintmq.store.sql.schema import create_statements
-        from flintmq.store.sql.statements import compile_all
-
-        dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-        self._texts = compile_all(dialect)
-        self._create = create_statements(dialect)
-        _, options = dialect.create_connect_args(url)
+        self._texts = for_psycopg()
+        options = url.arguments()
         options.setdefault("connect_timeout", max(1, connect_ms // 1000))
         options.setdefault("application_name", "flintmq")
         # A server that vanished without a word must become an error, not a broker that hangs in a declare.
@@ -102,7 +68,7 @@ class PostgresDriver:
             self._connection.close()
             raise
 
-    def _connect(self, options: dict[str, Any], url: URL, may_create: bool) -> psycopg.Connection[Any]:
+    def _connect(self, options: dict[str, Any], url: ServerUrl, may_create: bool) -> psycopg.Connection[Any]:
         try:
             return psycopg.connect(**options, autocommit=True)
         except psycopg.Error as error:
@@ -114,7 +80,7 @@ class PostgresDriver:
         except psycopg.Error as error:
             raise OperatorError(f"cannot connect to {self._where}: {_line(error)}", 69) from error
 
-    def _make_catalog(self, options: dict[str, Any], url: URL) -> bool:
+    def _make_catalog(self, options: dict[str, Any], url: ServerUrl) -> bool:
         """Creates the database. False when it is there, or nobody can tell. Raises: OperatorError when it may not be created."""
         for maintenance in _MAINTENANCE:
             try:
@@ -132,7 +98,7 @@ class PostgresDriver:
                 except psycopg.Error as error:
                     raise OperatorError(
                         f"{self._where}: database {url.database!r} does not exist and can't be created ({_line(error)}): an administrator"
-                        f" has to do it, with encoding UTF8 and {url.username or 'our user'} as owner"
+                        f" has to do it, with encoding UTF8 and {url.user or 'our user'} as owner"
                     ) from error
             log.info("created database %r", url.database)
             return True
@@ -206,8 +172,8 @@ class PostgresDriver:
         except psycopg.Error as error:
             raise self._failure(error) from error
 
-    def create(self, operations: Sequence[Operation]) -> None:
-        statements: list[tuple[str, Parameters]] = [(text, {}) for text in self._create]
+    def change_schema(self, texts: Sequence[str], operations: Sequence[Operation]) -> None:
+        statements: list[tuple[str, Parameters]] = [(text, {}) for text in texts]
         statements += [(self._texts[name], parameters) for name, parameters in operations]
         try:
             self._run_many(statements)

@@ -1,6 +1,6 @@
 """SQLite through the standard library: WAL, one fdatasync of the WAL per transaction (synchronous=FULL), foreign keys on.
 
-in: operations. out: durable changes. SQLAlchemy is not imported: the texts are those of sqlite_text.py.
+in: operations. out: durable changes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flintmq.errors import OperatorError, StoreError
-from flintmq.store.sql import sqlite_text
 from flintmq.store.sql.driver import Operation, Parameters
 from flintmq.store.sql.failures import DISK_ERRORS, ConstraintFailure, NotSaved, unknown_outcome
+from flintmq.store.sql.statements import STATEMENTS
 
 log = logging.getLogger("flintmq.store.sql")
 
@@ -36,7 +36,8 @@ class SqliteDriver:
 
     def __init__(self, path: Path, busy_ms: int, *, create: bool = True, check_bytes_max: int = 0) -> None:
         self.path = path
-        self._texts = sqlite_text.STATEMENTS
+        self.dialect = "sqlite"
+        self._texts = STATEMENTS
         try:
             # It holds password hashes. SQLite gives its WAL the mode of the database file.
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600))
@@ -118,17 +119,25 @@ class SqliteDriver:
         except sqlite3.Error as error:
             raise self._at_opening(error) from error
 
-    def create(self, operations: Sequence[Operation]) -> None:
+    def change_schema(self, texts: Sequence[str], operations: Sequence[Operation]) -> None:
+        execute = self._connection.execute
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for text in sqlite_text.CREATE:
-                self._connection.execute(text)
+            # A table that is rebuilt is dropped, and that would cascade. References are checked before the commit instead.
+            execute("PRAGMA foreign_keys=off")
+            execute("BEGIN IMMEDIATE")
+            for text in texts:
+                execute(text)
             for name, parameters in operations:
-                self._connection.execute(self._texts[name], parameters)
-            self._connection.execute("COMMIT")
+                execute(self._texts[name], parameters)
+            broken = execute("PRAGMA foreign_key_check").fetchall()
+            if broken:
+                raise OperatorError(f"migration refused: it would break {len(broken)} references, first {tuple(broken[0])}")
+            execute("COMMIT")
+            execute("PRAGMA foreign_keys=on")
         except sqlite3.Error as error:
-            self._roll_back()
             raise self._at_opening(error) from error
+        finally:
+            self._roll_back()
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):

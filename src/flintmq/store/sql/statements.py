@@ -1,78 +1,63 @@
-"""Every SQL statement of the definitions, made with SQLAlchemy Core and compiled to the driver's text once.
+"""Every SQL statement of the definitions: name -> text with named parameters (`:name`), the same for SQLite and PostgreSQL.
 
-in: a dialect. out: name -> text with named parameters. SQLite's texts are kept in sqlite_text.py, so that a start with the default
-database does not import SQLAlchemy (0.15 s, 20 MiB); a test compares them with the ones compiled here.
+in: nothing. out: texts for the standard library's sqlite3, and for psycopg.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import ClauseElement, Column, Dialect, Table, bindparam, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
-
-from flintmq.store.sql.schema import bindings, exchanges, parameters, permissions, queues, store, users, version, vhosts
+import re
 
 
-def compile_all(dialect: Dialect) -> dict[str, str]:
-    """Name -> text of each statement. Raises: ValueError for a dialect other than sqlite and postgresql."""
-    if dialect.name not in ("sqlite", "postgresql"):
-        raise ValueError(f"no statements for {dialect.name}")
-    return {name: str(statement.compile(dialect=dialect)) for name, statement in _build(dialect.name).items()}
+def _insert(table: str, columns: str) -> str:
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join(f':{name}' for name in columns.split(', '))})"
 
 
-def _build(dialect: str) -> dict[str, ClauseElement]:
-    def save(table: Table, *key: str, skip: tuple[str, ...] = ()) -> ClauseElement:
-        """Inserts, or replaces the row of the same key."""
-        values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.columns if column.name not in skip}
-        upsert: Any = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-        upsert = upsert.values(values).inline()  # nobody asks for generated keys
-        changed = {name: upsert.excluded[name] for name in values if name not in key}
-        statement: ClauseElement = upsert.on_conflict_do_update(index_elements=list(key), set_=changed)
-        return statement
+def _save(table: str, columns: str, key: str) -> str:
+    """Inserts the row, or replaces the one of the same key."""
+    values = ", ".join(f"{name} = excluded.{name}" for name in columns.split(", ") if name not in key.split(", "))
+    return f"{_insert(table, columns)} ON CONFLICT ({key}) DO UPDATE SET {values}"
 
-    def by(statement: Any, *columns: Column[Any]) -> Any:
-        for column in columns:
-            statement = statement.where(column == bindparam(column.name))
-        return statement
 
-    built: dict[str, ClauseElement] = {
-        "version": select(version.c.version_num),
-        "stamp": insert(version).values(version_num=bindparam("version_num")),
-        "create_store": insert(store).values({column.name: bindparam(column.name) for column in store.columns}),
-        "load_store": select(store.c.uuid, store.c.format, store.c.queue_id_high_water),
-        "reserve_queue_ids": update(store).values(queue_id_high_water=bindparam("high_water")),
-        "save_vhost": save(vhosts, "name"),
-        "delete_vhost": by(delete(vhosts), vhosts.c.name),
-        "delete_vhost_parameters": delete(parameters).where(parameters.c.vhost == bindparam("name")),
-        "load_vhosts": select(vhosts.c.name, vhosts.c.description),
-        "save_user": save(users, "name"),
-        "delete_user": by(delete(users), users.c.name),
-        "delete_user_permissions": delete(permissions).where(permissions.c.username == bindparam("name")),
-        "load_users": select(users.c.name, users.c.password_hash, users.c.tags),
-        "save_permission": save(permissions, "vhost", "username"),
-        "delete_permission": by(delete(permissions), permissions.c.vhost, permissions.c.username),
-        "load_permissions": select(*(permissions.c[name] for name in ("username", "vhost", "configure", "write", "read"))),
-        "save_parameter": save(parameters, "vhost", "component", "name"),
-        "delete_parameter": by(delete(parameters), parameters.c.vhost, parameters.c.component, parameters.c.name),
-        "load_parameters": by(select(parameters.c.vhost, parameters.c.name, parameters.c.value), parameters.c.component),
-        "save_exchange": save(exchanges, "vhost", "name"),
-        "delete_exchange": by(delete(exchanges), exchanges.c.vhost, exchanges.c.name),
-        "load_exchanges": by(
-            select(*(exchanges.c[name] for name in ("name", "kind", "auto_delete", "internal", "arguments"))), exchanges.c.vhost
-        ).order_by(exchanges.c.name),
-        "save_queue": save(queues, "vhost", "name"),
-        "delete_queue": by(delete(queues), queues.c.vhost, queues.c.name),
-        "load_queues": by(select(*(queues.c[name] for name in ("name", "queue_id", "auto_delete", "arguments"))), queues.c.vhost).order_by(
-            queues.c.queue_id
-        ),
-        "save_binding": save(bindings, "vhost", "source", "identity", skip=("id",)),
-        "delete_binding": by(delete(bindings), bindings.c.vhost, bindings.c.source, bindings.c.identity),
-        "delete_bindings_from": by(delete(bindings), bindings.c.vhost, bindings.c.source),
-        "delete_bindings_to": by(delete(bindings), bindings.c.vhost, bindings.c.destination_kind, bindings.c.destination),
-        "load_bindings": by(
-            select(*(bindings.c[name] for name in ("source", "destination_kind", "destination", "routing_key", "arguments"))),
-            bindings.c.vhost,
-        ).order_by(bindings.c.id),
-    }
-    return built
+STATEMENTS: dict[str, str] = {
+    "version": "SELECT version_num FROM alembic_version",
+    "stamp": "INSERT INTO alembic_version (version_num) VALUES (:version_num)",
+    "create_store": _insert("store", "id, uuid, format, queue_id_high_water, created_ms"),
+    "load_store": "SELECT uuid, format, queue_id_high_water FROM store",
+    "reserve_queue_ids": "UPDATE store SET queue_id_high_water = :high_water",
+    "save_vhost": _save("vhosts", "name, description", "name"),
+    "delete_vhost": "DELETE FROM vhosts WHERE name = :name",
+    "delete_vhost_parameters": "DELETE FROM parameters WHERE vhost = :name",
+    "load_vhosts": "SELECT name, description FROM vhosts",
+    "save_user": _save("users", "name, password_hash, tags", "name"),
+    "delete_user": "DELETE FROM users WHERE name = :name",
+    "delete_user_permissions": "DELETE FROM permissions WHERE username = :name",
+    "load_users": "SELECT name, password_hash, tags FROM users",
+    "save_permission": _save("permissions", "vhost, username, configure, write, read", "vhost, username"),
+    "delete_permission": "DELETE FROM permissions WHERE vhost = :vhost AND username = :username",
+    "load_permissions": "SELECT username, vhost, configure, write, read FROM permissions",
+    "save_parameter": _save("parameters", "vhost, component, name, value", "vhost, component, name"),
+    "delete_parameter": "DELETE FROM parameters WHERE vhost = :vhost AND component = :component AND name = :name",
+    "load_parameters": "SELECT vhost, name, value FROM parameters WHERE component = :component",
+    "save_exchange": _save("exchanges", "vhost, name, kind, auto_delete, internal, arguments", "vhost, name"),
+    "delete_exchange": "DELETE FROM exchanges WHERE vhost = :vhost AND name = :name",
+    "load_exchanges": "SELECT name, kind, auto_delete, internal, arguments FROM exchanges WHERE vhost = :vhost ORDER BY name",
+    "save_queue": _save("queues", "queue_id, vhost, name, auto_delete, arguments", "vhost, name"),
+    "delete_queue": "DELETE FROM queues WHERE vhost = :vhost AND name = :name",
+    "load_queues": "SELECT name, queue_id, auto_delete, arguments FROM queues WHERE vhost = :vhost ORDER BY queue_id",
+    "save_binding": _save(
+        "bindings", "vhost, source, destination_kind, destination, routing_key, arguments, identity", "vhost, source, identity"
+    ),
+    "delete_binding": "DELETE FROM bindings WHERE vhost = :vhost AND source = :source AND identity = :identity",
+    "delete_bindings_from": "DELETE FROM bindings WHERE vhost = :vhost AND source = :source",
+    "delete_bindings_to": (
+        "DELETE FROM bindings WHERE vhost = :vhost AND destination_kind = :destination_kind AND destination = :destination"
+    ),
+    "load_bindings": (
+        "SELECT source, destination_kind, destination, routing_key, arguments FROM bindings WHERE vhost = :vhost ORDER BY id"
+    ),
+}
+
+
+def for_psycopg() -> dict[str, str]:
+    """The statements with psycopg's names of parameters."""
+    return {name: re.sub(r":(\w+)", r"%(\1)s", text) for name, text in STATEMENTS.items()}

@@ -23,16 +23,16 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from examples.flights.local_broker import Place, local_broker
+from examples.flights.progress import Progress
 from flintmq.errors import OperatorError
 from flintmq.pipeline.jobs.failures import explained
-from flintmq.pipeline.local_broker import Place, local_broker
-from flintmq.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from flintmq.pipeline.dataset import CarrierFigures
+    from examples.flights.dataset import CarrierFigures
 
 EXCHANGE = "flights"
 QUEUE = "flights"
@@ -115,8 +115,8 @@ def publish_figures(table: DataFrame, options: dict[str, str]) -> None:
 
 def read_figures(url: str) -> list[CarrierFigures]:
     """What any AMQP client gets out of the queue of figures, by name of the carrier; it is empty then."""
-    from flintmq.pipeline.dataset import CarrierFigures
-    from flintmq.pipeline.publish import drain
+    from examples.flights.dataset import CarrierFigures
+    from examples.flights.publish import drain
 
     rows = [json.loads(body) for body in drain(url, FIGURES_QUEUE)]
     figures = [CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in rows]
@@ -184,7 +184,7 @@ def follow(query: StreamingQuery, total: int) -> int:
 
 def wait_empty(url: str) -> None:
     """Raises: OperatorError (65) when messages are left once Spark's reader is gone."""
-    from flintmq.pipeline.publish import queue_state
+    from examples.flights.publish import queue_state
 
     deadline = time.monotonic() + EMPTY_S_MAX
     while True:
@@ -214,8 +214,8 @@ def run(place: Place, out: Path, limit: int | None, transport: str = "flight") -
 
     Raises: OperatorError; 65 when the result is wrong.
     """
-    from flintmq.pipeline import dataset
-    from flintmq.pipeline.publish import Publisher, declare_empty
+    from examples.flights import dataset
+    from examples.flights.publish import Publisher, declare_empty
     from flintmq.pipeline.session import spark_session
 
     over_amqp = transport == "amqp"

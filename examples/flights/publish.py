@@ -14,8 +14,8 @@ import pika
 import pika.exceptions
 from pika.adapters.select_connection import SelectConnection
 
+from examples.flights.dataset import EXIT_UNAVAILABLE, Message
 from flintmq.errors import OperatorError
-from flintmq.pipeline.dataset import EXIT_UNAVAILABLE, Message
 
 # Messages sent and not confirmed yet: enough to keep the broker busy during a round trip, little enough to stay in socket buffers.
 WINDOW = 4_000

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.flights.dataset import EXIT_UNAVAILABLE
 from flintmq.errors import OperatorError
-from flintmq.pipeline.dataset import EXIT_UNAVAILABLE
 
 START_S_MAX = 30.0
 STOP_S_MAX = 15.0

@@ -1,1 +1,0 @@
-"""One module a version, `vNNNN_what.py`. Never changed once released."""
