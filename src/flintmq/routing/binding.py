@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 QUEUE = "queue"
 EXCHANGE = "exchange"
 
+# names of source, kind of destination, destination; routing key; frozen arguments
+BindingIdentity = tuple[str, str, str, bytes, Hashable]
+
 NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
@@ -41,12 +44,19 @@ class Binding:
 
     __slots__ = ("arguments", "arguments_bytes", "destination", "identity", "routing_key", "source")
 
-    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: bytes,
+        arguments: Mapping[str, Any] | None = None,
+        identity: BindingIdentity | None = None,
+    ) -> None:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments or NO_ARGUMENTS
-        self.identity = binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
+        self.identity = identity or binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
         self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
 
     @property
@@ -72,8 +82,6 @@ def field_bytes(value: object) -> int:
     return _FIELD_BYTES + (2 * len(value) if isinstance(value, str | bytes | bytearray) else 0)
 
 
-def binding_identity(
-    source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None
-) -> tuple[Hashable, ...]:
+def binding_identity(source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None) -> BindingIdentity:
     """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
     return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)
