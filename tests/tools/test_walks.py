@@ -14,7 +14,8 @@ CONTRIBUTING = "CONTRIBUTING.md"
 WALKS = {
     (CONTRIBUTING, "## A persistent publish in fifteen minutes"): 18,
     (CONTRIBUTING, "## A durable queue.declare in ten minutes"): 14,
-    ("docs/ARCHITECTURE.md", "#### A pull of a stream's group over HTTP"): 18,
+    (CONTRIBUTING, "## A pull over HTTP in ten minutes"): 12,
+    (CONTRIBUTING, "## A micro-batch of Spark in ten minutes"): 14,
 }
 
 

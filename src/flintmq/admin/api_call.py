@@ -20,7 +20,6 @@ from flintmq.admin.auth import JSON, OCTETS, content_type
 from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
-from flintmq.arguments import is_whole
 from flintmq.core.shares import Holding, Who
 from flintmq.definitions.change_line import Actor
 from flintmq.vhost.changes import Verb
@@ -195,16 +194,9 @@ async def waited(begin: Callable[[Callable[[Any, Exception | None], None]], obje
     return await over
 
 
-def member(value: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A member of a body. Raises: HttpError 400 for one of another type; `true` is no number."""
-    found = value.get(name)
-    if found is None:
-        return default
-    if kind is bool and found in ("true", "false"):  # RabbitMQ takes texts
-        return found == "true"
-    if not (is_whole(found) if kind is int else isinstance(found, kind)):
-        raise bad(f"'{name}' must be a {kind.__name__}")
-    return found
+def flags_of(value: Mapping[str, Any], *names: str) -> dict[str, bool]:
+    """Flags of a body that met its schema: RabbitMQ takes texts, too, and what is left out is false."""
+    return {name: value.get(name) in (True, "true") for name in names}
 
 
 def check_table(value: Any, depth_max: int, fields_max: int) -> dict[str, Any]:

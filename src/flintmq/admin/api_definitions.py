@@ -33,7 +33,7 @@ from flintmq.admin.api_access import (
     shown_user,
     shown_vhost,
 )
-from flintmq.admin.api_call import Call, check_table, member, nothing
+from flintmq.admin.api_call import Call, check_table, flags_of, nothing
 from flintmq.admin.api_names import make_shared, told_shared
 from flintmq.admin.api_schemas import BODY_FILE
 from flintmq.admin.errors import HttpError, bad, rabbit_refusal
@@ -222,8 +222,6 @@ async def read(call: Call) -> Response:
 def _objects(file: Mapping[str, Any], section: str, needed: Sequence[str], only: str | None) -> list[dict[str, Any]]:
     """The objects of a section. Raises: HttpError 400 before anything of the file is done: D1."""
     objects = [] if file.get(section) is None else file[section]
-    if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
-        raise bad(f"'{section}' must be a list of objects")
     if only is not None:
         objects = [{**one, "vhost": only} for one in objects]
     for one in objects:
@@ -342,14 +340,14 @@ async def _exchange(call: Call, value: dict[str, Any]) -> None:
         return  # the broker's own
     if name.startswith(RESERVED_PREFIX):
         raise Pass("names with 'amq.' are the broker's, and this exchange is none of them")
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
+    flags = flags_of(value, "durable", "auto_delete", "internal")
     await call.perform(vhost, vhost.declare_exchange(name, value["type"], arguments=arguments, **flags))
 
 
 async def _queue(call: Call, value: dict[str, Any]) -> None:
     vhost, arguments = _place(call, value, "name")
     name, kind = value["name"], value.get("type")
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
+    flags = flags_of(value, "durable", "auto_delete")
     if "x-queue-type" not in arguments and (kind in ("quorum", "stream") or vhost.default_queue_type is not None):
         arguments["x-queue-type"] = kind if kind in ("quorum", "stream") else "classic"  # what it was, not what a new one would be
     if name == SCHEDULE or not name:
@@ -365,7 +363,7 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
     if not value["source"]:
         return  # every queue's place in the default exchange
     verb = vhost.bind_queue if value["destination_type"] == "queue" else vhost.bind_exchange
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     try:
         await call.perform(vhost, verb(value["destination"], value["source"], key, arguments))
     except PeerError as error:

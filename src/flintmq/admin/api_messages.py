@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import Call, check_table, member, waited
+from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
 from flintmq.admin.errors import HttpError, bad
@@ -63,7 +63,7 @@ async def publish(call: Call) -> Response:
     vhost, exchange, value = call.vhost(), call.exchange_name(), await call.json()
     members(value, ("properties", "routing_key", "payload", "payload_encoding"))
     body = _payload(value)
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     call.authorize(vhost, "basic.publish", exchange=exchange)
@@ -137,7 +137,9 @@ async def get(call: Call) -> Response:
         raise bad("'count' must be a whole number above 0")
     if mode not in _ACKMODES or encoding not in ("auto", "base64"):
         raise bad(f"'ackmode' is one of {', '.join(_ACKMODES)}, and 'encoding' auto or base64")
-    cut = member(value, "truncate", int, None)
+    cut = value.get("truncate")
+    if isinstance(cut, str):
+        raise bad("'truncate' must be a int")
     if queue.policy.browse_only:
         raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
     if queue.policy.is_shared:

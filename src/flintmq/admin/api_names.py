@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import Call, check_table, member, nothing, waited
+from flintmq.admin.api_call import Call, check_table, flags_of, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
@@ -176,7 +176,7 @@ async def put_queue(call: Call) -> Response:
     asked = named if isinstance(named, str) else None
     new = name not in vhost.queues
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete")}
+    flags = flags_of(value, "durable", "auto_delete")
     verb = vhost.declare_queue(
         name,
         **flags,
@@ -345,8 +345,8 @@ async def put_exchange(call: Call) -> Response:
     new = name not in vhost.exchanges
     call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=asked if new else None)
     allow = partial(call.authorize, vhost, "exchange.declare", exchange=name, alternate_exchange=asked)
-    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
-    kind = member(value, "type", str, "direct")
+    flags = flags_of(value, "durable", "auto_delete", "internal")
+    kind = "direct" if value.get("type") is None else value["type"]
     await call.perform(vhost, vhost.declare_exchange(name, kind, arguments=arguments, allow=allow, **flags))
     return nothing(new)
 
@@ -474,7 +474,7 @@ async def bindings_between(call: Call) -> Response:
 async def put_binding(call: Call) -> Response:
     vhost, source, kind, name, _ = _between(call)
     value = await call.json()
-    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     limits = call.app.limits

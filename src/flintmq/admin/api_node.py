@@ -20,7 +20,7 @@ from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api_access import plain_list
-from flintmq.admin.api_call import Call, fixed, member, nothing
+from flintmq.admin.api_call import Call, fixed, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
@@ -254,7 +254,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 async def put_cluster_name(call: Call) -> Response:
-    name = member(await call.json(), "name", str, None)
+    name = (await call.json()).get("name")
     if name is None:
         raise bad("[{key_missing,name}]")
     await call.change("put_global", "cluster_name", name)
@@ -265,7 +265,7 @@ async def hash_password(call: Call) -> Response:
     """What `rabbitmqctl hash_password` prints; the password is in the body, not in the path, which logs keep."""
     from flintmq.access.hashes import rabbitmq_hash
 
-    password = member(await call.json(), "password", str, None)
+    password = (await call.json()).get("password")
     if not password:
         raise bad("[{key_missing,password}]")
     return answer({"ok": rabbitmq_hash(password, os.urandom(4))})

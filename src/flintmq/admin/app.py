@@ -26,7 +26,7 @@ from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.arguments import too_large
 from flintmq.admin.auth import Authenticator, Caller, Guard
-from flintmq.admin.doctor import Doctor
+from flintmq.admin.diagnosis import Diagnosis
 from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.events import Hub
 from flintmq.admin.links import LINK
@@ -55,7 +55,7 @@ class Application:
         self.rates = api_node.Rates()
         self.totals = api_node.Totals()
         self.sampler = Sampler(parts)
-        self.doctor = Doctor(parts, self.sampler)
+        self.diagnosis = Diagnosis(parts, self.sampler)
         self.hub = Hub(parts, partial(v1_node.overview_of, parts, self.sampler))
         # (virtual host, kind) -> version of the definitions, and its names in order
         self.orders: dict[tuple[Any, str], tuple[Any, list[Any]]] = {}

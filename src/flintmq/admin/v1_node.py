@@ -229,7 +229,7 @@ def _streams(vhost: Any, streams: Any) -> list[dict[str, Any]]:
 
 async def diagnosis(call: Call) -> Response:
     """GET diagnosis"""
-    return answer({"cards": call.app.doctor.cards(call)})
+    return answer({"cards": call.app.diagnosis.cards(call)})
 
 
 async def actors(call: Call) -> Response:

@@ -16,6 +16,9 @@ from flintmq.ports import freeze
 QUEUE = "queue"
 EXCHANGE = "exchange"
 
+# names of source, kind of destination, destination; routing key; frozen arguments
+BindingIdentity = tuple[str, str, str, bytes, Hashable]
+
 NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
@@ -46,8 +49,6 @@ def field_bytes(value: object) -> int:
     return _FIELD_BYTES + (2 * len(value) if isinstance(value, str | bytes | bytearray) else 0)
 
 
-def binding_identity(
-    source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None
-) -> tuple[Hashable, ...]:
+def binding_identity(source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None) -> BindingIdentity:
     """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
     return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)

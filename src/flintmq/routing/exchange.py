@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
-from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Destination, binding_identity, field_bytes
+from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, BindingIdentity, Destination, binding_identity, field_bytes
 from flintmq.routing.kept import Kept
 from flintmq.routing.topic import TopicTrie
 
@@ -37,12 +37,19 @@ class Binding:
 
     __slots__ = ("arguments", "arguments_bytes", "destination", "identity", "routing_key", "source")
 
-    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: bytes,
+        arguments: Mapping[str, Any] | None = None,
+        identity: BindingIdentity | None = None,
+    ) -> None:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments or NO_ARGUMENTS
-        self.identity = binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
+        self.identity = identity or binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
         self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
 
     @property

@@ -31,7 +31,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
-from flintmq.routing.binding import EXCHANGE, QUEUE, Destination, binding_identity
+from flintmq.routing.binding import EXCHANGE, QUEUE, BindingIdentity, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
@@ -73,10 +73,11 @@ def last_of(found: dict[Any, Any]) -> Any:
     return value
 
 
-def _binding_names(source: str, kind: str, destination: str, key: bytes, arguments: Mapping[str, Any] | None) -> Names:
+def _binding_names(identity: BindingIdentity) -> Names:
     """The binding itself, and its ends, which must stay what they are while it changes."""
+    source, kind, destination = identity[:3]
     ends = ((EXCHANGE, source), (kind, destination))
-    return Names((binding_identity(source, kind, destination, key, arguments),), ends if ends[0] != ends[1] else ends[:1])
+    return Names((identity,), ends if ends[0] != ends[1] else ends[:1])
 
 
 def _log_error(result: Any, error: Exception | None) -> None:
@@ -496,9 +497,10 @@ class VirtualHost(Scheduling, Refusals):
     ) -> Verb[bool]:
         """queue.bind. True when the binding is new. Raises: PeerError 403, 404, 405, 406."""
         self._refuse_default(exchange_name)
-        yield _binding_names(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        identity = binding_identity(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        yield _binding_names(identity)
         exchange = self.exchange(exchange_name)  # first: of two that are missing RabbitMQ names this one
-        return (yield from self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments))
+        return (yield from self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments, identity))
 
     def unbind_queue(
         self,
@@ -511,13 +513,14 @@ class VirtualHost(Scheduling, Refusals):
     ) -> Verb[bool]:
         """queue.unbind. False when there was no such binding, queue or exchange (no error, as on RabbitMQ). Raises: 403, 405."""
         self._refuse_default(exchange_name)
-        yield _binding_names(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        identity = binding_identity(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        yield _binding_names(identity)
         queue = self.queues.get(queue_name)
         source = self.exchanges.get(exchange_name)
         if queue is None or source is None:
             return False
         self.queue(queue.name, connection_id)
-        return (yield from self._unbind(source, queue, routing_key, arguments))
+        return (yield from self._unbind(source, identity))
 
     def bind_exchange(
         self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
@@ -525,9 +528,10 @@ class VirtualHost(Scheduling, Refusals):
         """exchange.bind. True when the binding is new; cycles are allowed. Raises: PeerError 403, 404, 406."""
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
-        yield _binding_names(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        identity = binding_identity(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        yield _binding_names(identity)
         source = self.exchange(source_name)
-        return (yield from self._bind(source, self.exchange(destination_name), routing_key, arguments))
+        return (yield from self._bind(source, self.exchange(destination_name), routing_key, arguments, identity))
 
     def unbind_exchange(
         self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
@@ -535,17 +539,20 @@ class VirtualHost(Scheduling, Refusals):
         """exchange.unbind. False when there was no such binding or exchange. Raises: PeerError 403."""
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
-        yield _binding_names(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        identity = binding_identity(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        yield _binding_names(identity)
         source = self.exchanges.get(source_name)
         destination = self.exchanges.get(destination_name)
         if source is None or destination is None:
             return False
-        return (yield from self._unbind(source, destination, routing_key, arguments))
+        return (yield from self._unbind(source, identity))
 
-    def _bind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> Verb[bool]:
-        binding = Binding(source, destination, key, dict(arguments) if arguments else None)
+    def _bind(
+        self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None, identity: BindingIdentity
+    ) -> Verb[bool]:
+        binding = Binding(source, destination, key, dict(arguments) if arguments else None, identity)
         source.validate_binding(binding)
-        if binding.identity in source.bindings:
+        if identity in source.bindings:
             return False
         self._check_room(binding)
         if binding.durable:
@@ -554,8 +561,8 @@ class VirtualHost(Scheduling, Refusals):
         self._add_binding(binding)
         return True
 
-    def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> Verb[bool]:
-        binding = source.bindings.get(binding_identity(source.name, destination.destination_kind, destination.name, key, arguments))
+    def _unbind(self, source: Exchange, identity: BindingIdentity) -> Verb[bool]:
+        binding = source.bindings.get(identity)
         if binding is None:
             return False
         if binding.durable:

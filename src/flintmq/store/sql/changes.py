@@ -26,14 +26,14 @@ from flintmq.store.sql.values import binding_identity, encode_name, encode_table
 Record = VhostRecord | UserRecord | PermissionRecord | LimitsRecord | ParameterRecord | ExchangeRecord | QueueRecord | BindingRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Save:
     """Creates the record, or replaces the one of the same identity."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delete:
     """Deletes what has the record's identity (its other fields do not matter), with all that hangs on it; unknown is no error."""
 

@@ -71,6 +71,6 @@ def text_of(driver: Driver, version: str) -> str:
     """The SQL that `migrate` would run."""
     parts = ["BEGIN"]
     for step in steps_after(version, driver.dialect):
-        first, *more = [*step.statements, _stamp(step)]
-        parts += [f"-- {step.version}: {step.about}\n\n{first}", *more]
+        first, *texts = [*step.statements, _stamp(step)]
+        parts += [f"-- {step.version}: {step.about}\n\n{first}", *texts]
     return "".join(f"{part};\n\n" for part in (*parts, "COMMIT"))

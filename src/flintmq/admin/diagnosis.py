@@ -23,7 +23,7 @@ _CARDS_MAX = 100
 _OLD_S = 300
 
 
-class Doctor:
+class Diagnosis:
     """Args: parts; sampler."""
 
     def __init__(self, parts: Any, sampler: Sampler) -> None:
