@@ -16,6 +16,7 @@ WALKS = {
     (CONTRIBUTING, "## A durable queue.declare in ten minutes"): 14,
     (CONTRIBUTING, "## A pull over HTTP in ten minutes"): 12,
     (CONTRIBUTING, "## A micro-batch of Spark in ten minutes"): 14,
+    (CONTRIBUTING, "## A shared publish in ten minutes"): 12,
 }
 
 
