@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flintmq.channel.connection import Connection
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.queue.control import QueueHandle
-from flintmq.session.connection import Connection
 from tests.drivers.queue_driver import Consumer, Queue, new_owner
 from tests.support.connections import close_all
 

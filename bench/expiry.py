@@ -46,7 +46,7 @@ def measure(messages: int, seconds: int, durable: bool, directory: str) -> dict[
     node = Node(config)
     node.start()
     try:
-        queue = node.broker.vhosts["/"].declare_queue("q", durable=durable)
+        queue = node.broker.vhosts["/"].run(node.broker.vhosts["/"].declare_queue("q", durable=durable))
         core = queue.core
         header, flags = (DURABLE, CONTENT_PERSISTENT) if durable else (HEADER, 0)
         rng = random.Random(18)

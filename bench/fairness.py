@@ -193,29 +193,30 @@ def missed(loads: Sequence[Workload]) -> list[str]:
 
 
 def table(loads: Sequence[Workload], policies: Sequence[str]) -> str:
-    """Markdown."""
+    """Markdown: a row for each workload and kind of threads; each cell has a figure of every policy, in their order."""
     lines = [
-        "| workload | policy | J(time) | J(messages) | worst share off by | longest wait | newcomer adds |",
-        "|---|---|---|---|---|---|---|",
+        f"In each cell: {', '.join(policies)}.",
+        "",
+        "| workload | J(time) | worst share off by | longest wait, ms | newcomer adds, ms |",
+        "|---|---|---|---|---|",
     ]
     for load in loads:
         for real in ("", "real "):
-            for policy in policies:
-                told = load.told.get(real + policy)
-                if not told:
-                    continue
-                wait = f"{told['wait_max_ms']:,.1f} ms"
-                if load.newcomer >= 0:
-                    wait = f"old groups {told['old_wait_before_ms']:,.1f}, then {told['old_wait_after_ms']:,.1f} ms"
-                adds = ""
-                if load.newcomer >= 0:
-                    adds = f"{told['newcomer_adds_ms']:,.1f} ms (at most {told['newcomer_bound_ms']:.0f})"
-                name = load.about if policy == policies[0] and not real else ""
-                lines.append(
-                    f"| {name} | {policy}{', real threads' if real else ''} | {told['jain_time']:.3f} | {told['jain_messages']:.3f}"
-                    f" | {told['share_error']:.1%} | {wait} | {adds} |"
-                )
+            told = [load.told[real + policy] for policy in policies if load.told.get(real + policy)]
+            if not told:
+                continue
+            wait, adds = "old_wait_after_ms" if load.newcomer >= 0 else "wait_max_ms", ""
+            if load.newcomer >= 0:
+                adds = f"{_cell(told, 'newcomer_adds_ms', ',.1f')} (at most {told[0]['newcomer_bound_ms']:.0f})"
+            lines.append(
+                f"| {load.about}{', real threads' if real else ''} | {_cell(told, 'jain_time', '.3f')}"
+                f" | {_cell(told, 'share_error', '.1%')} | {_cell(told, wait, ',.1f')} | {adds} |"
+            )
     return "\n".join(lines)
+
+
+def _cell(told: Sequence[dict[str, Any]], figure: str, form: str) -> str:
+    return ", ".join(f"{one[figure]:{form}}" for one in told)
 
 
 def plots(loads: Sequence[Workload], policies: Sequence[str]) -> None:

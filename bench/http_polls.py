@@ -54,7 +54,7 @@ def layer(polls: int, messages: int) -> dict[str, Any]:
     node = broker.node
     with broker:
         vhost = node.broker.vhosts["/"]
-        queues = [vhost.declare_queue(f"q{n}") for n in range(QUEUES)]
+        queues = [vhost.run(vhost.declare_queue(f"q{n}")) for n in range(QUEUES)]
         hold = {"most": 1, "bytes_max": 1, "visibility_ms": 600_000, "hold_ms": 60_000}
         for n in range(polls):
             node.pulls.pull(queues[n % QUEUES], f"g{n}", answers, n, **hold)

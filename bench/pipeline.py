@@ -100,7 +100,8 @@ def render(about: Record, records: list[Record]) -> str:
                 met = statistics.median(record["values"].get("busy1", 0) for record in runs) >= 0.9
             title = f"`{row.name}`: {row.title}{f' ({failed} runs failed)' if failed else ''}" if index == 0 else ""
             cpu = [statistics.median(cost[name] for cost in costs if cost) if index == 0 and any(costs) else None for name in GROUPS]
-            cells = [title, figure.caption, number(middle), ", ".join(number(value) for value in values), figure.target.text]
+            each = ", ".join(number(value) for value in values) if len(values) > 1 else ""
+            cells = [title, figure.caption, number(middle), each, figure.target.text]
             cells += ["" if met is None else "ok" if met else "**MISSED**", *("" if value is None else f"{value:.2f}" for value in cpu)]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "The last four columns: seconds of CPU per million messages."]

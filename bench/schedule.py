@@ -70,8 +70,8 @@ def main() -> int:
         node.start()
         try:
             vhost = node.broker.vhosts["/"]
-            target = vhost.declare_queue("q", durable=True).core
-            core = vhost.open_schedule().core
+            target = vhost.run(vhost.declare_queue("q", durable=True)).core
+            core = vhost.run(vhost.open_schedule()).core
             header = encode_properties(len(BODY), {"headers": {"x-delay": -1000}, "delivery_mode": 2})
             figures = {"messages": options.messages, **insert(core, header, options.messages)}
             figures |= {"rate": options.rate, **fire(core, target, header, options.rate, options.seconds)}

@@ -62,12 +62,12 @@ def verdict(met: bool | None, figure: Figure, ours: float | None, ratio: float |
 
 
 def rows(workload: Workload, records: Sequence[Record]) -> list[str]:
-    """Table rows of one workload; every run that failed its check is told."""
+    """Table rows of one workload, of the figures that have a target (the results have all); every run that failed its check is told."""
     pairs = sorted({record["pair"] for record in records})
     by = {(record["broker"], record["pair"]): record for record in records}
     lines = []
     failed = [f"{record['broker']} pair {record['pair'] + 1}" for record in records if not record["result"].get("ok")]
-    for index, figure in enumerate(workload.figures):
+    for index, figure in enumerate(figure for figure in workload.figures if figure.target.kind or figure.target.text):
         ours = [figure_of(figure, by.get((OURS, pair))) for pair in pairs]
         theirs = [figure_of(figure, by.get((PEER, pair))) for pair in pairs]
         ratios = [a / b if a is not None and b else None for a, b in zip(ours, theirs, strict=True)]

@@ -41,13 +41,13 @@ run() {
 }
 status=0
 if [ $# -eq 0 ]; then
-    set -- tests/protocol tests/session tests/arrow tests/queue tests/store tests/conformance tests/flight/test_put_hostile.py
+    set -- tests/protocol tests/channel tests/broker tests/session tests/arrow tests/queue tests/store tests/conformance tests/flight/test_put_hostile.py
 fi
 # Captured by Python only, so that the reports above come through.
 # Not those of chunks that are kept for little: here each content has a chunk of its own.
-chunks=tests/session/test_memory_keeper.py
+chunks=tests/broker/test_memory_keeper.py
 run -m pytest -q -p no:cacheprovider --capture=sys "$@" --deselect "$chunks::test_small_messages_leave_chunks_that_are_kept_for_them_alone" \
-    --deselect "$chunks::test_a_message_of_many_queues_is_copied_once" --deselect tests/session/test_thin_chunks.py
+    --deselect "$chunks::test_a_message_of_many_queues_is_copied_once" --deselect tests/broker/test_thin_chunks.py
 [ "$seconds" = 0 ] || run -m tools.fuzz_sessions --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
 [ "$seconds" = 0 ] || run -m tools.fuzz_arrow --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
 if ls "$copy"/report.* >/dev/null 2>&1; then

@@ -10,6 +10,7 @@ C4  A constant of a .pxd is defined nowhere else with the same value.
 C5  A compiled function shows, where it is written, the argument names and the types that its .pxd declares.
 C6  Names of Cython are imported from it and written short: `cast(pointer[queue_t], context)`. Only `cython.const` is written so, because
     Cython does not know it under a name that was imported.
+C7  Imports of C names are in order, and fill their lines: one name a line would be 3,000 lines. `--write` writes them.
 
 Usage: compiled.py [--write]
 """
@@ -23,6 +24,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 if __package__ in (None, ""):
@@ -32,8 +34,9 @@ from tools.pxd import ROOT, Declarations, annotation, compiled_modules, read_pxd
 PROJECT = ROOT / "pyproject.toml"
 BEGIN, END = "# written by tools/compiled.py --write", "# end of what tools/compiled.py writes"
 # F821: names come from the .pxd, C2 checks them. B007: a loop variable has its C type declared. SIM: what is shorter in Python makes
-# objects or needs the interpreter in C (`any`, `enumerate`, `contextlib.suppress`; `nogil` stands alone in its `with`).
-IGNORED = ("F821", "B007", "SIM")
+# objects or needs the interpreter in C (`any`, `enumerate`, `contextlib.suppress`; `nogil` stands alone in its `with`). I001: C7.
+IGNORED = ("F821", "B007", "SIM", "I001")
+WIDTH = 140
 # Readers that stand apart from the broker's own code on purpose, and what may not import it.
 APART = {
     "tests/oracle/log.py": "the second reader of the format",
@@ -331,16 +334,83 @@ def signatures(declared: dict[Path, Declarations], root: Path = ROOT) -> list[st
     return found
 
 
+# --- C7 ---------------------------------------------------------------------------------------------------------------------
+
+
+def _rank(alias: ast.alias) -> tuple[int, str]:
+    """Constants, then classes, then the rest."""
+    name = alias.name
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+def cimport(node: ast.ImportFrom) -> str:
+    """The statement as it is to stand: in one line, or in lines that are filled."""
+    names = [f"{one.name} as {one.asname}" if one.asname else one.name for one in sorted(node.names, key=_rank)]
+    line = f"from {node.module} import {', '.join(names)}"
+    if len(line) <= WIDTH:
+        return line
+    lines = [f"from {node.module} import (", "   "]
+    for name in names:
+        if len(lines[-1]) + len(name) + 2 > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {name},"
+    return "\n".join([*lines, ")  # fmt: skip"])
+
+
+def with_cimports(text: str) -> str:
+    """The text of a module with its imports of C names in order and filled. A comment among them stays with the statement behind it."""
+    lines = text.splitlines(keepends=True)
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cython"]
+    for node in reversed(found):
+        assert node.end_lineno is not None
+        if any("#" in line and "fmt: skip" not in line for line in lines[node.lineno - 1 : node.end_lineno]):
+            continue  # a comment says something of one name
+        lines[node.lineno - 1 : node.end_lineno] = [cimport(node) + "\n"]
+    return _in_order("".join(lines))
+
+
+def _in_order(text: str) -> str:
+    """Imports of C names that stand one behind the other are sorted by their modules."""
+    lines = text.splitlines(keepends=True)
+    runs: list[list[ast.ImportFrom]] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cython":
+            if runs and runs[-1][-1].end_lineno == node.lineno - 1:
+                runs[-1].append(node)
+            else:
+                runs.append([node])
+    for run in runs:
+        pieces = ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in sorted(run, key=lambda node: node.module or "")]
+        lines[run[0].lineno - 1 : run[-1].end_lineno] = "".join(pieces).splitlines(keepends=True)
+    return "".join(lines)
+
+
+def cimports(modules: list[Path], root: Path = ROOT) -> list[str]:
+    """Modules whose imports of C names are out of order, or not filled."""
+    found = []
+    for path in modules:
+        name, text = path.relative_to(root).as_posix(), path.read_text()
+        if with_cimports(text) != text:
+            found.append(f"{name}: its cimports do not fill their lines, or their names are out of order: run tools/compiled.py --write")
+        imported = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cython")]
+        for one, other in pairwise(imported):
+            if (one.module or "") > (other.module or ""):
+                found.append(f"{name}:{other.lineno}: {other.module} comes before {one.module}: imports of C names are in order")
+    return found
+
+
 def main(arguments: list[str]) -> int:
     modules = compiled_modules()
     text = PROJECT.read_text()
     wanted = with_lists(text, modules)
     if arguments == ["--write"]:
         PROJECT.write_text(wanted)
+        for module in modules:
+            module.write_text(with_cimports(module.read_text()))
         return 0
     declared = {module: read_pxd(module.with_suffix(".pxd").read_text()) for module in modules}
     found = [] if text == wanted else ["pyproject.toml: its lists of compiled modules are not what src has: run tools/compiled.py --write"]
-    found += undefined(declared) + stubs(declared) + constants() + signatures(declared)
+    found += undefined(declared) + stubs(declared) + constants() + signatures(declared) + cimports(modules)
     for finding in found:
         print(finding)
     return 1 if found else 0

@@ -1,8 +1,8 @@
 """What the documentation site needs besides the pages of docs/ (mkdocs.yml; `make docs`).
 
-in: README.md, CONTRIBUTING.md, CHANGELOG.md, docs. out: pages of the site.
+in: README.md, docs/README.md, CONTRIBUTING.md, CHANGELOG.md, docs. out: pages of the site.
 
-The pages are written for GitHub, too, where links leave docs/ and a list needs no empty line before it. Links to the three pages above are
+The pages are written for GitHub, too, where links leave docs/ and a list needs no empty line before it. Links to the four pages above are
 turned; a link to another file of the repository becomes its text, and a link to nothing stays, so that the strict build fails.
 """
 
@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 # page of the site -> file of the repository
-OUTSIDE = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+OUTSIDE = {"index.md": "README.md", "PAGES.md": "docs/README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 _LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:]+)\)")
 _FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"^(?:[*-]|\d+\.) ")

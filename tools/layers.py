@@ -5,7 +5,7 @@ in: src (imports and cimports: tools/imports.py), tools/layers.toml. out: a line
 Checked
 L1  The table is a layering: a package may use lower layers alone; every package has a line; a name that nothing uses has gone.
 L2  Every import between packages, of whatever kind, is in the table; known exceptions are named, module by module; no new ones.
-L3  No circle between packages, none between modules; known ones that only imports in functions close are named, and only shrink.
+L3  No circle between packages, none between modules, whatever kind of import closes it: known ones are named, and only shrink.
 L4  Libraries are imported where the table says; banned modules nowhere; what a package may never reach it doesn't reach by way of others.
 L5  Every module of src is reached from an entry point, else only tests import it.
 L6  docs/ARCHITECTURE.md shows the layers as the table has them.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.imports import AT_LOAD, INSIDE, OWN, Import, Source, read
+from tools.imports import AT_LOAD, OWN, Import, Source, read
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = "tools/layers.toml"
@@ -254,12 +254,12 @@ class Check:
             self.say(f"circle between packages: {' > '.join(way)} ({places}): move what they share below both")
 
     def check_module_circles(self) -> None:
-        """Of what is imported when modules are loaded: none. With what functions import: none but the known ones."""
-        at_load = self.module_circles((AT_LOAD,))
+        """Of what is imported when modules are loaded: none. With what functions and the type checker import: none but the known ones."""
+        at_load = self.module_circles(AT_LOAD)
         for text in at_load.values():
             self.say(text)
         known = set()
-        for name, text in self.module_circles((AT_LOAD, INSIDE)).items():
+        for name, text in self.module_circles("").items():
             if name in self.table.circles:
                 known.add(name)
             elif name not in at_load:
@@ -268,12 +268,12 @@ class Check:
             if name not in known:
                 self.say(f"{TABLE}: the circle {name} is gone, or another one: delete its line")
 
-    def module_circles(self, kinds: tuple[str, ...]) -> dict[str, str]:
-        """Names of the modules of each circle -> the finding."""
+    def module_circles(self, kind: str) -> dict[str, str]:
+        """Names of the modules of each circle -> the finding. kind: of the imports that count; "": every one."""
         graph: dict[str, set[str]] = defaultdict(set)
         first: dict[tuple[str, str], str] = {}
         for one in self.source.imports:
-            if one.kind in kinds:
+            if kind in ("", one.kind):
                 graph[one.module].add(one.target)
                 first.setdefault((one.module, one.target), one.place)
         found = {}

@@ -50,7 +50,7 @@ KEPT = (
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes set_reserves", "tests drive a log by hand"),
     ("flintmq/net/loop.py", "turns_waiting", "tests look at a loop"),
-    ("flintmq/session/connection.py", "channel_numbers", "tests look at a connection"),
+    ("flintmq/channel/connection.py", "channel_numbers", "tests look at a connection"),
     ("flintmq/routing/topic.py", "node_count", "tests look at the trie"),
     ("flintmq/selectors/program.py", "selects", "tests run a selector by itself"),
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),

@@ -26,6 +26,13 @@ from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user, is_loopback
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
+from flintmq.broker.broker import Broker
+from flintmq.broker.memory_keeper import MemoryKeeper
+from flintmq.broker.spans import Spans
+from flintmq.broker.stream_service import StreamService
+from flintmq.broker.token_logins import TokenLogins
+from flintmq.channel.connection import Connection, revoke_authorizations
+from flintmq.channel.weights import TLS_BYTES
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
@@ -47,20 +54,12 @@ from flintmq.pulls.service import PullService
 from flintmq.queue import kinds
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
-from flintmq.session.broker import Broker
-from flintmq.session.connection import Connection, revoke_authorizations
-from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
-from flintmq.session.memory_keeper import MemoryKeeper
-from flintmq.session.spans import Spans
-from flintmq.session.stream_service import StreamService
-from flintmq.session.token_logins import TokenLogins
-from flintmq.session.weights import TLS_BYTES
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
-    from flintmq.session.shared_service import SharedService
+    from flintmq.broker.shared_service import SharedService
     from flintmq.store.log_store import LogStore
     from flintmq.store.sql.definitions import SqlDefinitions
 
@@ -265,9 +264,8 @@ class Node:
             served = config.with_limits(http_connections_max=self.descriptors.http)
             self.http = HttpServer(served, parts, self.http_tls, self._http_reader if self._http_proxies else None)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
-        self.broker.loops = self.loops
+        self.broker.loops.start(self.loops)
         self._turns = itertools.cycle(self.loops)  # which loop serves the next connection
-        self.broker.home_call = self.loops[0].call
         if store_log is not None:
             for loop in self.loops:
                 loop.attach_log(store_log)
@@ -317,7 +315,7 @@ class Node:
         """Definitions, then what the logs hold for them, then transactions in doubt."""
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
-            self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
+            self.broker.streams = StreamService(self.broker, self.broker.dead_letters, self.store.logs.streams, self.actors)
             url = self.config.cluster or self.config.shared_engine
             if url is None:
                 self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/shared.db")
@@ -338,10 +336,7 @@ class Node:
         assert self.broker.branch_queues is not None
         ours = [queue for queue in self.broker.queues.values() if not queue.policy.is_shared]
         restored = self.store.restore(ours, self.broker.branch_queues.core)
-        self.broker.delivery_counts = DeliveryCounts(self.store.logs)
-        self.broker.delivery_counts.restore(self.broker.queues)
-        self.broker.restore_kinds()
-        self.broker.letters.restore(self.store.logs)
+        self.broker.restore_entries(self.store.logs)
         log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
         if self.broker.transactions is not None and self.broker.transactions.restore():
             # Those of the pipeline have theirs: the data plane, which comes next.
@@ -351,23 +346,26 @@ class Node:
 
     def _shared_service(self, url: str) -> SharedService:
         """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
-        from flintmq.session.shared_service import SharedService
+        from flintmq.broker.shared_service import SharedService
 
         assert self.store is not None
+        broker = self.broker
         try:
-            return SharedService(self.broker, url, self.store.logs)
+            return SharedService(broker, broker.dead_letters, broker.pauses, broker.events, url, self.store.logs)
         except ValueError as error:
             option = "--shared-engine" if self.config.cluster is None else "--cluster"
             raise OperatorError(f"{option}: {error}") from None
 
     def _join(self, shared: SharedService, store: str) -> None:
         """This node is a member of a cluster from its start on. Raises: OperatorError."""
-        from flintmq.session.cluster import Cluster
+        from flintmq.broker.cluster import Cluster
 
         if shared.is_alone:
             raise OperatorError("--cluster needs an engine that several nodes open: etcd://HOST:PORT,HOST:PORT,...")
         try:
-            cluster = shared.cluster = Cluster(self.broker, shared, self.broker.node_name, self._advertised_host(), store)
+            cluster = shared.member = self.broker.cluster = Cluster(
+                self.broker, shared, self.broker.node_name, self._advertised_host(), store
+            )
         except ValueError as error:
             raise OperatorError(f"--cluster: {error}") from None
         cluster.where = self.advertised
@@ -595,7 +593,7 @@ class Node:
         if oldest is None:
             return False
         self.evicted += 1
-        self.broker.on_loop_of(oldest, oldest.evict)
+        self.broker.loops.run_on(oldest, oldest.evict)
         return True
 
     def _accept_failed(self, error: OSError) -> None:

@@ -66,8 +66,8 @@ class Client:
     # --- the queue's own paths
     def queue(self, name: str = "q", **arguments: Any) -> Any:
         """Declares a queue; what the control plane has of it."""
-        return self.node.broker.vhosts["/"].declare_queue(
-            name, arguments={key.replace("_", "-"): value for key, value in arguments.items()}
+        return self.node.broker.vhosts["/"].run(
+            self.node.broker.vhosts["/"].declare_queue(name, arguments={key.replace("_", "-"): value for key, value in arguments.items()})
         )
 
     @staticmethod

@@ -247,7 +247,9 @@ def test_names_that_are_no_text_are_shown_as_strict_json(start: Callable[..., Cl
     """D4. Names of headers and arguments, of queues and in keys, which AMQP let in though they are no UTF-8."""
     client = start()
     name = b"n\xff\xfe".decode("utf-8", "surrogateescape")
-    client.node.broker.vhosts["/"].declare_queue(name, arguments={name: 1, "x-list": [name, {name: name}]})
+    client.node.broker.vhosts["/"].run(
+        client.node.broker.vhosts["/"].declare_queue(name, arguments={name: 1, "x-list": [name, {name: name}]})
+    )
     put(client, 1, b"x", {name: name, b"n\xff\xfd".decode("utf-8", "surrogateescape"): b"\xff"})
     for answer in (
         client.get("/api/queues"),

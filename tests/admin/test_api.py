@@ -225,7 +225,7 @@ def test_a_binding_is_deleted_by_the_key_that_is_shown(api: Api) -> None:
     raw = [b"\xff", b"\xfe", b"\xff~", b"%FF"]
     vhost = api.client.node.broker.vhosts["/"]
     for octets in raw:
-        vhost.bind_queue("awkward", "amq.headers", octets, {}, connection_id=0)
+        vhost.run(vhost.bind_queue("awkward", "amq.headers", octets, {}, connection_id=0))
     left = api.get(ends)
     assert len({one["properties_key"] for one in left}) == len(left) == len(every) + len(raw)
     random.Random(28).shuffle(left)

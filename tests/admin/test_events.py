@@ -72,8 +72,8 @@ def test_a_tenant_is_told_of_its_virtual_hosts_alone(shared: Client) -> None:
         api.put(f"vhosts/{vhost}")
     api.user("tenant", "management", "seen")
     stream = Stream(shared, "/api/v1/events?topics=events,overview", "tenant")
-    shared.node.broker.vhosts["hidden"].declare_queue("secret")
-    shared.node.broker.vhosts["seen"].declare_queue("told")
+    shared.node.broker.vhosts["hidden"].run(shared.node.broker.vhosts["hidden"].declare_queue("secret"))
+    shared.node.broker.vhosts["seen"].run(shared.node.broker.vhosts["seen"].declare_queue("told"))
     assert stream.until("event")["queue"] == "told"
     stream.close()
 

@@ -138,7 +138,7 @@ def test_routes_are_cached_again_when_it_is_off_and_only_its_virtual_host_is_tra
     api.put("/api/vhosts/other", {})
     trace = listen(ch, "amq.rabbitmq.trace")
     ch.queue_declare("t")
-    cache = broker.node.broker.route_caches
+    cache = broker.node.broker.routes.caches
     assert api.put("/api/vhosts/other", {"tracing": True}).status == 204
     ch.basic_publish("", "t", b"x")
     ch.basic_get("t", auto_ack=True)
@@ -185,7 +185,7 @@ def test_the_firehose_takes_bounded_memory_and_blocks_nobody() -> None:
         for _ in range(20):
             ch.basic_publish("", "t", b"x" * 30_000)
         take(ch, trace, 0)
-        assert broker.node.broker.drops["trace"] == 20
+        assert broker.node.broker.counters.drops["trace"] == 20
         connection.close()
 
 
@@ -302,7 +302,7 @@ def test_nobody_listens_nothing_is_made_and_a_flood_is_bounded() -> None:
         broker.node.broker.events.tell("queue.wrong", name=object())
         ch.queue_declare("after")
         assert keys(take(ch, queue, 1)) == ["queue.created"]
-        assert broker.node.broker.drops["event"] == 1
+        assert broker.node.broker.counters.drops["event"] == 1
         connection.close()
 
 
@@ -369,7 +369,7 @@ def test_a_fault_of_the_log_exchange_does_not_feed_itself(told: Any, monkeypatch
         calls.append("tried")
         raise RuntimeError("no place")
 
-    monkeypatch.setattr("flintmq.session.outbox.put_message", broken)
+    monkeypatch.setattr(told.node.broker.log_exchange._outbox, "_put", broken)
     ch = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", told.port)).channel()
     listen(ch, "amq.rabbitmq.log")
     for _ in range(3):

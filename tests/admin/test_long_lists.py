@@ -25,7 +25,7 @@ def api() -> Iterator[Api]:
         for number in range(COUNT):
             broker.node.users.put(UserRecord(f"u{number}", "", ()))
             broker.node.permissions.set_permissions(PermissionRecord(f"u{number}", "/", "", "", ""))
-            vhost.declare_queue(f"q{number}", durable=True)
+            vhost.run(vhost.declare_queue(f"q{number}", durable=True))
         yield Api(Client(broker))
 
 

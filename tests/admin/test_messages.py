@@ -71,7 +71,7 @@ def test_a_held_poll_is_answered_by_a_message(shared: Client, name: str) -> None
 
 def test_pulls_of_one_name_are_one_consumer_of_message_groups(shared: Client, name: str) -> None:
     arguments = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
-    shared.node.broker.vhosts["/"].declare_queue(name, arguments=arguments)
+    shared.node.broker.vhosts["/"].run(shared.node.broker.vhosts["/"].declare_queue(name, arguments=arguments))
     for body in ("a1", "a2", "b1", "a3"):
         assert shared.post(shared.path(name), {"body": body, "properties": {"headers": {"g": body[0]}}}).status == 201
     mine = shared.pull("?count=2&group=one", name=name)
@@ -196,7 +196,7 @@ def test_a_deleted_queue_ends_its_polls(shared: Client, name: str) -> None:
     poller = threading.Thread(target=lambda: got.append(shared.get(shared.path(name) + "?hold=60")))
     poller.start()
     wait_until(lambda: shared.node.pulls.figures()["waiting"] == before + 1, what="the poll is held")
-    shared.node.broker.vhosts["/"].delete_queue(name)
+    shared.node.broker.vhosts["/"].run(shared.node.broker.vhosts["/"].delete_queue(name))
     poller.join(60)
     assert (got[0].status, got[0].json["error"]) == (404, "not_found")
 
@@ -216,7 +216,7 @@ def test_a_persistent_publish_is_on_disk_when_it_is_answered(start: Callable[...
     """201 with durable true; after a restart the message is there, the one that was leased flagged redelivered."""
     client = start(data_dir=str(tmp_path))
     vhost = client.node.broker.vhosts["/"]
-    vhost.declare_queue("d", durable=True)
+    vhost.run(vhost.declare_queue("d", durable=True))
     for body in ("a", "b"):
         answer = client.post(client.path("d"), {"body": body})
         assert (answer.status, answer.json["durable"]) == (201, True)
@@ -236,7 +236,7 @@ def test_a_persistent_publish_is_on_disk_when_it_is_answered(start: Callable[...
 def test_cold_messages_are_waited_for(start: Callable[..., Client], tmp_path: Any) -> None:
     """A pull without hold of a queue whose messages are on disk only is not answered as if it were empty."""
     client = start({"queue_hot_bytes": 1_000, **PATIENT}, data_dir=str(tmp_path))
-    client.node.broker.vhosts["/"].declare_queue("d", durable=True)
+    client.node.broker.vhosts["/"].run(client.node.broker.vhosts["/"].declare_queue("d", durable=True))
     body = "x" * 400
     client.publish(*[body] * 30, name="d")
     assert client.node.broker.vhosts["/"].queue("d").core.cold_count

@@ -93,7 +93,7 @@ def test_board_10991_is_full(client: Client) -> None:
     """Each query has an answer, with the numbers of what clients did in between."""
     before = scraped(scrape(client), TARGET)
     open_ones = traffic(client)
-    wait_until(lambda: client.node.broker.connections_closed > 0 and len(client.node.broker.vhosts["/"].queues) == 1)
+    wait_until(lambda: client.node.broker.counters.connections_closed > 0 and len(client.node.broker.vhosts["/"].queues) == 1)
     after = scraped(scrape(client), TARGET)
     found: dict[str, float] = {}
     cluster = client.node.broker.cluster_name

@@ -109,9 +109,9 @@ def api() -> Iterator[Api]:
 def permissions(request: pytest.FixtureRequest, api: Api) -> frozenset[str]:
     vhost = api.client.node.broker.vhosts["/"]
     for name in ("mq", "mq-spare"):
-        vhost.declare_queue(name)
+        vhost.run(vhost.declare_queue(name))
     for name in ("mx", "mx2", "mx-spare"):
-        vhost.declare_exchange(name, "fanout")
+        vhost.run(vhost.declare_exchange(name, "fanout"))
     answer = api.ask("POST", "bindings/%2F/e/mx/q/mq", {"routing_key": "kept", "arguments": {}})
     assert answer.status == 201
     chosen: frozenset[str] = request.param
@@ -139,9 +139,9 @@ def test_amqp(api: Api, permissions: frozenset[str]) -> None:
     made = {"mq-new": "queue.declare", "mq-dead": "queue.declare with dead-letter-exchange"}
     assert made.keys() & there.queues.keys() == {queue for queue, verb in made.items() if allowed[verb]}
     for name in made:
-        there.delete_queue(name)
+        there.run(there.delete_queue(name))
     for name in ("mx-new", "mx-alternate"):
-        there.delete_exchange(name)
+        there.run(there.delete_exchange(name))
 
 
 def test_http(api: Api, permissions: frozenset[str]) -> None:
@@ -157,9 +157,9 @@ def test_http(api: Api, permissions: frozenset[str]) -> None:
     assert found == allowed
     there = api.client.node.broker.vhosts["/"]
     for name in ("mq-http", "mq-http-dead"):
-        there.delete_queue(name)
+        there.run(there.delete_queue(name))
     for name in ("mx-http", "mx-http-alternate"):
-        there.delete_exchange(name)
+        there.run(there.delete_exchange(name))
 
 
 def test_data_plane(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def publish(client: Client, body: str, ms: int, path: str = "/api/exchanges/%2F/
 def test_a_publish_over_http_waits_for_its_time(start: Callable[..., Client], tmp_path: Any, durable: bool) -> None:
     client = start(store_dir=str(tmp_path / "store")) if durable else start()
     vhost = client.node.broker.vhosts["/"]
-    queue = vhost.declare_queue("q", durable=True)
-    vhost.bind_queue("q", "amq.direct", b"k")
+    queue = vhost.run(vhost.declare_queue("q", durable=True))
+    vhost.run(vhost.bind_queue("q", "amq.direct", b"k"))
     assert publish(client, "a", 60) == {"routed": True}
     told = publish(client, "b", 60, "/api/v1/queues/%2F/q/messages")
     assert told["durable"] is durable and told["due_ms"] > 0
@@ -60,7 +60,7 @@ def test_what_was_cancelled_or_removed_is_gone_on_disk_when_the_answer_comes(sta
     """One record for each call, so the log is durable beyond where it ended before the call."""
     client = start(store_dir=str(tmp_path / "store"))
     log: Any = client.node.broker.log
-    queue = client.node.broker.vhosts["/"].declare_queue("q", durable=True)
+    queue = client.node.broker.vhosts["/"].run(client.node.broker.vhosts["/"].declare_queue("q", durable=True))
     for number in range(8):
         publish(client, f"later {number}", HOUR, "/api/v1/queues/%2F/q/messages")
         client.publish(f"now {number}")
@@ -89,7 +89,7 @@ def test_a_tenant_neither_sees_nor_cancels_what_others_scheduled(start: Callable
 
 def test_a_full_schedule_refuses_over_http(start: Callable[..., Client]) -> None:
     client = start(limits={"schedule_messages_max": 1})
-    client.node.broker.vhosts["/"].declare_queue("q")
+    client.node.broker.vhosts["/"].run(client.node.broker.vhosts["/"].declare_queue("q"))
     assert publish(client, "a", HOUR) == {"routed": True}
     assert publish(client, "b", HOUR) == {"routed": False}
     value = {"body": "c", "properties": {"headers": {"x-delay": HOUR}}}

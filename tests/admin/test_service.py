@@ -174,7 +174,7 @@ BAD_QUERIES = [
 @pytest.mark.parametrize("query", BAD_QUERIES)
 def test_bad_parameters_are_named(shared: Client, query: str) -> None:
     """400 with the parameter's name, never a default that was not asked for, never a broken connection."""
-    shared.node.broker.vhosts["/"].declare_queue("params")
+    shared.node.broker.vhosts["/"].run(shared.node.broker.vhosts["/"].declare_queue("params"))
     answer = shared.get(shared.path("params") + "?" + query.encode("ascii", "backslashreplace").decode())
     assert answer.status == 400 and names_cause_and_fix(answer)
     assert query.partition("=")[0] in answer.json["reason"]
@@ -222,7 +222,7 @@ BAD_SETTLEMENTS = [
 @pytest.mark.parametrize("body", BAD_SETTLEMENTS)
 def test_bad_settlements_are_named(shared: Client, body: bytes) -> None:
     """400 with cause and fix for every body that is no settlement."""
-    shared.node.broker.vhosts["/"].declare_queue("params")
+    shared.node.broker.vhosts["/"].run(shared.node.broker.vhosts["/"].declare_queue("params"))
     answer = shared.request("POST", shared.path("params", "/nack"), body, basic())
     assert answer.status == 400 and names_cause_and_fix(answer)
 
@@ -260,7 +260,7 @@ BAD_PUBLISHES: list[Any] = [
 @pytest.mark.parametrize("value", BAD_PUBLISHES)
 def test_bad_publishes_are_named(shared: Client, value: Any) -> None:
     """400 with cause and fix, and nothing is published."""
-    queue = shared.node.broker.vhosts["/"].declare_queue("params")
+    queue = shared.node.broker.vhosts["/"].run(shared.node.broker.vhosts["/"].declare_queue("params"))
     before = queue.core.enqueued_total()
     answer = shared.post(shared.path("params"), value)
     assert answer.status == 400 and names_cause_and_fix(answer)

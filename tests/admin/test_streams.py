@@ -20,7 +20,9 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def declare(client: Client, name: str, **arguments: Any) -> None:
-    client.node.broker.vhosts["/"].declare_queue(name, durable=True, arguments={"x-queue-type": "stream", **arguments})
+    client.node.broker.vhosts["/"].run(
+        client.node.broker.vhosts["/"].declare_queue(name, durable=True, arguments={"x-queue-type": "stream", **arguments})
+    )
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
@@ -83,7 +85,7 @@ def test_leases_of_a_stream(streams: Client, name: str) -> None:
 def test_refused_messages_of_a_stream_are_dead_lettered(streams: Client, name: str) -> None:
     """requeue false: the stream's dead-letter exchange gets it, and the group goes on."""
     vhost = streams.node.broker.vhosts["/"]
-    vhost.declare_queue(name + "dead")
+    vhost.run(vhost.declare_queue(name + "dead"))
     declare(streams, name, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + "dead"})
     streams.publish("0", "1", name=name)
     [message] = streams.pull("?group=g&offset=first&hold=10", name=name)

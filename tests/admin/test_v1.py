@@ -91,7 +91,9 @@ def test_a_body_is_cut_between_characters(shared: Client, name: str) -> None:
 
 def test_a_stream_is_looked_at_by_offset(start: Callable[..., Client], tmp_path: Any) -> None:
     client = start(data_dir=str(tmp_path))
-    client.node.broker.vhosts["/"].declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+    client.node.broker.vhosts["/"].run(
+        client.node.broker.vhosts["/"].declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+    )
     client.publish("a", "b", "c", name="s")
     answer = peek(client, "s", "?position=2")
     assert bodies(answer) == ["b", "c"] and answer["messages"][0]["offset"] == 1
@@ -100,7 +102,7 @@ def test_a_stream_is_looked_at_by_offset(start: Callable[..., Client], tmp_path:
 
 def test_messages_on_disk_only_are_found(start: Callable[..., Client], tmp_path: Any) -> None:
     client = start(data_dir=str(tmp_path), limits={"queue_hot_bytes": 4096})
-    client.node.broker.vhosts["/"].declare_queue("q", durable=True)
+    client.node.broker.vhosts["/"].run(client.node.broker.vhosts["/"].declare_queue("q", durable=True))
     client.publish(*[json.dumps({"n": number, "pad": "x" * 500}) for number in range(50)])
     wait_until(lambda: client.node.broker.vhosts["/"].queues["q"].core.cold_count > 0)
     found = post(client, f"{ROOT}/q/search", {"filter": [{"in": "json", "path": "$.n", "op": "gt", "value": 47}]})
@@ -190,7 +192,7 @@ def test_paths() -> None:
 def test_what_moves_keeps_order_and_properties(start: Callable[..., Client], tmp_path: Any) -> None:
     client = start(data_dir=str(tmp_path))
     for name in ("q", "r"):
-        client.node.broker.vhosts["/"].declare_queue(name, durable=True)
+        client.node.broker.vhosts["/"].run(client.node.broker.vhosts["/"].declare_queue(name, durable=True))
     for number in range(100):
         properties = {"headers": {"n": number, "even": number % 2 == 0}, "message_id": f"m{number}"}
         post(client, f"{ROOT}/q/messages", {"body": str(number), "properties": properties}, 201)
@@ -248,8 +250,8 @@ def test_topic_permissions_hold_for_what_is_moved_or_sent_anew(start: Callable[.
     client = start()
     node, vhost = client.node, client.node.broker.vhosts["/"]
     for queue in ("from", "to"):
-        vhost.declare_queue(queue)
-    vhost.bind_queue("to", "amq.topic", b"#")
+        vhost.run(vhost.declare_queue(queue))
+    vhost.run(vhost.bind_queue("to", "amq.topic", b"#"))
     node.permissions.set_topic("guest", "/", "amq.topic", "^mine", "")
     vhost.set_keyed(["amq.topic"])
     for headers in ({"CC": ["other"]}, {"CC": ["mine.2"]}):
@@ -301,11 +303,11 @@ def test_a_position_that_is_not_there_is_no_error(shared: Client, name: str) -> 
 def test_why_says_which_bindings_match_and_why_not(shared: Client, name: str) -> None:
     vhost = shared.node.broker.vhosts["/"]
     shared.queue(name)
-    vhost.declare_exchange(f"{name}.alt", "fanout")
-    vhost.declare_exchange(f"{name}.t", "topic", arguments={"alternate-exchange": f"{name}.alt"})
-    vhost.declare_exchange(f"{name}.h", "headers")
-    vhost.bind_queue(name, f"{name}.t", b"eu.*.paid", {})
-    vhost.bind_queue(name, f"{name}.h", b"", {"x-match": "all", "a": 1, "b": "x"})
+    vhost.run(vhost.declare_exchange(f"{name}.alt", "fanout"))
+    vhost.run(vhost.declare_exchange(f"{name}.t", "topic", arguments={"alternate-exchange": f"{name}.alt"}))
+    vhost.run(vhost.declare_exchange(f"{name}.h", "headers"))
+    vhost.run(vhost.bind_queue(name, f"{name}.t", b"eu.*.paid", {}))
+    vhost.run(vhost.bind_queue(name, f"{name}.h", b"", {"x-match": "all", "a": 1, "b": "x"}))
     path = f"{V1}/vhosts/%2F/route"
     answer = post(shared, path, {"exchange": f"{name}.t", "routing_key": "eu.orders.paid"})
     assert answer["routed"] and answer["queues"] == [name] and answer["steps"][0]["bindings"][0]["matches"]
@@ -326,24 +328,24 @@ KEYS = st.lists(WORD, min_size=1, max_size=5).map(".".join)
 @given(patterns=st.lists(KEYS, max_size=5, unique=True), key=KEYS, kind=st.sampled_from(["topic", "direct", "fanout"]))
 def test_the_explanation_agrees_with_the_routes(shared: Client, patterns: list[str], key: str, kind: str) -> None:
     vhost = shared.node.broker.vhosts["/"]
-    vhost.declare_exchange("why", kind)
+    vhost.run(vhost.declare_exchange("why", kind))
     try:
         for number, pattern in enumerate(patterns):
-            vhost.declare_queue(f"why{number}", auto_delete=False)
-            vhost.bind_queue(f"why{number}", "why", pattern.encode(), {})
+            vhost.run(vhost.declare_queue(f"why{number}", auto_delete=False))
+            vhost.run(vhost.bind_queue(f"why{number}", "why", pattern.encode(), {}))
         answer = Why(vhost, Limits()).explain("why", key.encode(), {})
         assert {row["destination"] for row in answer["steps"][0]["bindings"] if row["matches"]} == set(answer["queues"])
         assert all(row["matches"] == (row["reason"] == "it matches") for row in answer["steps"][0]["bindings"])
     finally:
-        vhost.delete_exchange("why")
+        vhost.run(vhost.delete_exchange("why"))
 
 
 def test_an_explanation_is_bounded(shared: Client, name: str) -> None:
     vhost = shared.node.broker.vhosts["/"]
     shared.queue(name)
-    vhost.declare_exchange(name, "direct")
+    vhost.run(vhost.declare_exchange(name, "direct"))
     for number in range(30):
-        vhost.bind_queue(name, name, str(number).encode(), {})
+        vhost.run(vhost.bind_queue(name, name, str(number).encode(), {}))
     answer = Why(vhost, Limits(why_bindings_max=10)).explain(name, b"3", {})
     assert len(answer["steps"][0]["bindings"]) == 10 and answer["steps"][0]["left_out"] == 20 and answer["routed"]
 

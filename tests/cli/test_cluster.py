@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from flintmq.broker import shared_service
 from flintmq.cli import cluster as command
 from flintmq.config import Limits
 from flintmq.errors import OperatorError
-from flintmq.session import shared_service
 from flintmq.shared.members import Member, write_member
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import Message, SharedQueue, open_queue
@@ -58,7 +58,7 @@ def run(*words: str, code: int = 0) -> str:
 def node(engine: Engine, tmp_path: Path) -> Iterator[Broker]:
     options = {"store_dir": str(tmp_path / "one"), "http_port": 0, "cluster": "etcd://127.0.0.1:1", "node_name": "one"}
     with Broker(limits=FAST, **options) as broker:
-        cluster = broker.node.broker.shared.cluster  # type: ignore[union-attr]
+        cluster = broker.node.broker.cluster  # type: ignore[union-attr]
         wait_until(lambda: cluster.age_s is not None, WAIT_S)
         yield broker
 

@@ -43,7 +43,7 @@ def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
     run("set_user_tags", "app", "management", "policymaker")
     run("-p", "shop/eu", "set_permissions", "app", ".*", ".*", "^o")
     run("-p", "shop/eu", "set_topic_permissions", "app", "amq.topic", "^a", ".*")
-    operator.broker.node.broker.vhosts["shop/eu"].declare_queue("orders", durable=True)
+    operator.broker.node.broker.vhosts["shop/eu"].run(operator.broker.node.broker.vhosts["shop/eu"].declare_queue("orders", durable=True))
     assert run("-p", "shop/eu", "list_queues") == "Listing queues for vhost shop/eu ...\nname\tmessages\norders\t0\n"
     assert run("-q", "-p", "shop/eu", "list_queues", "name", "durable") == "orders\ttrue\n"
     assert run("-q", "-p", "shop/eu", "list_queues", "effective_arguments", "ignored_arguments") == "[]\t[]\n"
@@ -86,7 +86,7 @@ def test_words_of_rabbitmqctl(operator: Operator) -> None:
     run("add_vhost", "after")
     run("add_user", "ann", "secret")
     run("set_permissions", "-p", "after", "ann", "^c", "^w", "^r")
-    operator.broker.node.broker.vhosts["after"].declare_queue("q")
+    operator.broker.node.broker.vhosts["after"].run(operator.broker.node.broker.vhosts["after"].declare_queue("q"))
     assert run("list_queues", "-p", "after", "name") == "Listing queues for vhost after ...\nname\nq\n"
     assert run("list_queues", "name", "--vhost", "after", "-q") == "q\n"
     assert json.loads(run("list_queues", "--formatter", "json", "-p", "after")) == [{"name": "q", "messages": 0}]

@@ -43,8 +43,8 @@ def uri(broker: Broker) -> tuple[str, str]:
 def test_what_is_wrong_with_a_running_broker(broker: Broker) -> None:
     api, host = Api(Client(broker)), broker.node.broker.vhosts["/"]
     assert usual(ask(*uri(broker))) <= {"The password that everybody knows", "Memory is nearly short"}
-    host.declare_queue("q\x1b[2J", arguments={"x-dead-letter-exchange": "none"})
-    host.declare_exchange("e", "fanout", arguments={"alternate-exchange": "nowhere"})
+    host.run(host.declare_queue("q\x1b[2J", arguments={"x-dead-letter-exchange": "none"}))
+    host.run(host.declare_exchange("e", "fanout", arguments={"alternate-exchange": "nowhere"}))
     api.put(
         "parameters/shovel/%2F/s", {"value": {"src-uri": "amqp://", "src-queue": "q", "dest-uri": "amqp://127.0.0.1:1", "dest-queue": "d"}}
     )
@@ -65,10 +65,10 @@ def test_a_flight_service_that_does_not_start(tmp_path: Path) -> None:
 
 def test_a_policy_names_a_dead_letter_exchange(broker: Broker) -> None:
     api = Api(Client(broker))
-    broker.node.broker.vhosts["/"].declare_queue("q")
+    broker.node.broker.vhosts["/"].run(broker.node.broker.vhosts["/"].declare_queue("q"))
     api.put("policies/%2F/p", {"pattern": "q", "definition": {"dead-letter-exchange": "later"}})
     assert "A dead-letter exchange is missing" in ask(*uri(broker))
-    broker.node.broker.vhosts["/"].declare_exchange("later", "fanout")
+    broker.node.broker.vhosts["/"].run(broker.node.broker.vhosts["/"].declare_exchange("later", "fanout"))
     assert "A dead-letter exchange is missing" not in ask(*uri(broker))
 
 

@@ -121,7 +121,7 @@ class Rig:
     def declare(self, *names: str, vhost: str = "/", durable: bool = True, **arguments: Any) -> None:
         for name in names:
             options = {key.replace("_", "-"): value for key, value in arguments.items()}
-            self.broker.vhosts[vhost].declare_queue(name, durable=durable, arguments=options)
+            self.broker.vhosts[vhost].run(self.broker.vhosts[vhost].declare_queue(name, durable=durable, arguments=options))
 
     def core(self, name: str, vhost: str = "/") -> Any:
         return self.broker.vhosts[vhost].queues[name].core

@@ -48,11 +48,11 @@ class Staged:
 
 
 def exchange(rig: Rig, name: str, kind: str = "direct", **options: Any) -> Any:
-    return rig.broker.vhosts["/"].declare_exchange(name, kind, durable=True, **options)
+    return rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].declare_exchange(name, kind, durable=True, **options))
 
 
 def bind(rig: Rig, queue: str, source: str, key: str = "", **arguments: Any) -> None:
-    rig.broker.vhosts["/"].bind_queue(queue, source, key.encode(), arguments)
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].bind_queue(queue, source, key.encode(), arguments))
 
 
 def header_of(rig: Rig, queue: str) -> dict[str, Any]:

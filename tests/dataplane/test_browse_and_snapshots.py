@@ -46,7 +46,7 @@ def test_what_was_consumed_meanwhile_is_left_out_without_losing_the_place(rig: R
         answer, data = rig.ask("rows", **ticket, first=len(found), count=3)
         found += [row[-1].decode() for row in rig.contents(answer, data)]
     assert found == ["0", "1", "2", "5", "6", "8", "9"]
-    rig.broker.vhosts["/"].delete_queue("q")
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue("q"))
     assert rig.rows(ticket) == []
 
 

@@ -15,7 +15,7 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.dataplane.logins import Logins
 from flintmq.ports import UserRecord
-from tests.session.test_tokens import Clock
+from tests.broker.test_tokens import Clock
 from tests.support.issuer import ALL, AUDIENCE, Issuer
 
 from .rig import Rig
@@ -78,7 +78,7 @@ def test_a_name_ends_its_own_logins_and_nobody_elses() -> None:
 def visited(tmp_path: Path) -> Iterator[Rig]:
     keys = ISSUER.write(tmp_path / "jwks.json")
     with Rig(tmp_path / "store", clock=Clock(), oauth_resource_server_id=AUDIENCE, oauth_jwks=keys) as rig:
-        rig.node.broker.vhosts["/"].declare_queue("q", durable=True)
+        rig.node.broker.vhosts["/"].run(rig.node.broker.vhosts["/"].declare_queue("q", durable=True))
         yield rig
 
 

@@ -166,8 +166,8 @@ def test_what_is_staged_counts_by_its_messages(tmp_path: Path) -> None:
     limits = {"stage_bytes": 1, "staged_message_bytes": 1 << 20, "staged_user_share": 10 / 1024}
     with Rig(tmp_path / "store", limits=limits, memory_limit=MEMORY) as rig:
         rig.declare("q", "r")
-        rig.broker.vhosts["/"].bind_queue("q", "amq.fanout", b"", {})
-        rig.broker.vhosts["/"].bind_queue("r", "amq.fanout", b"", {})
+        rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].bind_queue("q", "amq.fanout", b"", {}))
+        rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].bind_queue("r", "amq.fanout", b"", {}))
         epoch = rig.call("scope.open")["epoch"]
         empty = [rig.stage("x", epoch, 0) for _ in range(50)]
         stage_id = rig.stage("x", epoch, 0, *"12345", queue="q")

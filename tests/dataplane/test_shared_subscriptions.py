@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker import shared_service
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
 from flintmq.kv.engine import EngineLimits, Unavailable
 from flintmq.kv.sqlite_engine import SqliteEngine
 from flintmq.protocol.v0_9_1.codec import encode_properties
-from flintmq.session import shared_service
 from flintmq.shared import sets
 from flintmq.shared.active import claim
 from flintmq.shared.codec import pack_message, unpack_message

@@ -35,9 +35,9 @@ def prepare(rig: Rig) -> None:
     rig.declare("q")
     rig.declare("s", x_queue_type="stream")
     vhost = rig.broker.vhosts["/"]
-    vhost.declare_exchange("both", "fanout", durable=True)
+    vhost.run(vhost.declare_exchange("both", "fanout", durable=True))
     for name in ("q", "s"):
-        vhost.bind_queue(name, "both", b"")
+        vhost.run(vhost.bind_queue(name, "both", b""))
 
 
 def stream_of(rig: Rig) -> Any:
@@ -169,7 +169,7 @@ def test_a_prepared_stage_outlives_a_kill(streaming: Rig) -> None:
 def test_a_stream_that_was_deleted_takes_only_its_part_with_it(streaming: Rig) -> None:
     rig = streaming
     stage_id = staged(rig, 0, "a")
-    rig.broker.vhosts["/"].delete_queue("s")
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue("s"))
     commit(rig, 0, stage_id)
     assert rig.bodies("q") == ["a"]
     with rig.kill() as again:

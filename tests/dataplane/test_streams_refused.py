@@ -12,7 +12,7 @@ from .rig import Rig
 
 @pytest.fixture
 def stream(rig: Rig) -> str:
-    rig.broker.vhosts["/"].declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].declare_queue("s", durable=True, arguments={"x-queue-type": "stream"}))
     return "s"
 
 

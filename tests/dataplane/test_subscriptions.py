@@ -196,7 +196,7 @@ def test_a_set_whose_queue_was_deleted_does_not_hide_what_comes_after(rig: Rig) 
     rig.put("q", "a")
     reader = rig.open("s")
     assert rig.call("sub.acquire", **reader, seq=1)["count"] == 1
-    rig.broker.vhosts["/"].delete_queue("q")
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue("q"))
     rig.declare("q")
     rig.put("q", "b")
     assert rig.call("sub.acquire", **reader, seq=1)["count"] == 1
@@ -298,7 +298,7 @@ def test_a_deleted_queue_keeps_the_others_from_nothing_and_counts_again_when_it_
     rig.put("r", "b")
     reader = rig.open("s", "q", "r")
     rig.call("sub.acquire", **reader, seq=1)
-    rig.broker.vhosts["/"].delete_queue("r")
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue("r"))
     assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1}
     rig.put("q", "c")
     assert rig.call("sub.acquire", **reader, seq=2)["count"] == 1
@@ -313,7 +313,7 @@ def test_a_deleted_queue_keeps_the_others_from_nothing_and_counts_again_when_it_
     assert rig.read(reader, 3) == ["d"]
     rig.call("sub.commit", **reader, upto=3)
     for name in ("q", "r"):
-        rig.broker.vhosts["/"].delete_queue(name)
+        rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue(name))
     assert rig.code("sub.acquire", **reader, seq=4) == "NOT_FOUND"
     assert rig.code("sub.open", name="s", mode="attach") == "NOT_FOUND"
 
@@ -373,7 +373,7 @@ def test_queues_of_a_pattern_come_and_go_between_sets_by_the_rights_of_the_reade
     rig.put("other", "not hers either")
     assert batch(rig, 2) == ["2"], "a new queue, and no start of the query"
     for name in ("o.a", "o.b", "o.c"):
-        rig.broker.vhosts["/"].delete_queue(name)
+        rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue(name))
     assert batch(rig, 3) == []
     with rig.kill() as again:
         again.user = "eve"
@@ -424,7 +424,7 @@ def test_a_pattern_reads_a_bounded_number_of_queues_and_says_so(tmp_path: Path) 
         status = rig.call("sub.status", name="p")
         assert (status["queues"], status["left_out"]) == (["b", "c"], 1), "those that it reads stay"
         assert rig.code("queue.match", pattern="?") == "LIMIT"
-        rig.broker.vhosts["/"].delete_queue("b")
+        rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].delete_queue("b"))
         rig.clock.advance(ms=rig.node.config.limits.subscription_look_ms)
         rig.call("sub.acquire", sub_id=reader["sub_id"], epoch=1, seq=1)
         assert rig.call("sub.status", name="p")["queues"] == ["a", "c"]
@@ -559,7 +559,7 @@ def test_vhosts_are_apart(rig: Rig) -> None:
 
 
 def test_an_exclusive_queue_is_not_readable(rig: Rig) -> None:
-    rig.broker.vhosts["/"].declare_queue("x", exclusive=True, connection_id=77)
+    rig.broker.vhosts["/"].run(rig.broker.vhosts["/"].declare_queue("x", exclusive=True, connection_id=77))
     assert rig.code("sub.open", name="s", queues=["x"]) == "FORBIDDEN"
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
+from flintmq.broker.broker import Broker
 from flintmq.clock import SystemClock
 from flintmq.config import Config, Limits
 from flintmq.definitions.change_line import BROKER, Actor
 from flintmq.definitions.service import DefinitionsService
-from flintmq.session.broker import Broker
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.definitions import SqlDefinitions
 

@@ -180,7 +180,7 @@ def test_a_virtual_host_comes_and_goes(operator: Operator, connect: Callable[...
     operator.do("put_policy", "tenant", "p", {"pattern": "", "definition": {"max-length": 3}})
     operator.do("delete_vhost", "tenant")
     assert "tenant" not in broker.vhosts and not any(one in broker.queues for one in ids)
-    assert holding.bytes == 0 and not any(vhost == "tenant" for vhost, _ in broker.route_caches)
+    assert holding.bytes == 0 and not any(vhost == "tenant" for vhost, _ in broker.routes.caches)
     with pytest.raises(ConnectionClosedByBroker) as closed:
         while True:
             channel.basic_publish("amq.topic", "k", b"x")
@@ -331,8 +331,8 @@ def test_topic_permissions_are_asked_for_each_key_of_a_message(
     """Those of CC and BCC, and of a message that is scheduled: nothing of it reaches a queue."""
     operator.user("topical")
     operator.do("put_topic", "/", "topical", "amq.topic", {"write": "^{username}\\.", "read": ""})
-    queue = operator.node.broker.vhosts["/"].declare_queue("keys")
-    operator.node.broker.vhosts["/"].bind_queue("keys", "amq.topic", b"#")
+    queue = operator.node.broker.vhosts["/"].run(operator.node.broker.vhosts["/"].declare_queue("keys"))
+    operator.node.broker.vhosts["/"].run(operator.node.broker.vhosts["/"].bind_queue("keys", "amq.topic", b"#"))
     channel = connect("topical").channel()
     if tx:
         channel.tx_select()
@@ -352,7 +352,7 @@ def test_topic_permissions_are_asked_for_each_key_of_a_message(
     assert queue.core.ready_count() == before
     schedule = operator.node.broker.vhosts["/"].schedule
     assert schedule is None or schedule.core.ready_count() == 0
-    operator.node.broker.vhosts["/"].delete_queue("keys")
+    operator.node.broker.vhosts["/"].run(operator.node.broker.vhosts["/"].delete_queue("keys"))
 
 
 def test_limits_of_users_and_virtual_hosts(operator: Operator, connect: Callable[..., Any]) -> None:
@@ -391,7 +391,7 @@ def test_a_policy_that_is_not_decided_does_not_match(operator: Operator, caplog:
     operator.do("put_policy", "/", "all", {"pattern": "", "definition": {"max-length": 2}})
     vhost = operator.node.broker.vhosts["/"]
     for name, length in ((slow, 2), ("x1", 1)):
-        vhost.declare_queue(name)
+        vhost.run(vhost.declare_queue(name))
         assert vhost.queues[name].policy.max_length == length
     assert undecided()["policy"] > before
     operator.do("put_policy", "/", "slow", {"pattern": "^a", "definition": {"max-length": 3}, "priority": 5})
@@ -443,7 +443,7 @@ def test_a_policy_is_applied_to_one_queue_at_a_time(operator: Operator) -> None:
     """The lock of the virtual host is free while patterns are searched, and between two queues; a slice is a piece of time."""
     vhost = operator.node.broker.vhosts["/"]
     for number in range(300):
-        vhost.declare_queue(f"many-{number}")
+        vhost.run(vhost.declare_queue(f"many-{number}"))
     held: list[bool] = []
     asked = vhost.policies.queue_policy
 

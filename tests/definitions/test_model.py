@@ -45,7 +45,7 @@ class Service(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def _queue(self, vhost: str) -> None:
-        self.rig.broker.vhosts[vhost].declare_queue("q")
+        self.rig.broker.vhosts[vhost].run(self.rig.broker.vhosts[vhost].declare_queue("q"))
 
     # --- the model ----------------------------------------------------------------------------------------------------
 

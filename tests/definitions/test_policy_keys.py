@@ -94,7 +94,7 @@ class Site:
         self.do("delete_policy", "/", "p", operator=operator)
 
     def queue(self, arguments: dict[str, Any], begins: str = "keys") -> Any:
-        return self.vhost.declare_queue(f"{begins}.{next(self._names)}", durable=True, arguments=arguments)
+        return self.vhost.run(self.vhost.declare_queue(f"{begins}.{next(self._names)}", durable=True, arguments=arguments))
 
     def shown(self, queue: Any) -> dict[str, Any]:
         found: dict[str, Any] = self.client.get(f"/api/queues/%2F/{queue.name}").json
@@ -108,7 +108,7 @@ class Site:
         else:
             same = [getattr(queue.core, name) for name in CORE] == [getattr(other.core, name) for name in CORE]
         result = same and queue.policy == other.policy
-        self.vhost.delete_queue(other.name)
+        self.vhost.run(self.vhost.delete_queue(other.name))
         return result
 
 

@@ -13,35 +13,13 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, 
 from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.scheduler.actor import (
-    DISPATCH_CLOSED,
-    DISPATCH_OK,
-    OUTCOME_BUSY,
-    OUTCOME_CLOSED,
-    OUTCOME_MESSAGES,
-    PROCESS_AGAIN,
-    PROCESS_DONE,
-    PROCESS_FAILED,
-    PROCESS_PARK,
-    actor_close,
-    actor_dispatch,
-    actor_find,
-    actor_get,
-    actor_put,
-    actor_resume,
-    actor_retire,
-    actor_suspend,
-    actor_t,
-    actor_wake,
-    actor_wake_next,
-    request_answer,
-    request_cancel,
-    request_t,
-    system_dispatch,
-    system_now,
-)
+    DISPATCH_CLOSED, DISPATCH_OK, OUTCOME_BUSY, OUTCOME_CLOSED, OUTCOME_MESSAGES, PROCESS_AGAIN, PROCESS_DONE, PROCESS_FAILED, PROCESS_PARK,
+    actor_close, actor_dispatch, actor_find, actor_get, actor_put, actor_resume, actor_retire, actor_suspend, actor_t, actor_wake,
+    actor_wake_next, request_answer, request_cancel, request_t, system_dispatch, system_now,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.scheduler.worker import system_step
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.unistd import usleep

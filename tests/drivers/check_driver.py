@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import cython
 from cython import NULL, address, bint, cast, nogil, p_char, pointer, sizeof
+from cython.cimports.flintmq.channel.connection import Connection
+from cython.cimports.flintmq.channel.settlement import unacked_find, unacked_next
+from cython.cimports.flintmq.channel.types import channel_t, unacked_t
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve, out_sent, outbuf_t
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_init, map64_put, map64_t
@@ -18,9 +21,6 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.types import ENTRY_DELETED, level_t, queue_t, slot_t
 from cython.cimports.flintmq.routing.route_cache import RouteCache, route_decref
 from cython.cimports.flintmq.scheduler.system import ActorSystem
-from cython.cimports.flintmq.session.connection import Connection
-from cython.cimports.flintmq.session.settlement import unacked_find, unacked_next
-from cython.cimports.flintmq.session.types import channel_t, unacked_t
 from cython.cimports.flintmq.store.log.log import log_t
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log_store import LogStore
@@ -28,7 +28,7 @@ from cython.cimports.flintmq.store.message_log import list_find, message_t
 from cython.cimports.flintmq.store.stream.stream_files import Stream
 from cython.cimports.flintmq.streams.group import open_become, open_free, open_push
 from cython.cimports.flintmq.streams.types import OPEN_READY, open_list_t, open_t
-from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.libc.stdint import uint64_t, uint8_t
 from cython.cimports.libc.string import memset
 
 

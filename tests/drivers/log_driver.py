@@ -15,7 +15,7 @@ from cython.cimports.flintmq.store.log.log import log_append, log_append_done, l
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
 from cython.cimports.flintmq.store.log_store import LogStore
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreError

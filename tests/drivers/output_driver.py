@@ -9,18 +9,9 @@ from cython import NULL, address, cast, cclass, longlong, p_char, pointer
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.buffer import out_pending, out_refer, out_release, out_reserve, out_take
 from cython.cimports.flintmq.core.content import (
-    arena_free,
-    arena_new,
-    content_body,
-    content_copy,
-    content_decref,
-    content_from_bytes,
-    content_grow,
-    content_header,
-    content_is_thin,
-    content_new,
-    content_t,
-)
+    arena_free, arena_new, content_body, content_copy, content_decref, content_from_bytes, content_grow, content_header, content_is_thin,
+    content_new, content_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memcpy
 

@@ -10,13 +10,8 @@ from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
-    CONTENT_PERSISTENT,
-    CONTENT_PRIORITY,
-    content_body,
-    content_decref,
-    content_from_bytes,
-    content_t,
-)
+    CONTENT_PERSISTENT, CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_credit_back, manager_move
 from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
 from cython.cimports.flintmq.queue.group_kinds import queue_set_groups
@@ -27,87 +22,28 @@ from cython.cimports.flintmq.queue.message_groups import groups_read_all
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_give_back_credit,
-    consumer_has_credit,
-    consumer_new,
-    consumer_select,
-    entry_sent,
-    queue_add_consumer,
-    queue_add_held,
-    queue_add_waiter,
-    queue_cold_count,
-    queue_consumer_count,
-    queue_consumer_leaves,
-    queue_content_failed,
-    queue_content_loaded,
-    queue_decref,
-    queue_deliver_single,
-    queue_delivered_total,
-    queue_dequeue,
-    queue_drop_held,
-    queue_enqueue,
-    queue_enqueue_immediate,
-    queue_enqueued_total,
-    queue_failed_count,
-    queue_forget_logged,
-    queue_hold_at,
-    queue_housekeeping,
-    queue_mark_deleted,
-    queue_new,
-    queue_next_available,
-    queue_next_cold,
-    queue_next_expiry,
-    queue_next_redelivered,
-    queue_peek,
-    queue_priorities,
-    queue_publish_held,
-    queue_pull,
-    queue_ready_bytes,
-    queue_ready_count,
-    queue_release,
-    queue_remove_consumer,
-    queue_remove_waiter,
-    queue_resident_bytes,
-    queue_restore_many,
-    queue_set_durable,
-    queue_set_notify_work_desired,
-    queue_set_ports,
-    queue_set_tail,
-    queue_tail,
-    queue_take_expired,
-    queue_take_head,
-    queue_unacked_count,
-)
+    consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, consumer_select, entry_sent, queue_add_consumer,
+    queue_add_held, queue_add_waiter, queue_cold_count, queue_consumer_count, queue_consumer_leaves, queue_content_failed,
+    queue_content_loaded, queue_decref, queue_deliver_single, queue_delivered_total, queue_dequeue, queue_drop_held, queue_enqueue,
+    queue_enqueue_immediate, queue_enqueued_total, queue_failed_count, queue_forget_logged, queue_hold_at, queue_housekeeping,
+    queue_mark_deleted, queue_new, queue_next_available, queue_next_cold, queue_next_expiry, queue_next_redelivered, queue_peek,
+    queue_priorities, queue_publish_held, queue_pull, queue_ready_bytes, queue_ready_count, queue_release, queue_remove_consumer,
+    queue_remove_waiter, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_notify_work_desired, queue_set_ports,
+    queue_set_tail, queue_tail, queue_take_expired, queue_take_head, queue_unacked_count,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_EXCLUSIVE,
-    CONSUMER_NO_ACK,
-    CONSUMER_NOT_INTERESTED,
-    REASON_ACK,
-    RESTORED_REDELIVERED,
-    delivery_t,
-    message_groups_t,
-    place_t,
-    restored_t,
-    slot_t,
-    target_t,
-)
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, REASON_ACK, RESTORED_REDELIVERED, delivery_t,
+    message_groups_t, place_t, restored_t, slot_t, target_t,
+)  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector, program_incref
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.unistd import usleep
 from cython.cimports.tests.drivers.queue_parts import evict_content, queue_memory
 from cython.cimports.tests.drivers.queue_ports import (
-    count_wake,
-    note_dequeue,
-    note_enqueue,
-    note_load,
-    note_spill,
-    note_sweep,
-    note_unspill,
-)
+    count_wake, note_dequeue, note_enqueue, note_load, note_spill, note_sweep, note_unspill,
+)  # fmt: skip
 from cython.cimports.tests.twins.memory_log import MemoryLog
 
 from flintmq.queue.group_kinds import MODES

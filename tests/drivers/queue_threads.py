@@ -8,59 +8,22 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_swap32
 from cython.cimports.flintmq.core.content import (
-    CONTENT_PERSISTENT,
-    CONTENT_PRIORITY,
-    arena_free,
-    arena_new,
-    arena_t,
-    content_body,
-    content_decref,
-    content_from_bytes,
-    content_incref,
-    content_new,
-    content_t,
-)
+    CONTENT_PERSISTENT, CONTENT_PRIORITY, arena_free, arena_new, arena_t, content_body, content_decref, content_from_bytes, content_incref,
+    content_new, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_give_back_credit,
-    consumer_has_credit,
-    consumer_new,
-    entry_sent,
-    queue_add_consumer,
-    queue_add_held,
-    queue_add_waiter,
-    queue_consumer_leaves,
-    queue_deliver_single,
-    queue_dequeue,
-    queue_enqueue,
-    queue_enqueue_immediate,
-    queue_hold_at,
-    queue_publish_held,
-    queue_pull,
-    queue_ready_count,
-    queue_release,
-    queue_remove_consumer,
-    queue_remove_waiter,
-    queue_restore_many,
-    queue_set_notify_work_desired,
-    queue_set_ports,
-    queue_take_head,
-)
+    consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, entry_sent, queue_add_consumer, queue_add_held,
+    queue_add_waiter, queue_consumer_leaves, queue_deliver_single, queue_dequeue, queue_enqueue, queue_enqueue_immediate, queue_hold_at,
+    queue_publish_held, queue_pull, queue_ready_count, queue_release, queue_remove_consumer, queue_remove_waiter, queue_restore_many,
+    queue_set_notify_work_desired, queue_set_ports, queue_take_head,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.sweep import queue_sweep, sweep_end, sweep_t
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_NOT_INTERESTED,
-    REASON_ACK,
-    REASON_DROP,
-    consumer_t,
-    delivery_t,
-    log_port_t,
-    queue_t,
-    restored_t,
-    slot_t,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, consumer_t, delivery_t, log_port_t, queue_t, restored_t, slot_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec

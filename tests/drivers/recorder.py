@@ -10,21 +10,11 @@ from cython import address, bint, cast, cclass, cfunc, declare, exceptval, gil, 
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.protocol.v0_9_1.engine import (
-    FEED_ERROR,
-    FEED_MORE,
-    FEED_VERSION,
-    PHASE_OPEN,
-    RX_CLOSED,
-    RX_CLOSING,
-    RX_OPEN,
-    engine_feed,
-    engine_free,
-    engine_init,
-    engine_set_channel_state,
-    sink_t,
-)
+    FEED_ERROR, FEED_MORE, FEED_VERSION, PHASE_OPEN, RX_CLOSED, RX_CLOSING, RX_OPEN, engine_feed, engine_free, engine_init,
+    engine_set_channel_state, sink_t,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.ids import CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, CONNECTION_OPEN
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 
 _sink = declare(sink_t)
 

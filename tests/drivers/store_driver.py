@@ -20,19 +20,9 @@ from cython.cimports.flintmq.store.log.record import RECORD_START, position_wait
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log_store import LogStore
 from cython.cimports.flintmq.store.message_log import (
-    ENQUEUE_MOST,
-    list_find,
-    list_new,
-    list_next_message,
-    location_t,
-    message_add,
-    message_find,
-    message_t,
-    ml_dequeue_plain,
-    ml_dequeue_tx,
-    ml_enqueue_tx,
-    ml_write_enqueue,
-)
+    ENQUEUE_MOST, list_find, list_new, list_next_message, location_t, message_add, message_find, message_t, ml_dequeue_plain, ml_dequeue_tx,
+    ml_enqueue_tx, ml_write_enqueue,
+)  # fmt: skip
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 

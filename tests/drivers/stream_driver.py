@@ -7,26 +7,10 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_swap32
 from cython.cimports.flintmq.core.content import content_body, content_header
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_give_back_credit,
-    consumer_has_credit,
-    consumer_new,
-    entry_sent,
-    queue_add_consumer,
-    queue_deliver_single,
-    queue_release,
-    queue_remove_consumer,
-    queue_set_notify_work_desired,
-    queue_settle,
-)
-from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_NOT_INTERESTED,
-    REASON_ACK,
-    REASON_REJECT,
-    delivery_t,
-    target_t,
-)
+    consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, entry_sent, queue_add_consumer, queue_deliver_single,
+    queue_release, queue_remove_consumer, queue_set_notify_work_desired, queue_settle,
+)  # fmt: skip
+from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, delivery_t, target_t
 from cython.cimports.flintmq.streams.control import Seat, StreamQueue, seat_give
 from cython.cimports.flintmq.streams.stream_queue import stream_release_after
 from cython.cimports.libc.stdint import uint32_t

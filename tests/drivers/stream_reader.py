@@ -9,23 +9,13 @@ from cython import NULL, address, cclass, declare, nogil, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_clear,
-    stream_batch_free,
-    stream_batch_items,
-    stream_batch_t,
-    stream_filter_free,
-    stream_filter_new,
-    stream_filter_t,
-)
+    stream_batch_clear, stream_batch_free, stream_batch_items, stream_batch_t, stream_filter_free, stream_filter_new, stream_filter_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_files import Stream
 from cython.cimports.flintmq.store.stream.stream_log import STREAM_FAILED, STREAM_MESSAGES, stream_append
 from cython.cimports.flintmq.store.stream.stream_reader import (
-    stream_find_time,
-    stream_read,
-    stream_reader_free,
-    stream_reader_new,
-    stream_reader_rest,
-)
+    stream_find_time, stream_read, stream_reader_free, stream_reader_new, stream_reader_rest,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 

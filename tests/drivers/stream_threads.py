@@ -8,30 +8,15 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_sub32, at_swap32
 from cython.cimports.flintmq.core.content import (
-    arena_free,
-    arena_new,
-    arena_t,
-    content_body,
-    content_decref,
-    content_frame,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
+    arena_free, arena_new, arena_t, content_body, content_decref, content_frame, content_header, content_new, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_give_back_credit,
-    consumer_has_credit,
-    entry_sent,
-    queue_deliver_single,
-    queue_enqueue,
-    queue_release,
-    queue_set_notify_work_desired,
-    queue_settle,
-)
+    consumer_give_back_credit, consumer_has_credit, entry_sent, queue_deliver_single, queue_enqueue, queue_release,
+    queue_set_notify_work_desired, queue_settle,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, consumer_t, delivery_t, queue_t
 from cython.cimports.flintmq.streams.control import StreamQueue
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.unistd import usleep

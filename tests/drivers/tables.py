@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from cython import address, cclass
 from cython.cimports.flintmq.core.hash64 import (
-    map64_count,
-    map64_free,
-    map64_get,
-    map64_home,
-    map64_init,
-    map64_next,
-    map64_put,
-    map64_remove,
-    map64_reserve,
-)
+    map64_count, map64_free, map64_get, map64_home, map64_init, map64_next, map64_put, map64_remove, map64_reserve,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.owner_ids import owner_ids_give_back, owner_ids_take
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 

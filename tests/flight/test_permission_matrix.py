@@ -313,9 +313,9 @@ def test_on_what_reads_more_than_the_caller_may(broker: Broker, plane: DataPlane
 def test_a_pattern_whose_queues_are_gone_stays_its_users(broker: Broker, plane: DataPlane, root: DataPlane) -> None:
     """ "All that it reads" is nothing then, which everybody may read."""
     vhost = broker.node.broker.vhosts["/"]
-    vhost.declare_queue("gone", durable=True)
+    vhost.run(vhost.declare_queue("gone", durable=True))
     opened = root.action("sub.open", name="g", pattern="gone*")
-    vhost.delete_queue("gone")
+    vhost.run(vhost.delete_queue("gone"))
     assert root.action("sub.acquire", sub_id=opened["sub_id"], epoch=opened["epoch"], seq=1)["count"] == 0
     grant(broker, SETS[-1])
     given = {"sub_id": opened["sub_id"]}

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 
 from flintmq.admin.server import HttpServer
+from flintmq.broker.pending import Pending
 from flintmq.config import Config, Limits
 from flintmq.net.descriptors import shares
 from flintmq.session.handlers import ConnectionHandler
-from flintmq.session.pending import Pending
 from tests.support.broker import wait_until
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from flintmq.channel.connection import Connection
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.queue.control import QueueHandle
 from flintmq.routing.route_cache import RouteCache
-from flintmq.session.connection import Connection
 from tests.drivers.job_driver import JobDriver
 from tests.support.connections import close_all
 from tests.support.rawamqp import method_frame, publish_bytes

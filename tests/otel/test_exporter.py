@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker.spans import INTERNAL, Span, Spans
 from flintmq.config import Limits
 from flintmq.errors import OperatorError
 from flintmq.otel import otlp
 from flintmq.otel.exporter import HEADERS, SERVICE, Exporter, read_endpoint, read_headers
-from flintmq.session.spans import INTERNAL, Span, Spans
 from tests.otel.collector import Collector
 from tests.support.broker import wait_until
 

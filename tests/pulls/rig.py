@@ -6,13 +6,13 @@ from typing import Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
+from flintmq.broker.broker import Broker
 from flintmq.clock import ManualClock
 from flintmq.config import Config
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.pulls.requests import Answers, Pull
 from flintmq.pulls.service import PullService
 from flintmq.scheduler.system import ActorSystem
-from flintmq.session.broker import Broker
 from flintmq.store.definitions import MemoryDefinitions
 
 SECOND_MS = 1_000
@@ -42,7 +42,7 @@ class Rig:
         self.users.close()
 
     def queue(self, name: str = "q", **arguments: Any) -> Any:
-        return self.vhost.declare_queue(name, arguments={key.replace("_", "-"): value for key, value in arguments.items()})
+        return self.vhost.run(self.vhost.declare_queue(name, arguments={key.replace("_", "-"): value for key, value in arguments.items()}))
 
     def publish(self, queue: Any, *bodies: bytes, priority: int = 0, expires_in_ms: int = 0) -> None:
         expires_at = 0 if not expires_in_ms else self.clock.wall_ms() + expires_in_ms

@@ -40,5 +40,5 @@ def test_what_has_ended_otherwise_is_not_waited_for(rig: Rig, ended: str) -> Non
     if ended == "settled":
         assert rig.pulls.ack(queue, leases(rig, pull)) == ["ok"]
     else:
-        rig.vhost.delete_queue("q")
+        rig.vhost.run(rig.vhost.delete_queue("q"))
     assert rig.pulls._give_back() == 0

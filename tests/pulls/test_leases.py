@@ -83,7 +83,7 @@ def test_nack_without_requeue_dead_letters(rig: Rig) -> None:
     plain = rig.queue("plain")
     rig.publish(plain, b"b")
     assert rig.pulls.nack(plain, leases(rig, rig.now(plain)), requeue=False) == ["ok"]
-    assert plain.core.ready_count() == 0 and rig.broker.drops["rejected"] == 1
+    assert plain.core.ready_count() == 0 and rig.broker.counters.drops["rejected"] == 1
     assert (rig.pulls.figures()["acked"], rig.pulls.figures()["nacked"]) == (0, 2)
 
 

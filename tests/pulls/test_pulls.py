@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker.expiry import EXPIRE_AT_ONCE
 from flintmq.ports import UserRecord
 from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
 from flintmq.pulls.service import BUSY as REFUSED_BUSY
 from flintmq.pulls.service import INVALID as REFUSED_INVALID
 from flintmq.pulls.service import NO_QUEUE, STOPPING, PullRefused
-from flintmq.session import publishing
 from tests.pulls.rig import Rig, bodies
 
 ACTORS_PULL = 3  # scheduler/actor.pxd
@@ -277,7 +277,7 @@ def test_pulls_of_a_deleted_queue_end(rig: Rig) -> None:
     rig.now(queue, "a")
     held = [rig.pull(queue, "a", hold_s=60), rig.pull(queue, "b", hold_s=60)]
     assert rig.taken() == []
-    rig.vhost.delete_queue("q")
+    rig.vhost.run(rig.vhost.delete_queue("q"))
     done = rig.taken()
     assert sorted(map(id, done)) == sorted(map(id, held))
     assert {pull.outcome for pull in done} == {CLOSED}
@@ -312,26 +312,26 @@ def test_expired_messages_are_not_handed_out(rig: Rig) -> None:
     rig.publish(queue, b"old", expires_in_ms=1 - rig.clock.wall_ms())  # in 1970
     rig.publish(queue, b"new")
     assert bodies(rig.now(queue, most=5)) == [b"new"]
-    assert rig.broker.drops["expired"] == 1
+    assert rig.broker.counters.drops["expired"] == 1
 
 
 def test_a_pull_ends_expired_messages_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million of them must not keep the worker, and with it the interpreter: between two slices others have their turn."""
-    inner = publishing.expire
+    inner = rig.broker.expiry.expire
     slices: list[bool] = []
 
-    def expire(broker: Any, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
+    def expire(queue: Any, now_ms: int, until_ns: int = 0) -> bool:
         assert until_ns > rig.clock.monotonic_ns()
-        slices.append(inner(broker, queue, now_ms, 1))  # a slice is over after one look at the clock
+        slices.append(inner(queue, now_ms, 1))  # a slice is over after one look at the clock
         return slices[-1]
 
-    monkeypatch.setattr(publishing, "expire", expire)
+    monkeypatch.setattr(rig.broker.expiry, "expire", expire)
     queue = rig.queue()
     rig.publish(queue, *[b"old"] * 400, expires_in_ms=1 - rig.clock.wall_ms())
     rig.publish(queue, b"new")
     assert bodies(rig.now(queue, most=5)) == [b"new"]
-    assert slices == [False] * (400 // publishing.EXPIRE_AT_ONCE) + [True]
-    assert rig.broker.drops["expired"] == 400
+    assert slices == [False] * (400 // EXPIRE_AT_ONCE) + [True]
+    assert rig.broker.counters.drops["expired"] == 400
 
 
 def test_priorities_are_respected(rig: Rig) -> None:

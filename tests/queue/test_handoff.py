@@ -1,6 +1,6 @@
 """The line between the message path and the service of shared queues, and windows: what is counted leaves, and nothing else gets in.
 
-Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/session/test_shared_queues.py has the message path.
+Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/broker/test_shared_queues.py has the message path.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze, same_value
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.routing.binding import Binding
-from flintmq.routing.exchange import DirectExchange, Exchange, FanoutExchange, HeadersExchange, TopicExchange, loose
+from flintmq.routing.exchange import Binding, DirectExchange, Exchange, FanoutExchange, HeadersExchange, TopicExchange, loose
 
 
 class Target:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError
-from flintmq.routing.binding import Binding
-from flintmq.routing.exchange import TopicExchange
+from flintmq.routing.exchange import Binding, TopicExchange
 from flintmq.routing.topic import TopicTrie
 
 STEPS = 1_000_000

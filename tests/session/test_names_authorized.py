@@ -64,9 +64,9 @@ def prepare(node: Any) -> dict[str, Any]:
     vhost = node.broker.vhosts["/"]
     node.users.put(UserRecord("mallory", hash_password("m"), ()))
     node.permissions.set_permissions(PermissionRecord("mallory", "/", ALLOWED, ALLOWED, ALLOWED))
-    vhost.declare_queue("secret", durable=True)
-    vhost.declare_exchange("secret", "fanout", durable=True)
-    vhost.bind_queue("secret", "secret", b"k")
+    vhost.run(vhost.declare_queue("secret", durable=True))
+    vhost.run(vhost.declare_exchange("secret", "fanout", durable=True))
+    vhost.run(vhost.bind_queue("secret", "secret", b"k"))
     vhost.queues["secret"].core.publish(b"", b"secret", b"\0<\0\0" + bytes(10), b"", 0, 0, 0)
     return look(node)
 
@@ -116,8 +116,8 @@ ours = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCh
 def test_amqp_uses_the_names_that_it_authorizes(broker: Any, asked: list[str], verb: str, sent: list[str]) -> None:
     node = broker.node
     vhost = node.broker.vhosts["/"]
-    vhost.declare_queue("mine")
-    vhost.declare_exchange("mine", "fanout")
+    vhost.run(vhost.declare_queue("mine"))
+    vhost.run(vhost.declare_exchange("mine", "fanout"))
     known = {*vhost.queues, *vhost.exchanges}
     given_names = iter(sent)
 

@@ -74,7 +74,7 @@ def test_the_cache_holds_one_route_of_a_key(start: Callable[..., Any], connect: 
     opened[0].queue("q0")
     for channel in opened:
         publish(channel, routing_key="q0")
-    cache = broker.node.broker.route_caches[("/", "")]
+    cache = broker.node.broker.routes.caches[("/", "")]
     assert cache.route_count == 1
     cache.forget(b"\x00\x02q0")
     assert cache.route_count == 0
@@ -225,7 +225,7 @@ class Routes(RuleBasedStateMachine):
         if exchange not in self.vhost.exchanges:
             return
         if forget:
-            self.broker.node.broker.routes_version = object()  # as when another loop changes something
+            self.broker.node.broker.routes.version = object()  # as when another loop changes something
         expected = [queue.name for queue in self.vhost.route(exchange, key.encode(), {})]
         for _ in range(times):
             assert publish(self.channels[channel], exchange=exchange, routing_key=key) == ("kept" if expected else "returned")
@@ -252,7 +252,7 @@ def test_keys_that_collide_make_the_cache_hash_otherwise(start: Callable[..., An
     channel.call("queue.bind", queue="q0", exchange="amq.direct", routing_key="mine")
     channel.publish(b"m", exchange="amq.direct", routing_key="mine")
     assert channel.ready("q0") == 1
-    cache = broker.node.broker.route_caches["/", "amq.direct"]
+    cache = broker.node.broker.routes.caches["/", "amq.direct"]
     name = b"\x0aamq.direct"
     colliding: list[str] = []
     number = 0

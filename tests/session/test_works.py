@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flintmq.session.connection")
+pytest.importorskip("flintmq.channel.connection")
+from flintmq.broker.queue_limits import QueueLimits
+from flintmq.channel.connection import Connection
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.protocol.v0_9_1.spec import BasicAck, BasicNack
 from flintmq.queue.control import QueueHandle
-from flintmq.session import publishing
-from flintmq.session.connection import Connection
 from tests.support.broker import wait_until
 from tests.support.connections import close_all
 from tests.support.rawamqp import RawChannel, RawConnection, publish_bytes
@@ -347,16 +347,16 @@ def test_a_queue_far_over_its_limit_is_brought_back_in_slices(
     start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch, dead_letters: bool
 ) -> None:
     """600 unacked messages of a queue of 10 come back at once: each slice ends a few of them, and the oldest go first."""
-    inner = publishing._enforce
+    inner = QueueLimits._enforce
     ended: list[int] = []
 
-    def enforce(broker: Any, queue: Any, until_ns: int) -> bool:
+    def enforce(limits: QueueLimits, queue: Any, until_ns: int) -> bool:
         before = queue.core.ready_count()
-        done = inner(broker, queue, until_ns)
+        done = inner(limits, queue, until_ns)
         ended.append(before - queue.core.ready_count())
         return done
 
-    monkeypatch.setattr(publishing, "_enforce", enforce)
+    monkeypatch.setattr(QueueLimits, "_enforce", enforce)
     broker = start()
     other = connect(broker).channel()
     other.queue("dead")
@@ -383,7 +383,7 @@ def test_one_job_brings_all_queues_back_under_their_limits(start: Start, connect
     broker = start()
     inner = broker.node.broker
     jobs: list[tuple[Any, Any]] = []
-    in_slices = inner.in_slices
+    limits, in_slices = inner.queue_limits, inner.loops.in_slices
     channel = connect(broker).channel()
     channel.queue("dead")
     for name in ("a", "b"):
@@ -392,15 +392,15 @@ def test_one_job_brings_all_queues_back_under_their_limits(start: Start, connect
     for name in ("a", "b"):
         for _ in range(100):  # as a transaction or a return puts them there
             queues[name].core.publish(b"", name.encode(), HEADER, b"", 0, 0)
-    inner.in_slices = lambda step, ended: jobs.append((step, ended))
+    inner.loops.in_slices = lambda step, ended: jobs.append((step, ended))
     for _ in range(3):
         for name in ("a", "b"):
             channel.publish(b"", routing_key=name)
     channel.call("basic.qos")
-    assert len(jobs) == 1 and list(inner.over_limits) == [queues["a"], queues["b"]]
-    inner.in_slices = in_slices
-    inner.in_slices(*jobs[0])
+    assert len(jobs) == 1 and list(limits._over) == [queues["a"], queues["b"]]
+    inner.loops.in_slices = in_slices
+    in_slices(*jobs[0])
     for name in ("a", "b"):
         channel.wait_ready(name, 1)
-    wait_until(lambda: not inner.enforcing)
+    wait_until(lambda: not limits._running)
     assert channel.ready("dead") == 2 * (100 + 3 - 1)

@@ -18,15 +18,15 @@ def start(directory: Path) -> tuple[SqlDefinitions, VirtualHost]:
 
 def test_the_durable_part_survives(tmp_path: Path) -> None:
     definitions, vhost = start(tmp_path)
-    vhost.declare_exchange("events", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})
-    vhost.declare_exchange("passing", "topic")
-    vhost.declare_queue("work", durable=True, arguments={"x-max-priority": 5})
-    vhost.declare_queue("temporary")
-    vhost.bind_queue("work", "events", b"a.*", {"x": b"\xff"})
-    vhost.bind_queue("work", "amq.topic", b"b.#")
-    vhost.bind_queue("work", "passing", b"c")
-    vhost.bind_queue("temporary", "events", b"a.*")
-    vhost.bind_exchange("amq.fanout", "events", b"#")
+    vhost.run(vhost.declare_exchange("events", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"}))
+    vhost.run(vhost.declare_exchange("passing", "topic"))
+    vhost.run(vhost.declare_queue("work", durable=True, arguments={"x-max-priority": 5}))
+    vhost.run(vhost.declare_queue("temporary"))
+    vhost.run(vhost.bind_queue("work", "events", b"a.*", {"x": b"\xff"}))
+    vhost.run(vhost.bind_queue("work", "amq.topic", b"b.#"))
+    vhost.run(vhost.bind_queue("work", "passing", b"c"))
+    vhost.run(vhost.bind_queue("temporary", "events", b"a.*"))
+    vhost.run(vhost.bind_exchange("amq.fanout", "events", b"#"))
     queue_id = vhost.queue("work").queue_id
     definitions.close()
 
@@ -38,11 +38,11 @@ def test_the_durable_part_survives(tmp_path: Path) -> None:
     assert [queue.name for queue in vhost.route("events", b"a.b")] == ["work"]
     assert [queue.name for queue in vhost.route("amq.topic", b"b.c.d")] == ["work"]
     # The same declares are no change; a new queue gets an id above all earlier ones.
-    vhost.declare_queue("work", durable=True, arguments={"x-max-priority": 5})
-    vhost.declare_exchange("events", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})
-    vhost.declare_queue("more", durable=True)
+    vhost.run(vhost.declare_queue("work", durable=True, arguments={"x-max-priority": 5}))
+    vhost.run(vhost.declare_exchange("events", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"}))
+    vhost.run(vhost.declare_queue("more", durable=True))
     assert vhost.queue("more").queue_id > queue_id
-    vhost.delete_queue("work")
+    vhost.run(vhost.delete_queue("work"))
     definitions.close()
 
     definitions, vhost = start(tmp_path)

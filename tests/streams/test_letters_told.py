@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flintmq.broker.counters import Counters
+from flintmq.broker.dead_letters import DeadLetters
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.session.publishing import dead_letter
 from tests.store_stream.rig import header
 
 
@@ -33,18 +33,18 @@ class Target:
         return self.takes
 
 
-def broker_of(calls: list[Any], *targets: Target) -> Any:
+def letters_of(calls: list[Any], *targets: Target) -> DeadLetters:
     vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets))
-    return SimpleNamespace(
+    state: Any = SimpleNamespace(
         limited_queues={},
-        dead_lettered=Counter(),
-        route_cache=lambda *_: SimpleNamespace(cacheable=True),
+        counters=Counters(),
+        routes=SimpleNamespace(cache=lambda *_: SimpleNamespace(cacheable=True)),
         vhosts={"/": vhost},
         clock=ManualClock(wall_ms=1_000),
         limits=Limits(),
         streams=SimpleNamespace(letter=lambda queue_id: calls.append(("letter", queue_id))),
-        count_drop=lambda *_: None,
     )
+    return DeadLetters(state)
 
 
 def dying() -> Any:
@@ -56,8 +56,7 @@ def dying() -> Any:
 def test_each_stream_is_told_once_its_letter_is_appended(takes: bool) -> None:
     """Told behind the append and before the caller goes on; not for a letter that was refused."""
     calls: list[Any] = []
-    broker = broker_of(calls, Target(3, calls, takes), Target(4, calls))
-    dead_letter(broker, dying(), (b"ex", b"key", header(b"body"), b"body"), "rejected")
+    letters_of(calls, Target(3, calls, takes), Target(4, calls)).publish(dying(), (b"ex", b"key", header(b"body"), b"body"), "rejected")
     expected = [("publish", 3), ("letter", 3), ("publish", 4), ("letter", 4)]
     assert calls == [one for one in expected if takes or one != ("letter", 3)]
 
@@ -66,5 +65,5 @@ def test_letters_of_a_transaction_are_not_appended_yet() -> None:
     """A transaction holds them until it takes effect: there is nothing to tell now."""
     calls: list[Any] = []
     transaction: Any = SimpleNamespace(hold=lambda core, *rest: core.publish(*rest), limited=[])
-    dead_letter(broker_of(calls, Target(3, calls)), dying(), (b"ex", b"key", header(b"body"), b"body"), "rejected", transaction)
+    letters_of(calls, Target(3, calls)).publish(dying(), (b"ex", b"key", header(b"body"), b"body"), "rejected", transaction)
     assert calls == [("publish", 3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintmq.session.connection import Connection
+from flintmq.channel.connection import Connection
 
 
 def close_all(connection: Connection) -> None:

@@ -38,26 +38,30 @@ def definitions(broker: Any) -> dict[str, list[float]]:
     table = {f"k{number}": number for number in range(20)}
     letters = {"x-message-ttl": 1000, "x-dead-letter-exchange": "x", "x-expires": 10_000_000}
     return {
-        "queue": per_piece(8000, lambda n: vhost.declare_queue(f"queue-{n:08d}")),
-        "queue with a long name": per_piece(4000, lambda n: vhost.declare_queue(f"{n:0200d}")),
-        "queue with arguments": per_piece(4000, lambda n: vhost.declare_queue(f"letters-{n:08d}", arguments=letters)),
-        "queue with priorities": per_piece(1000, lambda n: vhost.declare_queue(f"levels-{n:08d}", arguments={"x-max-priority": 100})),
-        "exclusive queue": per_piece(4000, lambda n: vhost.declare_queue(f"mine-{n:08d}", exclusive=True, connection_id=n)),
-        "exchange": per_piece(4000, lambda n: vhost.declare_exchange(f"headers-{n:08d}", "headers")),
-        "direct binding": per_piece(8000, lambda n: vhost.bind_queue("queue-00000001", "amq.direct", b"key-%08d" % n)),
-        "binding with a long key": per_piece(4000, lambda n: vhost.bind_queue("queue-00000001", "amq.direct", b"%0200d" % n)),
-        "topic binding": per_piece(4000, lambda n: vhost.bind_queue("queue-00000001", "amq.topic", b"part.%08d" % n)),
-        "deep topic binding": per_piece(500, lambda n: vhost.bind_queue("queue-00000001", "amq.topic", b"%08d." % n + deep)),
-        "headers binding": per_piece(4000, lambda n: vhost.bind_queue("queue-00000001", "amq.headers", b"", {"x-match": "all", "a": n})),
+        "queue": per_piece(8000, lambda n: vhost.run(vhost.declare_queue(f"queue-{n:08d}"))),
+        "queue with a long name": per_piece(4000, lambda n: vhost.run(vhost.declare_queue(f"{n:0200d}"))),
+        "queue with arguments": per_piece(4000, lambda n: vhost.run(vhost.declare_queue(f"letters-{n:08d}", arguments=letters))),
+        "queue with priorities": per_piece(
+            1000, lambda n: vhost.run(vhost.declare_queue(f"levels-{n:08d}", arguments={"x-max-priority": 100}))
+        ),
+        "exclusive queue": per_piece(4000, lambda n: vhost.run(vhost.declare_queue(f"mine-{n:08d}", exclusive=True, connection_id=n))),
+        "exchange": per_piece(4000, lambda n: vhost.run(vhost.declare_exchange(f"headers-{n:08d}", "headers"))),
+        "direct binding": per_piece(8000, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.direct", b"key-%08d" % n))),
+        "binding with a long key": per_piece(4000, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.direct", b"%0200d" % n))),
+        "topic binding": per_piece(4000, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.topic", b"part.%08d" % n))),
+        "deep topic binding": per_piece(500, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.topic", b"%08d." % n + deep))),
+        "headers binding": per_piece(
+            4000, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.headers", b"", {"x-match": "all", "a": n}))
+        ),
         "wide headers binding": per_piece(
-            1000, lambda n: vhost.bind_queue("queue-00000001", "amq.headers", b"", {"x-match": "any", "n": n, **table})
+            1000, lambda n: vhost.run(vhost.bind_queue("queue-00000001", "amq.headers", b"", {"x-match": "any", "n": n, **table}))
         ),
     }
 
 
 def streams(broker: Any) -> dict[str, list[float]]:
     vhost = broker.node.broker.vhosts["/"]
-    made = vhost.declare_queue("stream", durable=True, arguments={"x-queue-type": "stream"})
+    made = vhost.run(vhost.declare_queue("stream", durable=True, arguments={"x-queue-type": "stream"}))
     service = broker.node.broker.streams
     kept = []
 

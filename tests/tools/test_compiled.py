@@ -208,3 +208,23 @@ def test_the_lists_are_derived(tmp_path: Path) -> None:
     assert '"src/flintmq/room/thing.py" = ["F821"' in text and '    "flintmq.room.thing",\n' in text and "old" not in text
     with pytest.raises(ValueError, match="two places"):
         compiled.with_lists(mark, [], tmp_path)
+
+
+def test_cimports_fill_their_lines(tmp_path: Path) -> None:
+    """Written once they stay; a comment at a name, and imports of Python, are left as they are."""
+    long = ", ".join(f"name_{number}" for number in range(20, 0, -1))
+    text = f"from cython.cimports.flintmq.core.atomics import ({long})\nfrom cython import NULL, cast, c\nfrom os import (\n    path,\n)\n"
+    written = compiled.with_cimports(text)
+    assert "from cython import NULL, c, cast\n" in written and "from os import (\n    path,\n)\n" in written
+    assert ")  # fmt: skip\n" in written and all(len(line) <= compiled.WIDTH for line in written.splitlines())
+    assert compiled.with_cimports(written) == written
+    assert compiled.with_cimports("from cython import (\n    b,  # why\n    a,\n)\n") == "from cython import (\n    b,  # why\n    a,\n)\n"
+    assert written.index("from cython import") < written.index("from cython.cimports"), "sorted by their modules"
+    path = tmp_path / "module.py"
+    path.write_text(written)
+    assert compiled.cimports([path], tmp_path) == []
+    path.write_text("from cython.cimports.flintmq.core.atomics import a\n\nx = 1\nfrom cython import b\n")
+    (finding,) = compiled.cimports([path], tmp_path)
+    assert finding == "module.py:4: cython comes before cython.cimports.flintmq.core.atomics: imports of C names are in order"
+    path.write_text(text)
+    assert "do not fill their lines" in compiled.cimports([path], tmp_path)[0]

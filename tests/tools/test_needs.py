@@ -34,7 +34,7 @@ def test_imports_that_count(tmp_path: Path) -> None:
         "if TYPE_CHECKING:\n    import flintmq.net.loop\n"
         "from cython.cimports.flintmq.core.atomics import at_load64\n"
         "try:\n    from flintmq.core import hash64\nexcept ImportError:\n    pass\n"
-        "def later():\n    import flintmq.session.channel\n"
+        "def later():\n    import flintmq.channel.channel\n"
     )
     assert needs.needed([file]) == ["flintmq.core.hash64"]
     file.write_text("import flintmq.queue.due_index\n")

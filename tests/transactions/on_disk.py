@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from flintmq.broker.branch_queues import BranchQueues
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.queue.control import QueueHandle
-from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import TransactionCoordinator
 from flintmq.vhost.policy import DEFAULT_POLICY
 from tests.drivers.store_driver import DrivenStore

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flintmq.broker.branch_queues import BranchQueues
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import TransactionCoordinator
 from tests.drivers.store_driver import DrivenStore
 

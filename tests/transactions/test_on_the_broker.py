@@ -44,8 +44,8 @@ class Running:
         self.node = Node(config, clock)
         self.vhost = self.node.broker.vhosts["/"]
         for name, arguments in {"in": {}, "out": {}, "urgent": {"x-max-priority": 5}}.items():
-            self.vhost.declare_queue(name, durable=True, arguments=arguments)
-        self.vhost.declare_queue("passing")
+            self.vhost.run(self.vhost.declare_queue(name, durable=True, arguments=arguments))
+        self.vhost.run(self.vhost.declare_queue("passing"))
         transactions = self.node.broker.transactions
         assert transactions is not None
         self.transactions = transactions
@@ -268,7 +268,7 @@ def test_a_deleted_queue(run: Run) -> None:
     assert broker.transactions.prepare(X).result(SECONDS) is OK
     broker.work(Y)
     number = broker.id("out")
-    broker.vhost.delete_queue("out")
+    broker.vhost.run(broker.vhost.delete_queue("out"))
     assert {view.xid: view.state for view in broker.transactions.list()} == {X: BranchState.PREPARED, Y: BranchState.ROLLBACK_ONLY}
     wait_until(lambda: broker.bodies("in") == [b"2", b"3"])
     assert broker.transactions.commit(X).result(SECONDS) is OK
@@ -289,8 +289,8 @@ def test_a_queue_deleted_while_its_branch_is_in_doubt(run: Run) -> None:
     broker.work()
     assert broker.transactions.prepare(X).result(SECONDS) is OK
     broker = run()
-    broker.vhost.delete_queue("in")
-    broker.vhost.delete_queue("out")
+    broker.vhost.run(broker.vhost.delete_queue("in"))
+    broker.vhost.run(broker.vhost.delete_queue("out"))
     broker = run()
     assert broker.transactions.list()[0].queues == {broker.id("urgent"): (1, 0)}
     assert broker.transactions.commit(X).result(SECONDS) is OK
@@ -317,7 +317,7 @@ def test_queues_that_are_not_durable_ride_along(run: Run) -> None:
     transactions.end(ME, Y)
     assert transactions.commit(Y, one_phase=True).result(SECONDS) is OK
     assert broker.bodies("passing") == [b"p2", b"p3"]
-    broker.vhost.delete_queue("passing")
+    broker.vhost.run(broker.vhost.delete_queue("passing"))
     broker = run()
     assert broker.bodies("passing") == [] and broker.bodies("in") == []
 
@@ -352,7 +352,7 @@ def test_a_session_that_ends_gives_back_what_it_has(run: Run) -> None:
 def test_a_commit_keeps_the_limit_of_its_queue(run: Run) -> None:
     """x-max-length: the oldest go when the branch's messages come."""
     broker = run()
-    broker.vhost.declare_queue("short", durable=True, arguments={"x-max-length": 2})
+    broker.vhost.run(broker.vhost.declare_queue("short", durable=True, arguments={"x-max-length": 2}))
     broker.transactions.start(ME, X)
     for body in (b"a", b"b", b"c"):
         enrol(broker.transactions, ME, X, (broker.id("short"),), body)

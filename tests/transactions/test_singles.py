@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("flintmq.store.log_store")
 
+from flintmq.broker.branch_queues import BranchQueues
 from flintmq.config import Limits
-from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import BranchState, XaStatus, Xid
 from tests.drivers.store_driver import DrivenStore
 from tests.store import test_store_fixture as fixture

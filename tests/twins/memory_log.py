@@ -9,27 +9,13 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, longlong, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import (
-    at_add64,
-    at_cas64,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_swap32,
-    spin_lock,
-    spin_unlock,
-)
+from cython.cimports.flintmq.core.atomics import at_add64, at_cas64, at_load32, at_load64, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_content_loaded,
-    queue_decref,
-    queue_get_id,
-    queue_incref,
-    queue_next_cold,
-    queue_resident_bytes,
-)
+    queue_content_loaded, queue_decref, queue_get_id, queue_incref, queue_next_cold, queue_resident_bytes,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_PURGE, queue_t, slot_t, swept_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc

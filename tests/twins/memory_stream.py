@@ -12,26 +12,13 @@ from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store64, at_sub64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_from_bytes, content_incref, content_t
-from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_put,
-    stream_batch_t,
-    stream_filter_matches,
-    stream_filter_t,
-)
+from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_put, stream_batch_t, stream_filter_matches, stream_filter_t
 from cython.cimports.flintmq.store.stream.stream_files import StreamSource
 from cython.cimports.flintmq.store.stream.stream_log import (
-    STREAM_COLD,
-    STREAM_DAMAGED,
-    STREAM_EMPTY,
-    STREAM_FILTERED,
-    STREAM_IO,
-    STREAM_MESSAGES,
-    STREAM_TRUNCATED,
-    stream_t,
-    stream_visible_t,
-)
+    STREAM_COLD, STREAM_DAMAGED, STREAM_EMPTY, STREAM_FILTERED, STREAM_IO, STREAM_MESSAGES, STREAM_TRUNCATED, stream_t, stream_visible_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_reader import stream_reader_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memchr
 

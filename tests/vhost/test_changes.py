@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -50,26 +49,14 @@ class Desk:
         self.alive = True
 
     def ask(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
-        """As a connection asks: the verb is attempted, and performed when it can't be over at once. The list gets the result, or the
-        exception, once."""
-        try:
-            result = self.world.vhost.attempt(partial(verb, *arguments, **options))
-            answers: list[Any] = []
-            if not self.world.vhost.wait_for_routes(lambda: self.calls.append(lambda: answers.append(result))):
-                answers.append(result)
-            return answers
-        except changes.Later:
-            return self.perform(verb, *arguments, **options)
-        except PeerError as error:
-            return [error]
-
-    def perform(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+        """As a connection asks. The list gets the result, or the exception, once."""
         answers: list[Any] = []
 
         def finished(result: Any, error: Exception | None) -> None:
             answers.append(result if error is None else error)
 
-        self.world.vhost.perform(partial(verb, *arguments, **options), self.calls.append, finished, lambda: self.alive)
+        job = self.world.vhost.perform(verb(*arguments, **options), self.calls.append, finished, lambda: self.alive)
+        assert job.over == bool(answers)
         return answers
 
     def run(self) -> None:
@@ -126,21 +113,15 @@ def test_a_declared_queue_is_there_when_the_database_has_it(office: Office) -> N
     assert len(office.definitions.load_queues("/")) == 1
 
 
-def test_an_attempt_that_would_have_to_save_changes_nothing(office: Office) -> None:
+def test_a_caller_that_may_wait_runs_a_verb_to_its_end(office: Office) -> None:
+    """`run` of a verb is over, and durable, when it returns; what another verb has it can't have."""
     a, _ = office.desks
     vhost = office.vhost
-    with pytest.raises(changes.Later):
-        vhost.attempt(partial(vhost.declare_queue, "q", durable=True))
-    assert not vhost.queues and not office.definitions.waiting
-    a.ask(vhost.declare_queue, "q", durable=True)
-    office.settle()
-    core = vhost.queues["q"].core
-    with pytest.raises(changes.Later):
-        vhost.attempt(partial(vhost.delete_queue, "q", if_empty=True))
-    assert "q" in vhost.queues and not core.held and not office.definitions.waiting  # arrivals, which it held for its look, come again
-    a.perform(vhost.delete_queue, "q")
-    with pytest.raises(changes.Held):
-        vhost.attempt(partial(vhost.declare_queue, "q", passive=True))
+    assert vhost.run(vhost.declare_queue("q", durable=True)) is vhost.queues["q"]
+    assert not office.definitions.waiting and len(office.definitions.load_queues("/")) == 1
+    a.ask(vhost.delete_queue, "q")
+    with pytest.raises(RuntimeError, match="is being changed"):
+        vhost.run(vhost.declare_queue("q", passive=True))
     office.settle()
     assert not vhost.queues
 
@@ -229,7 +210,7 @@ def test_an_auto_delete_exchange_goes_after_its_last_queue(office: Office) -> No
         if source:
             a.ask(office.vhost.bind_exchange, source, name)
             office.settle()
-    office.vhost.declare_queue("q", exclusive=True, connection_id=1)
+    office.vhost.run(office.vhost.declare_queue("q", exclusive=True, connection_id=1))
     a.ask(office.vhost.bind_queue, "q", "x", b"")
     assert office.vhost.connection_closed(1)  # at once: it is not durable
     assert not office.vhost.queues
@@ -341,7 +322,7 @@ def test_long_work_that_fails_ends_with_its_error_and_frees_the_name(office: Off
 
 def test_the_exclusive_queues_of_a_connection_go_in_slices(office: Office) -> None:
     for number in range(5 * virtual_host.PIECE):
-        office.vhost.declare_queue(f"q{number}", exclusive=True, connection_id=1)
+        office.vhost.run(office.vhost.declare_queue(f"q{number}", exclusive=True, connection_id=1))
     count = 0
     while not office.vhost.connection_closed(1):
         count += 1

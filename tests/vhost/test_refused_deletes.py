@@ -44,7 +44,7 @@ def refusing(world: World) -> Refusing:
 
 
 def declare(world: World, name: str, **options: object) -> Queue:
-    return world.vhost.declare_queue(name, durable=True, **options)  # type: ignore[arg-type]
+    return world.vhost.run(world.vhost.declare_queue(name, durable=True, **options))  # type: ignore[arg-type]
 
 
 def test_a_queue_that_should_expire_does_not_stop_the_others_and_is_tried_again(world: World) -> None:
@@ -91,10 +91,10 @@ def test_a_queue_that_got_a_consumer_again_stays(world: World) -> None:
 
 def test_the_exclusive_queues_of_a_dead_connection_go_whatever_the_database_says(world: World) -> None:
     """Their auto-delete exchange is durable, and refused: the queues are nobody's any more all the same."""
-    world.vhost.declare_exchange("x", "fanout", durable=True, auto_delete=True)
+    world.vhost.run(world.vhost.declare_exchange("x", "fanout", durable=True, auto_delete=True))
     for name in ("a", "b"):
-        world.vhost.declare_queue(name, exclusive=True, connection_id=1)
-        world.vhost.bind_queue(name, "x", b"")
+        world.vhost.run(world.vhost.declare_queue(name, exclusive=True, connection_id=1))
+        world.vhost.run(world.vhost.bind_queue(name, "x", b""))
     refusing(world).refused = {"x"}
     assert world.vhost.connection_closed(1)
     assert not world.vhost.queues

@@ -44,32 +44,32 @@ class CachedRoutes(RuleBasedStateMachine):
     def declare_exchange(self, name: str, kind: str, alternate: str | None, auto_delete: bool) -> None:
         if name not in self.vhost.exchanges:
             arguments = {} if alternate is None else {"alternate-exchange": alternate}
-            self.vhost.declare_exchange(name, kind, auto_delete=auto_delete, arguments=arguments)
+            self.vhost.run(self.vhost.declare_exchange(name, kind, auto_delete=auto_delete, arguments=arguments))
 
     @rule(name=exchange_names)
     def delete_exchange(self, name: str) -> None:
         if not name.startswith("amq."):
-            self.vhost.delete_exchange(name)
+            self.vhost.run(self.vhost.delete_exchange(name))
 
     @rule(name=queue_names)
     def declare_queue(self, name: str) -> None:
-        self.vhost.declare_queue(name)
+        self.vhost.run(self.vhost.declare_queue(name))
 
     @rule(name=queue_names)
     def delete_queue(self, name: str) -> None:
-        self.vhost.delete_queue(name)
+        self.vhost.run(self.vhost.delete_queue(name))
 
     @rule(queue=queue_names, exchange=exchange_names, key=binding_keys, bind=st.booleans())
     def change_queue_binding(self, queue: str, exchange: str, key: bytes, bind: bool) -> None:
         try:
-            (self.vhost.bind_queue if bind else self.vhost.unbind_queue)(queue, exchange, key)
+            self.vhost.run((self.vhost.bind_queue if bind else self.vhost.unbind_queue)(queue, exchange, key))
         except PeerError as error:
             assert error.text.startswith("no ")
 
     @rule(destination=exchange_names, source=exchange_names, key=binding_keys, bind=st.booleans())
     def change_exchange_binding(self, destination: str, source: str, key: bytes, bind: bool) -> None:
         try:
-            (self.vhost.bind_exchange if bind else self.vhost.unbind_exchange)(destination, source, key)
+            self.vhost.run((self.vhost.bind_exchange if bind else self.vhost.unbind_exchange)(destination, source, key))
         except PeerError as error:
             assert error.text.startswith("no ")
 

@@ -9,7 +9,7 @@ def test_x_expires_looks_at_queues_whose_time_may_be_over() -> None:
     world = World()
     vhost = world.vhost
     for number in range(100):
-        vhost.declare_queue(f"q{number}", arguments={"x-expires": 1_000 * (number + 1)})
+        vhost.run(vhost.declare_queue(f"q{number}", arguments={"x-expires": 1_000 * (number + 1)}))
     world.clock.advance(ms=999)
     assert (vhost.expire_queues(), vhost.unused.visits) == (0, 0)
     vhost.touch(vhost.queues["q0"])
@@ -22,6 +22,6 @@ def test_x_expires_looks_at_queues_whose_time_may_be_over() -> None:
 def test_deleted_queues_are_not_kept_until_they_would_have_expired() -> None:
     vhost = World().vhost
     for number in range(1_000):
-        vhost.declare_queue(f"q{number}", arguments={"x-expires": 3_600_000})
-        vhost.delete_queue(f"q{number}")
+        vhost.run(vhost.declare_queue(f"q{number}", arguments={"x-expires": 3_600_000}))
+        vhost.run(vhost.delete_queue(f"q{number}"))
     assert len(vhost.unused) < 100

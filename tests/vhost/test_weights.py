@@ -47,7 +47,7 @@ def refusal(call: object) -> str:
 def fill(vhost: VirtualHost) -> str:
     for number in range(10_000):
         try:
-            vhost.declare_queue(f"q{number}", arguments={"x-message-ttl": number})
+            vhost.run(vhost.declare_queue(f"q{number}", arguments={"x-message-ttl": number}))
         except PeerError as error:
             return error.text
     raise AssertionError("there is no end to it")
@@ -55,18 +55,20 @@ def fill(vhost: VirtualHost) -> str:
 
 def test_definitions_of_one_vhost_leave_room_for_those_of_another() -> None:
     first, second = limited(100_000, 150_000)
-    first.declare_exchange("x")
+    first.run(first.declare_exchange("x"))
     text = fill(first)
     assert text.startswith("cannot declare queue 'q")
     assert text.endswith("' in vhost 'first': limit of 100000 bytes of memory for definitions of a vhost is reached")
-    assert "cannot declare exchange 'y' in vhost 'first'" in refusal(lambda: first.declare_exchange("y", arguments={"a": "b" * 1000}))
-    assert "cannot bind queue 'q1' in vhost 'first': limit of" in refusal(lambda: first.bind_queue("q1", "x", b"k" * 2000))
-    assert first.declare_queue("q1", arguments={"x-message-ttl": 1}) is first.queues["q1"], "what is there is not one more"
+    assert "cannot declare exchange 'y' in vhost 'first'" in refusal(
+        lambda: first.run(first.declare_exchange("y", arguments={"a": "b" * 1000}))
+    )
+    assert "cannot bind queue 'q1' in vhost 'first': limit of" in refusal(lambda: first.run(first.bind_queue("q1", "x", b"k" * 2000)))
+    assert first.run(first.declare_queue("q1", arguments={"x-message-ttl": 1})) is first.queues["q1"], "what is there is not one more"
     assert fill(second).endswith("limit of 150000 bytes of memory for definitions of all vhosts is reached")
     assert second.queues
-    first.delete_queue("q1")
-    first.delete_queue("q2")
-    assert first.declare_queue("again")
+    first.run(first.delete_queue("q1"))
+    first.run(first.delete_queue("q2"))
+    assert first.run(first.declare_queue("again"))
 
 
 def test_what_is_gone_is_not_counted() -> None:
@@ -94,17 +96,17 @@ def test_what_is_gone_is_not_counted() -> None:
             ]
         )
         with contextlib.suppress(PeerError):
-            verb()
+            vhost.run(verb())
     for exchange in [exchange for exchange in vhost.exchanges.values() if not exchange.durable and exchange.name.startswith("n")]:
-        vhost.delete_exchange(exchange.name)
+        vhost.run(vhost.delete_exchange(exchange.name))
     assert vhost.holding.bytes > 0
     restarted = VirtualHost("/", world.definitions, FakeCore)  # type: ignore[arg-type]
     restarted.restore()
     assert restarted.holding.bytes == vhost.holding.bytes
     for name in list(vhost.queues):
-        vhost.delete_queue(name)
+        vhost.run(vhost.delete_queue(name))
     for name in [name for name in vhost.exchanges if name.startswith("n")]:
-        vhost.delete_exchange(name)
+        vhost.run(vhost.delete_exchange(name))
     assert vhost.holding.bytes == 0
     held = restarted.holding.bytes
     assert bytes_by_kind()["definitions"] == before + held
@@ -120,12 +122,16 @@ def test_an_operator_sets_fewer() -> None:
         FakeCore,
         quotas={"max-queues": 1, "max-exchanges": 1, "max-bindings": 1},  # type: ignore[arg-type]
     )
-    vhost.declare_queue("q")
-    assert refusal(lambda: vhost.declare_queue("r")) == "cannot declare queue 'r': queue limit in vhost 'v' (1) is reached"
-    vhost.declare_exchange("x")
-    assert refusal(lambda: vhost.declare_exchange("y")) == "cannot declare exchange 'y': exchange limit in vhost 'v' (1) is reached"
-    vhost.bind_queue("q", "x", b"1")
-    assert refusal(lambda: vhost.bind_queue("q", "x", b"2")) == "cannot bind queue 'q' in vhost 'v': binding limit (1) is reached"
+    vhost.run(vhost.declare_queue("q"))
+    assert refusal(lambda: vhost.run(vhost.declare_queue("r"))) == "cannot declare queue 'r': queue limit in vhost 'v' (1) is reached"
+    vhost.run(vhost.declare_exchange("x"))
+    assert (
+        refusal(lambda: vhost.run(vhost.declare_exchange("y"))) == "cannot declare exchange 'y': exchange limit in vhost 'v' (1) is reached"
+    )
+    vhost.run(vhost.bind_queue("q", "x", b"1"))
+    assert (
+        refusal(lambda: vhost.run(vhost.bind_queue("q", "x", b"2"))) == "cannot bind queue 'q' in vhost 'v': binding limit (1) is reached"
+    )
     free = VirtualHost("w", World().definitions, FakeCore, quotas={"max-queues": -1})  # type: ignore[arg-type]
     for number in range(10):
-        free.declare_queue(f"q{number}")
+        free.run(free.declare_queue(f"q{number}"))

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from flintmq.broker.delivery_counts import DeliveryCounts
+from flintmq.channel.firing import Firing
 from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
@@ -32,8 +34,6 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
-from flintmq.session.delivery_counts import DeliveryCounts
-from flintmq.session.firing import Firing
 from tests.twins.disk_images import Image
 from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Violation, crash_parallel, replay
@@ -295,7 +295,7 @@ class Recording:
         self.new(SOURCE)
 
     def letter(self) -> None:
-        """The letter goes out, then the original ends (session/letters.py, L1)."""
+        """The letter goes out, then the original ends (broker/letters.py, L1)."""
         waiting = self.there(SOURCE)
         if not waiting:
             return

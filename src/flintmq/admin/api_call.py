@@ -22,6 +22,7 @@ from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
 from flintmq.core.shares import Holding, Who
 from flintmq.definitions.change_line import Actor
+from flintmq.vhost.changes import Verb
 
 # what RabbitMQ calls the default exchange in paths
 DEFAULT_EXCHANGE = "amq.default"
@@ -160,7 +161,7 @@ class Call:
         """A verb of the definitions service, waited for. Raises: what it is refused with."""
         return await waited(lambda done: getattr(self.service, verb)(self.actor, *arguments, done, **options))
 
-    async def perform(self, vhost: Any, verb: Callable[[], Any]) -> Any:
+    async def perform(self, vhost: Any, verb: Verb[Any]) -> Any:
         """A verb of a virtual host, waited for until the database has it. Raises: PeerError, StoreError."""
         loop = asyncio.get_running_loop()
 

@@ -25,7 +25,7 @@ from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
 from flintmq.admin.operations import Operation, rabbit
-from flintmq.session import client_properties, operator_changes
+from flintmq.broker import client_properties, closing
 
 # channels that one slice of a loop tells about
 _AT_ONCE = 64
@@ -112,7 +112,7 @@ async def close_connection(call: Call) -> Response:
 
 def _close(call: Call, which: Callable[[Any], bool]) -> None:
     reason = call.request.headers.get("x-reason", "Closed via management plugin")
-    operator_changes.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
+    closing.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
 
 
 async def connections_of(call: Call) -> Response:
@@ -218,7 +218,7 @@ async def channel(call: Call) -> Response:
 
 def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
     """Any thread: nothing compiled is read."""
-    handler, queue = consumer.handler, consumer.queue
+    handler, queue = consumer.client, consumer.queue
     policy = getattr(queue, "policy", None)  # a reply queue has none
     status = "up"
     if policy is not None and policy.single_active_consumer:
@@ -256,7 +256,7 @@ async def consumers(call: Call) -> Response:
 
     async def fetch(some: Sequence[Any]) -> list[dict[str, Any]]:
         """The prefetch is its channel's compiled state."""
-        prefetches = await on_loops([(each.handler, each.channel) for each in some], _prefetch)
+        prefetches = await on_loops([(each.client, each.channel) for each in some], _prefetch)
         return [show(each) | {"prefetch_count": prefetch} for each, prefetch in zip(some, prefetches, strict=True)]
 
     return await listed(Listing(found, show, lambda each: str(each.tag), fetch=fetch), call.query, paged=False)

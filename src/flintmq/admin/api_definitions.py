@@ -341,7 +341,7 @@ async def _exchange(call: Call, value: dict[str, Any]) -> None:
     if name.startswith(RESERVED_PREFIX):
         raise Pass("names with 'amq.' are the broker's, and this exchange is none of them")
     flags = flags_of(value, "durable", "auto_delete", "internal")
-    await call.perform(vhost, partial(vhost.declare_exchange, name, value["type"], arguments=arguments, **flags))
+    await call.perform(vhost, vhost.declare_exchange(name, value["type"], arguments=arguments, **flags))
 
 
 async def _queue(call: Call, value: dict[str, Any]) -> None:
@@ -355,7 +355,7 @@ async def _queue(call: Call, value: dict[str, Any]) -> None:
     # One that the broker named is a queue as others in a file.
     own = {"name": "", "server_name": name} if name.startswith(RESERVED_PREFIX) else {"name": name}
     await make_shared(call, vhost, name, arguments, flags)
-    await call.perform(vhost, partial(vhost.declare_queue, arguments=arguments, **own, **flags))
+    await call.perform(vhost, vhost.declare_queue(arguments=arguments, **own, **flags))
 
 
 async def _binding(call: Call, value: dict[str, Any]) -> None:
@@ -365,7 +365,7 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
     verb = vhost.bind_queue if value["destination_type"] == "queue" else vhost.bind_exchange
     key = (value.get("routing_key") or "").encode("utf-8", "surrogateescape")
     try:
-        await call.perform(vhost, partial(verb, value["destination"], value["source"], key, arguments))
+        await call.perform(vhost, verb(value["destination"], value["source"], key, arguments))
     except PeerError as error:
         # Files have bindings of what is in no file: exclusive queues, exchanges that are internal to a plugin.
         if error.code not in (ReplyCode.NOT_FOUND, ReplyCode.RESOURCE_LOCKED):

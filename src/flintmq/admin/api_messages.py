@@ -27,6 +27,8 @@ from flintmq.admin.operations import Operation, rabbit
 from flintmq.admin.pools import take
 from flintmq.admin.publish import durable, expiry_on, is_full, schedule, to_shared
 from flintmq.arguments import is_whole
+from flintmq.broker.schedules import without_bcc
+from flintmq.channel.scheduling import due_of
 from flintmq.core.content import bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.definitions.checks import members
@@ -34,10 +36,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
-from flintmq.routing.message import MessageHeaders
-from flintmq.session import publishing
-from flintmq.session.schedules import without_bcc
-from flintmq.session.scheduling import due_of
+from flintmq.routing.message import MessageHeaders, keys_of
 
 _ACKMODES = {
     "ack_requeue_true": True,
@@ -89,7 +88,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
         raise HttpError(503, "busy", "the broker is low on memory or disk: publishers are blocked", headers={"retry-after": "1"})
     headers = properties.get("headers") or {}
-    keys = publishing.keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
+    keys = keys_of(key, headers, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
     due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
     if due_ms:
         route = exchange.encode("utf-8", "surrogateescape"), key
@@ -106,7 +105,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     )
     for queue in vhost.route_keys(exchange, keys, told):
         if is_full(queue, len(body)):
-            broker.count_drop("refused")
+            broker.counters.drop("refused")
             told.refused()
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
@@ -121,7 +120,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         if position:
             routed = True
             waits.append((lsn, ticket))
-            publishing.settle_limits(broker, queue)
+            broker.queue_limits.settle(queue)
     for lsn, ticket in waits:
         await durable(call.app.parts, lsn, ticket)
     return routed

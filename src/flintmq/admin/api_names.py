@@ -25,11 +25,12 @@ from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
 from flintmq.admin.errors import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Access, Operation, rabbit
+from flintmq.broker import sweeps
+from flintmq.broker.replay import replay
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb, freeze
-from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
-from flintmq.session import shared_queues, sweeps
-from flintmq.session.replay import replay
+from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.routing.exchange import Binding
 from flintmq.vhost.arguments import SHARED, effective
 
 # how RabbitMQ writes an empty routing key in a path
@@ -56,7 +57,7 @@ async def sorted_names(call: Call, kind: str) -> list[Any]:
     found: list[Any] = []
     for vhost in call.vhosts():
         known = call.app.orders.get((vhost, kind))
-        version = call.broker.routes_version
+        version = call.broker.routes.version
         if known is None or known[0] is not version:
             things = vhost.queues if kind == QUEUE else vhost.exchanges
             known = version, await in_order(things.values(), attrgetter("name"))
@@ -87,7 +88,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "effective_arguments": [shown(name) for name in working],
         "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
-        "state": "paused" if queue.queue_id in call.broker.pauses.queues else "running",
+        "state": "paused" if queue.queue_id in call.broker.paused else "running",
         "policy": policy,
         "operator_policy": operator,
         "effective_policy_definition": definition,
@@ -176,8 +177,7 @@ async def put_queue(call: Call) -> Response:
     new = name not in vhost.queues
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
     flags = flags_of(value, "durable", "auto_delete")
-    verb = partial(
-        vhost.declare_queue,
+    verb = vhost.declare_queue(
         name,
         **flags,
         arguments=arguments,
@@ -195,7 +195,7 @@ async def make_shared(call: Call, vhost: Any, name: str, arguments: dict[str, An
     shared = call.broker.shared_service()
     if shared is not None:
         properties = {"exclusive": False, **flags}
-        await waited(partial(shared_queues.make, shared, vhost, name, arguments, properties))
+        await waited(partial(shared.declare, vhost, name, arguments, properties))
 
 
 async def told_shared(call: Call, vhost: Any, name: str) -> None:
@@ -221,7 +221,7 @@ async def delete_queue(call: Call) -> Response:
         if only["if_unused"] and found.core.consumer_count():
             raise bad(f"{vhost.describe('queue', found.name)} in use")
         await waited(partial(shared.unmake, vhost.name, found.name, only.pop("if_empty")))
-    await call.perform(vhost, partial(vhost.delete_queue, found.name, connection_id=0, **only))
+    await call.perform(vhost, vhost.delete_queue(found.name, connection_id=0, **only))
     return nothing()
 
 
@@ -272,7 +272,7 @@ async def purge(call: Call, core: Any) -> None:
             else:
                 done(None, None)
 
-        call.broker.in_slices(lambda: _sweep(call, core, swept))
+        call.broker.loops.in_slices(lambda: _sweep(call, core, swept))
 
     await waited(begin)
 
@@ -347,14 +347,14 @@ async def put_exchange(call: Call) -> Response:
     allow = partial(call.authorize, vhost, "exchange.declare", exchange=name, alternate_exchange=asked)
     flags = flags_of(value, "durable", "auto_delete", "internal")
     kind = "direct" if value.get("type") is None else value["type"]
-    await call.perform(vhost, partial(vhost.declare_exchange, name, kind, arguments=arguments, allow=allow, **flags))
+    await call.perform(vhost, vhost.declare_exchange(name, kind, arguments=arguments, allow=allow, **flags))
     return nothing(new)
 
 
 async def delete_exchange(call: Call) -> Response:
     vhost, found = _exchange_of(call)
     call.authorize(vhost, "exchange.delete", exchange=found.name)
-    await call.perform(vhost, partial(vhost.delete_exchange, found.name, if_unused=call.query.get("if-unused") == "true"))
+    await call.perform(vhost, vhost.delete_exchange(found.name, if_unused=call.query.get("if-unused") == "true"))
     return nothing()
 
 
@@ -481,12 +481,12 @@ async def put_binding(call: Call) -> Response:
     arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
-        new = await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
+        new = await call.perform(vhost, vhost.bind_queue(name, source, key, arguments, connection_id=0))
         await told_shared(call, vhost, name)
     else:
-        new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
+        new = await call.perform(vhost, vhost.bind_exchange(name, source, key, arguments))
     if new:
-        await waited(lambda done: replay(call.broker, vhost, source, kind, name, lambda: done(None, None)))
+        await waited(lambda done: replay(call.broker, call.broker.queue_limits.put, vhost, source, kind, name, lambda: done(None, None)))
     place = quote_plus(properties_key(key, freeze(arguments) if arguments else None))
     return Response(b"", 201, {"location": f"{quote(name, safe='')}/{'%FF' if place in _STEPS else ''}{place}"})
 
@@ -532,9 +532,9 @@ async def delete_binding(call: Call) -> Response:
         raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     _authorize_binding(call, vhost, source, kind, name, found.routing_key, unbind=True)
     if kind == QUEUE:
-        verb = partial(vhost.unbind_queue, name, source, found.routing_key, found.arguments, connection_id=0)
+        verb = vhost.unbind_queue(name, source, found.routing_key, found.arguments, connection_id=0)
     else:
-        verb = partial(vhost.unbind_exchange, name, source, found.routing_key, found.arguments)
+        verb = vhost.unbind_exchange(name, source, found.routing_key, found.arguments)
     await call.perform(vhost, verb)
     if kind == QUEUE:
         await told_shared(call, vhost, name)

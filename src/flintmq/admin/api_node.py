@@ -105,7 +105,7 @@ async def overview(call: Call) -> Response:
     scope = "all" if every else call.caller.user
     totals, stats = counted(rates.rate, scope, sums_of(MESSAGES, sums)), counted(rates.rate, scope, sums_of(STATS, sums))
     add_samples(call.query, call.app.sampler.node if every else None, totals, stats)
-    churn = counted(rates.rate, "churn", {name: getattr(broker, of) for name, of in CHURN.items()})
+    churn = counted(rates.rate, "churn", {name: getattr(broker.counters, of) for name, of in CHURN.items()})
     value = {
         "management_version": COMPATIBLE,
         "rates_mode": "basic",

@@ -50,7 +50,7 @@ class Diagnosis:
             cards.append(
                 _card(ERROR, "The disk failed", "nothing is confirmed any more", "See the log, and restart on a good disk", "node")
             )
-        unroutable = broker.drops.get("unroutable", 0)
+        unroutable = broker.counters.drops.get("unroutable", 0)
         if unroutable:
             text = f"{unroutable} messages were published to exchanges that led to no queue"
             cards.append(_card(WARNING, "Messages go nowhere", text, "Test the route, or give the exchange an alternate exchange", "why"))
@@ -66,7 +66,7 @@ class Diagnosis:
             queue = self._parts.broker.queues.get(queue_id)
             if queue is None or not call.sees(queue.vhost):
                 continue
-            card = _queue_card(queue, series, queue_id in self._parts.broker.pauses.queues)
+            card = _queue_card(queue, series, queue_id in self._parts.broker.paused)
             if card is not None:
                 cards.append(card | {"vhost": queue.vhost, "queue": shown(queue.name)})
         return cards

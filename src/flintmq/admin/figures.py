@@ -105,11 +105,11 @@ def own_families(parts: Parts) -> list[Family]:
         enqueued += core.enqueued_total()
         delivered += core.delivered_total()
     text.one("connections", "gauge", "AMQP connections.", len(broker.connections))
-    text.one("connections_opened_total", "counter", "AMQP connections opened.", broker.connections_opened)
-    text.one("connections_closed_total", "counter", "AMQP connections closed.", broker.connections_closed)
-    text.one("channels_opened_total", "counter", "AMQP channels opened.", broker.channels_opened)
+    text.one("connections_opened_total", "counter", "AMQP connections opened.", broker.counters.connections_opened)
+    text.one("connections_closed_total", "counter", "AMQP connections closed.", broker.counters.connections_closed)
+    text.one("channels_opened_total", "counter", "AMQP channels opened.", broker.counters.channels_opened)
     text.one("queues", "gauge", "Declared queues.", len(queues))
-    text.one("queues_paused", "gauge", "Queues whose deliveries rest.", len(broker.pauses.queues))
+    text.one("queues_paused", "gauge", "Queues whose deliveries rest.", len(broker.paused))
     text.one("consumers", "gauge", "Consumers of all queues, groups of pulls among them.", consumers)
     text.one("messages_ready", "gauge", "Messages that wait in declared queues.", ready)
     text.one("messages_ready_bytes", "gauge", "Bytes of bodies that wait in declared queues.", ready_bytes)
@@ -124,7 +124,7 @@ def own_families(parts: Parts) -> list[Family]:
     )
     text.one("publishers_waiting", "gauge", "Publishers that wait for room in a queue (x-overflow block).", len(broker.flow))
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
-    drops = sorted(dict(broker.drops).items())
+    drops = sorted(dict(broker.counters.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
     if broker.spans is not None:
         spans = [({"outcome": "made"}, broker.spans.made), ({"outcome": "dropped"}, broker.spans.dropped)]
@@ -220,7 +220,7 @@ def _streams(text: Families, parts: Parts) -> None:
 
 def _shared(text: Families, parts: Parts) -> None:
     """The engine of shared queues, and what this node does there; nothing before the first shared queue."""
-    shared = parts.broker.shared
+    shared, cluster = parts.broker.shared, parts.broker.cluster
     facts = None if shared is None else shared.facts()
     if facts is None or not (facts["queues"] or facts["node"]):
         return
@@ -240,11 +240,11 @@ def _shared(text: Families, parts: Parts) -> None:
         ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
     ):
         text.one(f"shared_{name}", kind, what, facts[name.removesuffix("_total")])
-    if shared.cluster is not None:
-        states = Counter(str(node["state"]) for node in shared.cluster.members())
+    if cluster is not None:
+        states = Counter(str(node["state"]) for node in cluster.members())
         rows = [({"state": state}, states[state]) for state in ("up", "draining", "drained", "down")]
         text.add("cluster_nodes", "gauge", "Nodes of the cluster by state, as this node sees them.", rows)
-        text.one("cluster_unreadable", "gauge", "Rows of nodes that this node can't read.", shared.cluster.refused)
+        text.one("cluster_unreadable", "gauge", "Rows of nodes that this node can't read.", cluster.refused)
 
 
 def _pipeline(text: Families, parts: Parts) -> None:

@@ -27,7 +27,6 @@ from flintmq.core.shares import Holding
 from flintmq.errors import StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
-from flintmq.session import publishing
 from flintmq.vhost.dead_letter import REJECTED
 
 # of an answer whose count is not reached
@@ -104,7 +103,7 @@ class Getting:
             message = self._core.view_at(position)
         except (KeyError, StoreError):
             self._core.release_held(self._held.pop())
-            self._broker.count_drop("unreadable_content")
+            self._broker.counters.drop("unreadable_content")
             return
         self._cut = self._too_much(message.size, holding)
         if self._cut:
@@ -143,7 +142,7 @@ class Getting:
             broker.letters.bury(queue, position, REJECTED)
             return
         if self._reject and queue.policy.dead_letter_exchange is not None:
-            publishing.dead_letter(broker, queue, core.message_at(position), REJECTED)
+            broker.dead_letters.publish(queue, core.message_at(position), REJECTED)
         core.settle_held(position, DequeueReason.REJECT if self._reject else DequeueReason.ACK, False)
 
     def _rows(self) -> list[Row]:

@@ -201,7 +201,7 @@ def counters(parts: Parts) -> dict[str, Any]:
                 sums[name] = value
             else:
                 sums[name] = [one + other for one, other in zip(known, value, strict=True)] if name == "sizes" else known + value
-    return sums | {"get_empty": parts.broker.gets_empty}
+    return sums | {"get_empty": parts.broker.counters.gets_empty}
 
 
 def _one(name: str, kind: str, text: str, value: float, labels: str = "") -> Family:
@@ -284,13 +284,13 @@ class Metrics:
     async def _grouped_node_families(self) -> list[tuple[str, Family]]:
         broker = self._parts.broker
         churn = (
-            ("connections_opened_total", "Total number of connections opened", broker.connections_opened),
-            ("connections_closed_total", "Total number of connections closed or terminated", broker.connections_closed),
-            ("channels_opened_total", "Total number of channels opened", broker.channels_opened),
-            ("channels_closed_total", "Total number of channels closed", broker.channels_closed),
-            ("queues_declared_total", "Total number of queues declared", broker.queues_declared),
-            ("queues_created_total", "Total number of queues created", broker.queues_created),
-            ("queues_deleted_total", "Total number of queues deleted", broker.queues_deleted),
+            ("connections_opened_total", "Total number of connections opened", broker.counters.connections_opened),
+            ("connections_closed_total", "Total number of connections closed or terminated", broker.counters.connections_closed),
+            ("channels_opened_total", "Total number of channels opened", broker.counters.channels_opened),
+            ("channels_closed_total", "Total number of channels closed", broker.counters.channels_closed),
+            ("queues_declared_total", "Total number of queues declared", broker.counters.queues_declared),
+            ("queues_created_total", "Total number of queues created", broker.counters.queues_created),
+            ("queues_deleted_total", "Total number of queues deleted", broker.counters.queues_deleted),
         )
         found = [("connection_churn_metrics", _one(name, "counter", text, value)) for name, text, value in churn]
         facts = await asyncio.to_thread(_of_process, self._parts)  # asks the operating system
@@ -335,7 +335,7 @@ class Metrics:
             lines.append(f'_bucket{{protocol="amqp091",le="{bound}"}} {below}\n')
         lines += [f"_count{_PROTOCOL} {below}\n", f"_sum{_PROTOCOL} {counts['size_sum']}\n"]
         found.append(("message_size_bytes", "histogram", "Size of messages received from publishers", lines))
-        letters, drops = dict(self._parts.broker.dead_lettered), dict(self._parts.broker.drops)
+        letters, drops = dict(self._parts.broker.counters.dead_lettered), dict(self._parts.broker.counters.drops)
         for reason in ("expired", "rejected", "maxlen", "delivery_limit"):
             labels = 'queue_type="rabbit_classic_queue",dead_letter_strategy='
             text = "Total number of messages dead-lettered (strategy disabled: dropped, as there is no dead-letter exchange)"

@@ -20,6 +20,7 @@ from flintmq.admin.errors import HttpError, bad, busy
 from flintmq.admin.filters import Filter
 from flintmq.admin.publish import durable, expiry_on, is_full
 from flintmq.arguments import is_whole
+from flintmq.broker.schedules import without_bcc
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
 from flintmq.core.content_view import ContentView
 from flintmq.errors import PeerError, StoreError
@@ -27,8 +28,7 @@ from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.requests import place, publishers_wait
-from flintmq.session import publishing
-from flintmq.session.schedules import without_bcc
+from flintmq.routing.message import keys_of
 from flintmq.vhost.arguments import EXPIRY_MS_MAX
 
 # exchange, routing key, header, body
@@ -62,7 +62,7 @@ class Goal:
             properties = {}
         headers: Any = properties.get("headers") or {}
         self.vhost.check_publish(self.exchange)
-        queues = self.vhost.route_keys(self.exchange, publishing.keys_of(key, headers, self.allow), headers)
+        queues = self.vhost.route_keys(self.exchange, keys_of(key, headers, self.allow), headers)
         if "BCC" in headers:
             header = without_bcc(header) or header
         if not queues:
@@ -82,7 +82,7 @@ class Goal:
             position, lsn, ticket = place(queue.core, broker.log, (name, key, header, body, flags, priority), expires_at)
             if position:
                 waits.append((lsn, ticket))
-                publishing.settle_limits(broker, queue)
+                broker.queue_limits.settle(queue)
         if not waits:
             raise Stay("its queues were deleted")
         return waits

@@ -13,7 +13,7 @@ from flintmq.pulls.service import PullService
 
 @dataclass(slots=True)
 class Parts:
-    """broker: session.broker.Broker; pulls; actors: gauges of the actor system as a dict; store: the durable store's LogStore, or None;
+    """broker: broker.broker.Broker; pulls; actors: gauges of the actor system as a dict; store: the durable store's LogStore, or None;
     memory_limit: bytes of message content at which publishers are blocked."""
 
     broker: Any

@@ -13,10 +13,9 @@ from flintmq.admin.api_call import waited
 from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
+from flintmq.channel.scheduling import due_of
 from flintmq.core.content import bytes_mapped
 from flintmq.pulls.requests import is_durable, place, publishers_wait
-from flintmq.session import publishing
-from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import DROPPING
 
 # seconds between two looks at the log
@@ -37,7 +36,7 @@ async def publish(parts: Parts, user: object, queue: Any, message: Publish) -> d
             raise HttpError(409, "queue_full", f"the schedule of vhost '{vhost.name}' is full", "wait until messages are due")
         return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn), "due_ms": due_ms}
     if is_full(queue, len(message.body)):
-        broker.count_drop("refused")
+        broker.counters.drop("refused")
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
     expires_at = expiry_on(core, message.expiration_ms, broker.clock.wall_ms())
     key = queue.name.encode("utf-8", "surrogateescape")
@@ -51,7 +50,7 @@ async def publish(parts: Parts, user: object, queue: Any, message: Publish) -> d
     position, lsn, ticket = place(core, broker.log, fields, expires_at)
     if position == 0:
         raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
-    publishing.settle_limits(broker, queue)
+    broker.queue_limits.settle(queue)
     await durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
 
@@ -84,10 +83,10 @@ async def schedule(parts: Parts, vhost: Any, user: object, route: tuple[bytes, b
     def call(function: Any) -> None:
         loop.call_soon_threadsafe(function)
 
-    queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule, call, done))
+    queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule(), call, done))
     share = parts.broker.schedules.share(vhost.name, user)
     if not share.takes(len(message.body)) or queue.core.refuses(len(message.body)):
-        parts.broker.count_drop("refused")
+        parts.broker.counters.drop("refused")
         return 0, 0
     fields = *route, message.header, message.body, message.flags, message.priority or 0
     position, lsn, ticket = place(queue.core, parts.broker.log, fields, due_ms)

@@ -146,7 +146,7 @@ class Sampler:
         """The node's counters now. O(connections); of queues the sums of the last look at them."""
         broker, sums = self._broker, self.sums
         channels = sum(len(one.channels) for one in list(broker.connections.values()))
-        drops = sum(dict(broker.drops).values())
+        drops = sum(dict(broker.counters.drops).values())
         return [*sums[:4], drops, len(broker.connections), channels, sums[4], len(broker.queues), bytes_held()]
 
     async def sum_up(self) -> None:

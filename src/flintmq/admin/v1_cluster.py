@@ -19,9 +19,8 @@ _STATUS = {ReplyCode.NOT_FOUND: (404, "not_found"), ReplyCode.PRECONDITION_FAILE
 
 
 def cluster_of(call: Call) -> Any:
-    """session.cluster.Cluster; None: this node is in none."""
-    shared = call.broker.shared
-    return None if shared is None else shared.cluster
+    """broker.cluster.Cluster; None: this node is in none."""
+    return call.broker.cluster
 
 
 def _some_cluster(call: Call) -> Any:

@@ -33,14 +33,14 @@ def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
     return {
         "at_ms": broker.clock.wall_ms(),
         **row,
-        "drops": dict(broker.drops),
+        "drops": dict(broker.counters.drops),
         "blocked": sum(bool(one.is_blocked) for one in list(broker.connections.values())),
         "alarms": low,
         "memory_limit": parts.memory_limit,
         "content_bytes": bytes_mapped(),
         "healthy": figures.is_healthy(parts),
-        "opened": broker.connections_opened,
-        "closed": broker.connections_closed,
+        "opened": broker.counters.connections_opened,
+        "closed": broker.counters.connections_closed,
     }
 
 

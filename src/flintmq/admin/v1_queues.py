@@ -217,11 +217,11 @@ async def consumers(call: Call) -> Response:
     with call.broker.lock:
         known = list(call.broker.consumers.get(queue.queue_id, ()))
     some = known[: call.app.limits.consumers_shown_max]
-    items: list[tuple[Any, Any]] = [(consumer.handler, consumer) for consumer in some]
+    items: list[tuple[Any, Any]] = [(consumer.client, consumer) for consumer in some]
     figures = await on_loops(items, _figures)
     rows = []
     for consumer, (taken, in_flight, credit) in zip(some, figures, strict=True):
-        handler = consumer.handler
+        handler = consumer.client
         rate = call.app.rates.rate((handler.connection_id, consumer.channel, consumer.tag), taken)
         rows.append(
             {

@@ -21,29 +21,15 @@ from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval,
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.flintmq.core.byte_order import get32, put16, put32, put64
-from cython.cimports.flintmq.core.content import (
-    CONTENT_EXPIRES,
-    CONTENT_HEADERS,
-    CONTENT_PERSISTENT,
-    CONTENT_PRIORITY,
-    CONTENT_REPLY_TO,
-)
+from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.protocol.v0_9_1.scan import (
-    CONTENT_HEADER_SIZE,
-    EXPIRATION_INVALID,
-    PRIORITY_ABSENT,
-    PROP_CONTENT_TYPE,
-    PROP_EXPIRATION,
-    PROP_HEADERS,
-    PROP_PRIORITY,
-    PROP_REPLY_TO,
-    props_scan_t,
-    scan_properties,
-)
+    CONTENT_HEADER_SIZE, EXPIRATION_INVALID, PRIORITY_ABSENT, PROP_CONTENT_TYPE, PROP_EXPIRATION, PROP_HEADERS, PROP_PRIORITY,
+    PROP_REPLY_TO, props_scan_t, scan_properties,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.tables import TYPE_LONGSTR, TYPE_VOID
 from cython.cimports.flintmq.store.log.record import set16, set32, set64
-from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
 

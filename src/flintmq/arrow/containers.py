@@ -14,47 +14,17 @@ import threading
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    char,
-    declare,
-    exceptval,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    sizeof,
-    ulonglong,
-    void,
-)
+    NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, ulonglong, void,
+)  # fmt: skip
 from cython import int as c_int
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.store.log.reader import block_search, log_reader_t, reader_following
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    CONTENT_MAX,
-    RECORD_CHUNK,
-    RECORD_COPY,
-    SECTOR,
-    STREAM_SALVAGE_EFFORT,
-    align8,
-    align_sector,
-    block_decode,
-    block_t,
-    content_head,
-    head_t,
-    le32,
-    le64,
-    record_t,
-)
+    BLOCK_HEADER, CONTAINER_HEADER, CONTENT_MAX, RECORD_CHUNK, RECORD_COPY, SECTOR, STREAM_SALVAGE_EFFORT, align8, align_sector,
+    block_decode, block_t, content_head, head_t, le32, le64, record_t,
+)  # fmt: skip
 from cython.cimports.libc.errno import EINTR, ENOENT, errno
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset

@@ -18,17 +18,10 @@ from cython.cimports.flintmq.arrow.text import route_good
 from cython.cimports.flintmq.core.byte_order import get32
 from cython.cimports.flintmq.core.header_field import value_size
 from cython.cimports.flintmq.protocol.v0_9_1.scan import (
-    CONTENT_HEADER_SIZE,
-    PROP_CONTENT_TYPE,
-    PROP_DELIVERY_MODE,
-    PROP_HEADERS,
-    PROP_PRIORITY,
-    PROP_TIMESTAMP,
-    props_scan_t,
-    scan_properties,
-)
+    CONTENT_HEADER_SIZE, PROP_CONTENT_TYPE, PROP_DELIVERY_MODE, PROP_HEADERS, PROP_PRIORITY, PROP_TIMESTAMP, props_scan_t, scan_properties,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.tables import TYPE_BYTES, TYPE_LONGSTR
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcmp
 
 from flintmq.arrow import schema

@@ -19,34 +19,14 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.flintmq.arrow.containers import CONTENT_GOOD, Containers, known_block_t, stored_content_t
 from cython.cimports.flintmq.arrow.table import Table, col_bool, col_bytes, col_int32, col_int64, column_t
 from cython.cimports.flintmq.arrow.text import (
-    M_BODY,
-    M_DELIVERIES,
-    M_ENQUEUED,
-    M_EXCHANGE,
-    M_LSN,
-    M_POSITION,
-    M_PUBLISHED,
-    M_QUEUE,
-    M_REDELIVERED,
-    M_ROUTING_KEY,
-    put_header,
-    put_route,
-    put_time,
-    route_good,
-)
+    M_BODY, M_DELIVERIES, M_ENQUEUED, M_EXCHANGE, M_LSN, M_POSITION, M_PUBLISHED, M_QUEUE, M_REDELIVERED, M_ROUTING_KEY, put_header,
+    put_route, put_time, route_good,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.reader import reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    RECORD_COPY,
-    RECORD_ENQUEUE,
-    RECORD_START,
-    align8,
-    le16,
-    le32,
-    le64,
-    position_waits,
-    record_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    RECORD_COPY, RECORD_ENQUEUE, RECORD_START, align8, le16, le32, le64, position_waits, record_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
 
 from flintmq.arrow import schema

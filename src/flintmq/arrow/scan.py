@@ -25,19 +25,10 @@ from cython.cimports.flintmq.arrow.table import Table, column_t
 from cython.cimports.flintmq.arrow.text import M_BODY
 from cython.cimports.flintmq.store.log.reader import block_check, block_salvage, block_search
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    SALVAGE_EFFORT,
-    SECTOR,
-    align8,
-    align_sector,
-    block_begun,
-    block_decode,
-    block_t,
-    record_decode,
+    BLOCK_HEADER, CONTAINER_HEADER, SALVAGE_EFFORT, SECTOR, align8, align_sector, block_begun, block_decode, block_t, record_decode,
     record_t,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcmp
 
 from flintmq.arrow import schema

@@ -25,43 +25,17 @@ from cython.cimports.flintmq.arrow.containers import Containers, stored_content_
 from cython.cimports.flintmq.arrow.keys import KeyPart
 from cython.cimports.flintmq.arrow.messages import put_content
 from cython.cimports.flintmq.arrow.table import Table, col_bool, col_bytes, col_int32, col_int64, column_t
-from cython.cimports.flintmq.arrow.text import (
-    M_DELIVERIES,
-    M_ENQUEUED,
-    M_LSN,
-    M_POSITION,
-    M_PUBLISHED,
-    M_QUEUE,
-    M_REDELIVERED,
-    put_time,
-)
+from cython.cimports.flintmq.arrow.text import M_DELIVERIES, M_ENQUEUED, M_LSN, M_POSITION, M_PUBLISHED, M_QUEUE, M_REDELIVERED, put_time
 from cython.cimports.flintmq.store.log.reader import (
-    STEP_BAD,
-    STEP_END,
-    STEP_IO,
-    STEP_RECORD,
-    log_place_t,
-    log_reader_t,
-    reader_begin,
-    reader_enter,
-    reader_inside,
-    reader_keep,
-    reader_next_block,
-    reader_pass,
-    reader_return,
-    reader_salvage,
-    reader_step,
-)
+    STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, log_place_t, log_reader_t, reader_begin, reader_enter, reader_inside, reader_keep,
+    reader_next_block, reader_pass, reader_return, reader_salvage, reader_step,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le32, le64, record_t
 from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.flintmq.store.stream.stream_content import (
-    RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MESSAGE,
-    STREAM_FIXED,
-    stream_head,
-    stream_head_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    RECORD_STREAM_CHUNK, RECORD_STREAM_MESSAGE, STREAM_FIXED, stream_head, stream_head_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy
 

@@ -11,28 +11,13 @@ from __future__ import annotations
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    declare,
-    exceptval,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    size_t,
-    sizeof,
-    void,
+    NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void,
     with_gil,
-)
+)  # fmt: skip
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 from cython.cimports.flintmq.core.utf8 import is_utf8
-from cython.cimports.libc.stdint import int32_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 

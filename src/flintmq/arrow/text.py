@@ -11,52 +11,19 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, pointer, size_t, void, with_gil
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cython.cimports.flintmq.arrow.table import (
-    COL_NONE,
-    Table,
-    col_bytes,
-    col_int32,
-    col_int64,
-    col_next,
-    col_text,
-    column_t,
-)
+from cython.cimports.flintmq.arrow.table import COL_NONE, Table, col_bytes, col_int32, col_int64, col_next, col_text, column_t
 from cython.cimports.flintmq.core.byte_order import get16, get32, get64
 from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.scan import (
-    CONTENT_HEADER_SIZE,
-    PROP_APP_ID,
-    PROP_CLUSTER_ID,
-    PROP_CONTENT_ENCODING,
-    PROP_CONTENT_TYPE,
-    PROP_CORRELATION_ID,
-    PROP_DELIVERY_MODE,
-    PROP_EXPIRATION,
-    PROP_HEADERS,
-    PROP_MESSAGE_ID,
-    PROP_PRIORITY,
-    PROP_REPLY_TO,
-    PROP_TIMESTAMP,
-    PROP_TYPE,
-    PROP_USER_ID,
-    props_scan_t,
+    CONTENT_HEADER_SIZE, PROP_APP_ID, PROP_CLUSTER_ID, PROP_CONTENT_ENCODING, PROP_CONTENT_TYPE, PROP_CORRELATION_ID, PROP_DELIVERY_MODE,
+    PROP_EXPIRATION, PROP_HEADERS, PROP_MESSAGE_ID, PROP_PRIORITY, PROP_REPLY_TO, PROP_TIMESTAMP, PROP_TYPE, PROP_USER_ID, props_scan_t,
     scan_properties,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
-    TYPE_BOOL,
-    TYPE_BYTES,
-    TYPE_INT8,
-    TYPE_INT16,
-    TYPE_INT32,
-    TYPE_INT64,
-    TYPE_INT64_QPID,
-    TYPE_LONGSTR,
-    TYPE_UINT8,
-    TYPE_UINT16,
-    TYPE_UINT32,
-    TYPE_VOID,
-)
-from cython.cimports.libc.stdint import int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    TYPE_BOOL, TYPE_BYTES, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_INT64_QPID, TYPE_INT8, TYPE_LONGSTR, TYPE_UINT16, TYPE_UINT32,
+    TYPE_UINT8, TYPE_VOID,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int16_t, int32_t, int64_t, int8_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcmp
 
 from flintmq.arrow.readable import readable_headers

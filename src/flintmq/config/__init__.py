@@ -525,7 +525,7 @@ class Config:
     connect: str | None = None
     # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
     shared_engine: str | None = None
-    # the same, and this node is a member of the cluster of those that have it (session/cluster.py), under this name (None: flintmq@ and the
+    # the same, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None: flintmq@ and the
     # machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
     cluster: str | None = None
     node_name: str | None = None
@@ -585,7 +585,7 @@ class Config:
     otel_sample: float = 1.0
     # file of refused accesses and of changes of definitions; None: they are in the log only
     audit_log: str | None = None
-    # lines of the log are messages, too (session.log_exchange)
+    # lines of the log are messages, too (broker.log_exchange)
     log_exchange: bool = False
     io_threads: int = 1
     log_level: str = "info"

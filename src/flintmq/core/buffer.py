@@ -15,16 +15,10 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.byte_order import put16, put32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
-    FRAME_END,
-    FRAME_HEADER_SIZE,
-    FRAME_OVERHEAD,
-    content_body,
-    content_decref,
-    content_incref,
-    content_t,
-)
+    FRAME_END, FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_decref, content_incref, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.memory_account import MEMORY_OUTPUT, memory_add
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove
 from cython.cimports.posix.uio import iovec

@@ -23,7 +23,7 @@ from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_sub64, 
 from cython.cimports.flintmq.core.byte_order import put32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, mremap, munmap

@@ -12,7 +12,7 @@ cdef enum:
     MEMORY_CHANNELS = 5       # channels, the tables that find them, their confirms that wait
     MEMORY_DEFINITIONS = 6    # queues, exchanges and bindings with their arguments (vhost/weights.py)
     MEMORY_STREAMS = 7        # groups and readers of streams: tables, windows, batches (their messages are contents)
-    MEMORY_CONNECTIONS = 8    # connections with their TLS, consumers with their arguments (session/weights.py)
+    MEMORY_CONNECTIONS = 8    # connections with their TLS, consumers with their arguments (channel/weights.py)
     MEMORY_ROUTES = 9         # routes that exchanges remember
     MEMORY_KINDS = 10
 

@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from flintmq.broker.routes import REPLY_TO
 from flintmq.core.content import FRAME_OVERHEAD
 from flintmq.dataplane.shared import Caller, Plane, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
-from flintmq.routing.message import MessageHeaders
+from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.routing.route_cache import DEST_BLOCK, DEST_REJECT_OVER
-from flintmq.session.authorization import REPLY_TO
-from flintmq.session.publishing import keys_of
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 # property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)
@@ -159,7 +158,7 @@ class Router:
         broker = self._plane.broker
         found: dict[int, Any] = {}
         try:
-            for handle in broker.handles_for_keys(self._vhost, exchange, keys, headers):
+            for handle in broker.routes.cores_of_keys(self._vhost, exchange, keys, headers):
                 queue = broker.queues.get(handle.queue_id)
                 if queue is not None and queue.policy.is_shared:
                     where = f"the shared queue '{queue.name}' in vhost '{queue.vhost}'"

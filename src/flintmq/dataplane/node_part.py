@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flintmq.broker.broker import Broker
 from flintmq.config import Config
 from flintmq.dataplane.backups import Backups
 from flintmq.dataplane.service import Service
 from flintmq.dataplane.supervisor import Supervisor, flight_is_installed
 from flintmq.scheduler.system import ActorSystem
-from flintmq.session.broker import Broker
 
 log = logging.getLogger("flintmq.dataplane")
 

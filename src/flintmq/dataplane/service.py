@@ -22,6 +22,7 @@ from flintmq.access.hashes import hash_of
 from flintmq.access.outside_user import OutsideUser
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
+from flintmq.broker.broker import Broker
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.browse import Browses
 from flintmq.dataplane.calls import CALLS
@@ -38,7 +39,6 @@ from flintmq.guard import guarded
 from flintmq.ports import Verb
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
-from flintmq.session.broker import Broker
 
 if TYPE_CHECKING:
     from flintmq.dataplane.shared_subscriptions import SharedSubscriptions

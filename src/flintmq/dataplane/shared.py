@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from flintmq.broker.broker import Broker
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.ports import Resource, Verb
-from flintmq.session.broker import Broker
 from flintmq.transactions import BranchState, BranchView, Outcome, TransactionCoordinator, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.ports import Session
 

@@ -460,7 +460,7 @@ class SharedSubscriptions:
                 if life is not None and has_holder(transaction, QueueKeys(life)):
                     text = f"queue '{queue.name}' in vhost '{queue.vhost}' has x-single-active-consumer, and a consumer on some node"
                     raise Refused("QUEUE_BUSY", f"{text}: its messages are for that one alone. Stop the consumer")
-            if queue.queue_id not in self._plane.broker.pauses.queues:
+            if queue.queue_id not in self._plane.broker.paused:
                 names.append(queue.name)
         return names
 

@@ -20,13 +20,13 @@ from typing import Any
 from flintmq.access import tags as rules
 from flintmq.access.hashes import hash_of, stored_hash
 from flintmq.access.outside_user import OutsideUser
+from flintmq.broker import closing
 from flintmq.definitions import checks
 from flintmq.definitions.change_line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.definitions.checks import bad, members
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.session import operator_changes
 from flintmq.store.sql.changes import Change, Delete, Save
 from flintmq.vhost.policies import made
 
@@ -53,7 +53,7 @@ def topic_name(user: str, exchange: str) -> str:
 
 
 class DefinitionsService:
-    """Args: broker: session.broker.Broker, with its definitions, users, permissions and quotas. `load` comes first."""
+    """Args: broker: broker.broker.Broker, with its definitions, users, permissions and quotas. `load` comes first."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
@@ -192,7 +192,7 @@ class DefinitionsService:
             broker.users.gone(name)
             broker.permissions.forget_user(name)
             broker.quotas.put(LimitsRecord("user", name))
-            operator_changes.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
+            closing.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
         self.on_links()
 
     # --- permissions ------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class DefinitionsService:
                 raise _not_found()
 
             def after(over: Callable[[], None]) -> None:
-                operator_changes.end_vhost(self._broker, name, lambda whole: over())
+                closing.end_vhost(self._broker, name, lambda whole: over())
 
             return Plan([Delete(VhostRecord(name))], partial(self._vhost_gone, name), None, after)
 
@@ -452,7 +452,7 @@ class DefinitionsService:
             for one in names:
                 guarded("policies", f"{kind} {one!r} of vhost {name!r}", vhost.follow_policies, kind, [one], among)
                 if kind == QUEUE and (queue := vhost.queues.get(one)) is not None:
-                    operator_changes.keep_limits(self._broker, queue)
+                    self._broker.queue_limits.follow_policy(queue)
                 if clock.monotonic_ns() >= until_ns:
                     return False
             return True
@@ -460,7 +460,7 @@ class DefinitionsService:
         def step() -> bool:
             return some(QUEUE, queues) and some(EXCHANGE, exchanges)
 
-        self._broker.in_slices(step, lambda whole: over())
+        self._broker.loops.in_slices(step, lambda whole: over())
 
     # --- parameters -------------------------------------------------------------------------------------------------
 
@@ -587,7 +587,7 @@ class DefinitionsService:
     def _queue_gone(self, queue: Any) -> None:
         record = self.parameters.get((PAUSED, queue.vhost, queue.name))
         if record is not None and record.value == queue.queue_id:
-            self._broker.in_slices(partial(self._drop_pause, record))
+            self._broker.loops.in_slices(partial(self._drop_pause, record))
 
     def _drop_pause(self, record: ParameterRecord) -> bool:
         """The queue is gone, and what was kept of its pause goes, too. True: there is no second step."""

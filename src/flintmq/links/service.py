@@ -185,7 +185,7 @@ class Links:
 
     def _compare(self) -> None:
         """N1. Definitions are looked at when some changed."""
-        routes, now = self._broker.routes_version, time.monotonic()
+        routes, now = self._broker.routes.version, time.monotonic()
         # Queues that come and go by the thousand don't have all names looked at each time.
         late = now - self._found_s >= self._limits.shovel_look_ms / 1000
         if self._dirty or self._again or (late and routes is not self._routes):

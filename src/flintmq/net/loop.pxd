@@ -64,7 +64,7 @@ cdef class Loop:
     cdef LogPort log_port
     cdef bint logged                  # since the last kick
     cdef bint awaited                 # somebody waits for some of that
-    cdef object commits               # session.transaction.Transaction that wait for the log, oldest first
+    cdef object commits               # channel.transaction.Transaction that wait for the log, oldest first
     cdef bint commits_wait
     cdef uint32_t turn_messages
     cdef uint64_t output_asks_max     # unsent output above which no more requests are read

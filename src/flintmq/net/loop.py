@@ -33,6 +33,10 @@ import threading
 from cython import NULL, Py_ssize_t, address, bint, cast, cclass, declare, nogil, p_char, p_void, pointer, size_t, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.connection import Connection
+from cython.cimports.flintmq.channel.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
+from cython.cimports.flintmq.channel.turns import WORK_DONE, WORK_FULL, connection_block_output, connection_work
+from cython.cimports.flintmq.channel.types import connection_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import monotonic_ms
@@ -40,87 +44,20 @@ from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
 from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.sockets import (
-    ALARM_DISK,
-    CIPHER_PIECE,
-    EVENTS_MAX,
-    KIND_CONNECTION,
-    KIND_LISTENER,
-    KIND_WAKE,
-    LIST_DIRTY,
-    LIST_FAILED,
-    LIST_LINGERING,
-    LIST_THROTTLED,
-    LIST_WAITING,
-    PAUSED_ALARM,
-    PAUSED_ANSWER,
-    PAUSED_OUTPUT,
-    PAUSED_TURN,
-    READ_LEAST,
-    READ_SIZE,
-    TURNS_FRESH,
-    TURNS_HEAVY,
-    Socket,
-    connection_schedule,
-    intake_let_go,
-    intake_look,
-    intake_make_heavy,
-    intake_may_publish,
-    intake_queue_turn,
-    list_pop,
-    list_push,
-    lists_forget,
-    loop_log_moved,
-    loop_wake,
-    output_cipher,
-    output_confirms,
-    output_encrypt,
-    output_flush,
-    output_lingering,
-    run_queue_forget,
-    run_queue_pop,
-    run_queue_push,
-    socket_ended,
-    socket_interest,
-    socket_keep,
-    socket_pause,
-    socket_t,
-    turn_pop,
-    turns_forget,
-)
+    ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
+    LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
+    Socket, connection_schedule, intake_let_go, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, list_pop, list_push,
+    lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
+    run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause,
+    socket_t, socket_wait, turn_pop, turns_forget,
+)  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
-    EAGAIN,
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EINTR,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLLERR,
-    EPOLLET,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_DONTWAIT,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    errno,
-    eventfd,
-    recv,
-    sys_close,
-)
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, recv, sys_close,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.session.connection import Connection
-from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
-from cython.cimports.flintmq.session.turns import (
-    WORK_DONE,
-    WORK_FULL,
-    connection_block_output,
-    connection_work,
-)
-from cython.cimports.flintmq.session.types import connection_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcpy
 
@@ -787,20 +724,18 @@ class Loop:
         if connection.engine.phase == PHASE_CLOSED:
             self.current = NULL
             return 0
+        size: size_t = self.end - self.position
         if connection.waiting:
-            # The last method can't be answered yet: what follows it waits in `rest`.
-            self.current = NULL
-            entry.unfed = True
-            entry.read_size = READ_LEAST
-            if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-                list_push(self.io.lists, LIST_FAILED, entry)
-            socket_pause(address(self.io), entry, PAUSED_ANSWER)
-            return 0
+            size = socket_next_joining(entry, self.buffer + self.position, size)
+            if size == 0:
+                self.current = NULL
+                socket_wait(address(self.io), entry, self.buffer + self.position, self.end - self.position)
+                return 0
         if out_pending(address(connection.out)) > self.output_asks_max + connection.largest_out and self.stop_asking(entry):
             return 0
         if self.turn_spent >= self.turn_ns and self.position < self.end:
             return self.cut_turn(entry)
-        result = engine_feed(address(connection.engine), self.buffer + self.position, self.end - self.position, address(consumed))
+        result = engine_feed(address(connection.engine), self.buffer + self.position, size, address(consumed))
         self.position += consumed
         list_push(self.io.lists, LIST_DIRTY, entry)
         if connection.logged:

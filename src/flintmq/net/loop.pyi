@@ -3,10 +3,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from flintmq.channel.connection import Connection
 from flintmq.config import Config
 from flintmq.net.sockets import Socket
 from flintmq.queue.log_port import LogPort
-from flintmq.session.connection import Connection
 
 ALARM_NAMES: tuple[str, ...]
 

@@ -3,8 +3,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.jobs cimport turn_clock_t
 from flintmq.queue.types cimport log_port_t
-from flintmq.session.connection cimport Connection
-from flintmq.session.types cimport connection_t
+from flintmq.channel.connection cimport Connection
+from flintmq.channel.types cimport connection_t
 
 cdef enum:                    # socket_t.kind
     KIND_CONNECTION = 0
@@ -86,6 +86,7 @@ cdef enum:
     READ_SIZE = 262144        # bytes of one read at most: it fills about one content chunk
     # The first read, and the one after a turn that was cut: what is left of a turn is kept. Each read that is full doubles the next.
     READ_LEAST = 16384
+    JOIN_BYTES = 4096         # the largest frame that joins methods whose answers are still to come
 
 cdef struct io_t:             # what a loop knows of all its sockets
     int epoll
@@ -124,6 +125,10 @@ cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil             
 cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
 # Copies what was read and can't be fed now into socket.rest. False: no memory.
 cdef bint socket_keep(socket_t *socket, const uint8_t *data, size_t size) noexcept nogil
+# Bytes of the next frame, when it is a method that joins those whose answers the connection waits for (session/underway.py); else 0.
+cdef size_t socket_next_joining(socket_t *socket, const uint8_t *data, size_t size) noexcept nogil
+# An answer must come before `data` is looked at: it waits in socket.rest.
+cdef void socket_wait(io_t *io, socket_t *socket, const uint8_t *data, size_t size) noexcept nogil
 cdef void turn_push(turns_t *turns, socket_t *socket) noexcept nogil                 # to the end; it must not be on a list of turns
 cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                               # the first; NULL when empty
 # Takes a socket that closes off a list of turns. O(entries).

@@ -12,86 +12,30 @@ import os
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    char,
-    declare,
-    exceptval,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    size_t,
-    sizeof,
-    ssize_t,
+    NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, ssize_t,
     void,
-)
+)  # fmt: skip
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.placing import connection_flush_confirms
+from cython.cimports.flintmq.channel.turns import connection_block_output, connection_consumes, connection_unblock_output
+from cython.cimports.flintmq.channel.types import PUBLISHED_NOW, connection_t
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import (
-    OUT_PIECES,
-    OUT_SCRATCH,
-    out_gather,
-    out_pending,
-    out_release,
-    out_reserve,
-    out_sent,
-    out_take,
-    out_trim,
-    outbuf_t,
-)
+    OUT_PIECES, OUT_SCRATCH, out_gather, out_pending, out_release, out_reserve, out_sent, out_take, out_trim, outbuf_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.jobs import turn_now
 from cython.cimports.flintmq.core.memory_account import MEMORY_INPUT, memory_add, memory_held
 from cython.cimports.flintmq.net.sysio import (
-    AF_INET,
-    EAGAIN,
-    ECONNABORTED,
-    EINTR,
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL,
-    EPOLL_CTL_MOD,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_DONTWAIT,
-    MSG_MORE,
-    MSG_NOSIGNAL,
-    MSG_PEEK,
-    NI_NUMERICHOST,
-    NI_NUMERICSERV,
-    SHUT_WR,
-    SOCK_CLOEXEC,
-    accept4,
-    epoll_ctl,
-    epoll_event,
-    errno,
-    getnameinfo,
-    inet_ntop,
-    msghdr,
-    ntohs,
-    recv,
-    send,
-    sendmsg,
-    shutdown,
-    sockaddr,
-    sockaddr_in,
-    sockaddr_storage,
-    socklen_t,
-    sys_close,
-    sys_write,
-)
-from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED
+    AF_INET, EAGAIN, ECONNABORTED, EINTR, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_MORE,
+    MSG_NOSIGNAL, MSG_PEEK, NI_NUMERICHOST, NI_NUMERICSERV, SHUT_WR, SOCK_CLOEXEC, accept4, epoll_ctl, epoll_event, errno, getnameinfo,
+    inet_ntop, msghdr, ntohs, recv, send, sendmsg, shutdown, sockaddr, sockaddr_in, sockaddr_storage, socklen_t, sys_close, sys_write,
+)  # fmt: skip
+from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED, engine_next_method
+from cython.cimports.flintmq.protocol.v0_9_1.ids import EXCHANGE_DECLARE, QUEUE_BIND, QUEUE_DECLARE
 from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
-from cython.cimports.flintmq.session.placing import connection_flush_confirms
-from cython.cimports.flintmq.session.turns import connection_block_output, connection_consumes, connection_unblock_output
-from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.uio import iovec
@@ -237,6 +181,25 @@ def socket_keep(socket: pointer[socket_t], data: pointer[cython.const[uint8_t]],
         memcpy(socket.rest, data, size)
     socket.rest_size = cast(uint32_t, size)
     return True
+
+
+def socket_next_joining(socket: pointer[socket_t], data: pointer[cython.const[uint8_t]], size: size_t) -> size_t:
+    frame: size_t = 0
+    method: uint32_t
+    if not socket.connection.joins:
+        return 0
+    method = engine_next_method(address(socket.connection.engine), data, size, address(frame))
+    if frame > JOIN_BYTES or (method != QUEUE_DECLARE and method != QUEUE_BIND and method != EXCHANGE_DECLARE):
+        return 0
+    return frame
+
+
+def socket_wait(io: pointer[io_t], socket: pointer[socket_t], data: pointer[cython.const[uint8_t]], size: size_t) -> void:
+    socket.unfed = True
+    socket.read_size = READ_LEAST
+    if not socket_keep(socket, data, size):
+        list_push(io.lists, LIST_FAILED, socket)
+    socket_pause(io, socket, PAUSED_ANSWER)
 
 
 def accept(listener: c_int) -> tuple[int, str, int] | None:
@@ -532,7 +495,7 @@ def intake_may_publish(io: pointer[io_t], entry: pointer[socket_t]) -> bint:
     if io.alarm == 0 or entry.paused & PAUSED_ALARM:
         return True
     # A connection that also consumes is still read until the hard limit: its acks are what frees memory and disk (I2).
-    # So is one of a tenant that holds little (session/memory_keeper.py): who holds the memory waits first.
+    # So is one of a tenant that holds little (broker/memory_keeper.py): who holds the memory waits first.
     if (consumes or (entry.spared and io.alarm == ALARM_MEMORY)) and memory_held() < io.memory_hard:
         return True
     socket_pause(io, entry, PAUSED_ALARM)

@@ -1,7 +1,7 @@
 # Python face of sockets.py (compiled), for the type checker.
 from typing import Any
 
-from flintmq.session.connection import Connection
+from flintmq.channel.connection import Connection
 
 def accept(listener: int) -> tuple[int, str, int] | None: ...
 

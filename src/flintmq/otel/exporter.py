@@ -2,7 +2,7 @@
 
 in: a buffer of spans, the collector's URL. out: requests of `spans_batch` spans at most; counters of what was sent and what was lost.
 
-E1  One batch is under way at a time. A collector that is slow or away fills the buffer, which drops (session.spans.P1).
+E1  One batch is under way at a time. A collector that is slow or away fills the buffer, which drops (broker.spans.P1).
 E2  429, 502, 503, 504 and a connection that fails are tried again, with a pause that doubles; another answer loses the batch, as OTLP says.
 E3  A redirection is not followed, and of an answer ANSWER_BYTES are read: the collector decides nothing here.
 E4  The values of OTEL_EXPORTER_OTLP_HEADERS are secrets: no line of the log has them, nor what a URL has beside host, port and path.

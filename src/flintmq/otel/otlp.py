@@ -1,6 +1,6 @@
 """Spans as a request of OTLP/HTTP in JSON.
 
-in: spans (session.spans.Span), facts of this broker. out: the bytes of an ExportTraceServiceRequest.
+in: spans (broker.spans.Span), facts of this broker. out: the bytes of an ExportTraceServiceRequest.
 
 Source: OpenTelemetry Protocol 1.x, "JSON Protobuf Encoding": ids in hexadecimal, 64-bit numbers as text, lowerCamelCase.
 """

@@ -13,19 +13,9 @@ from cython import NULL, Py_ssize_t, address, bint, cast, cclass, char, declare,
 from cython import int as c_int
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
 from cython.cimports.flintmq.perf.native import (
-    EINTR,
-    MSG_NOSIGNAL,
-    close_fd,
-    errno,
-    get32,
-    now_ns,
-    put_digits,
-    recv,
-    send,
-    sleep_ns,
-    tcp_connect,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    EINTR, MSG_NOSIGNAL, close_fd, errno, get32, now_ns, put_digits, recv, send, sleep_ns, tcp_connect,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memcmp, memcpy, memmove
 

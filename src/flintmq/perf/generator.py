@@ -12,55 +12,17 @@ from __future__ import annotations
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    char,
-    declare,
-    double,
-    nogil,
-    p_char,
-    p_uchar,
-    pointer,
-    size_t,
-    sizeof,
-    void,
-)
+    NULL, Py_ssize_t, address, bint, cast, cclass, char, declare, double, nogil, p_char, p_uchar, pointer, size_t, sizeof, void,
+)  # fmt: skip
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.perf.checker import check_consumer, check_distinct, check_end, check_message, check_start, tail_of
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
 from cython.cimports.flintmq.perf.native import (
-    EAGAIN,
-    EINTR,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_MOD,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_NOSIGNAL,
-    close_fd,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    errno,
-    get32,
-    get64,
-    now_ns,
-    put64,
-    put_digits,
-    read_fd,
-    recv,
-    send,
-    timer_at,
-    timer_exact,
-    timer_new,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    EAGAIN, EINTR, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_NOSIGNAL, close_fd, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, errno, get32, get64, now_ns, put64, put_digits, read_fd, recv, send, timer_at, timer_exact, timer_new,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove
 

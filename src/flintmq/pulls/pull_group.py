@@ -35,82 +35,27 @@ import logging
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_add64,
-    at_cas_ptr,
-    at_load32,
-    at_load_ptr,
-    at_store32,
-    at_store64,
-    at_sub32,
-    at_swap32,
-    at_swap_ptr,
-    spin_lock,
+    at_add32, at_add64, at_cas_ptr, at_load32, at_load_ptr, at_store32, at_store64, at_sub32, at_swap32, at_swap_ptr, spin_lock,
     spin_unlock,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import content_decref, content_incref
 from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.pulls.types import (
-    LEASE_DELAYED,
-    LEASE_FREE,
-    LEASE_HELD,
-    LEASE_NONE,
-    PLACE_BITS,
-    answers_t,
-    lease_t,
-    lease_table_t,
-    pull_group_t,
-    pull_t,
-    pulled_t,
-)
+    LEASE_DELAYED, LEASE_FREE, LEASE_HELD, LEASE_NONE, PLACE_BITS, answers_t, lease_t, lease_table_t, pull_group_t, pull_t, pulled_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_new,
-    entry_sent,
-    queue_add_consumer,
-    queue_add_waiter,
-    queue_consumer_leaves,
-    queue_decref,
-    queue_deliver_single,
-    queue_get_id,
-    queue_incref,
-    queue_is_deleted,
-    queue_next_expiry,
-    queue_ready_count,
-    queue_release,
-    queue_remove_consumer,
-    queue_remove_waiter,
-    queue_set_notify_work_desired,
-    queue_settle,
-)
+    consumer_decref, consumer_new, entry_sent, queue_add_consumer, queue_add_waiter, queue_consumer_leaves, queue_decref,
+    queue_deliver_single, queue_get_id, queue_incref, queue_is_deleted, queue_next_expiry, queue_ready_count, queue_release,
+    queue_remove_consumer, queue_remove_waiter, queue_set_notify_work_desired, queue_settle,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, REASON_ACK, delivery_t, queue_t, slot_t, target_t, waiter_t
 from cython.cimports.flintmq.scheduler.actor import (
-    ACTORS_PULL,
-    DISPATCH_CLOSED,
-    DISPATCH_OK,
-    HOLD_NONE,
-    OUTCOME_BUSY,
-    OUTCOME_CLOSED,
-    OUTCOME_EMPTY,
-    OUTCOME_INVALID,
-    OUTCOME_MESSAGES,
-    PROCESS_AGAIN,
-    PROCESS_DONE,
-    PROCESS_PARK,
-    actor_close,
-    actor_dispatch,
-    actor_get,
-    actor_put,
-    actor_system_t,
-    actor_t,
-    actor_wake,
-    actor_wake_next,
-    request_answer,
-    request_t,
-    system_now,
-)
+    ACTORS_PULL, DISPATCH_CLOSED, DISPATCH_OK, HOLD_NONE, OUTCOME_BUSY, OUTCOME_CLOSED, OUTCOME_EMPTY, OUTCOME_INVALID, OUTCOME_MESSAGES,
+    PROCESS_AGAIN, PROCESS_DONE, PROCESS_PARK, actor_close, actor_dispatch, actor_get, actor_put, actor_system_t, actor_t, actor_wake,
+    actor_wake_next, request_answer, request_t, system_now,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.stream_queue import stream_of, stream_release_after
 from cython.cimports.flintmq.streams.types import READ_IDLE, seat_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t

@@ -17,24 +17,10 @@ from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store32
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_incref, content_t
 from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.pulls.pull_group import (
-    answers_take,
-    pull_group_attach,
-    pull_group_close,
-    pull_group_due,
-    pull_group_extend,
-    pull_group_finish,
-    pull_group_free,
-    pull_group_is_idle,
-    pull_group_leases,
-    pull_group_new,
-    pull_group_next_due,
-    pull_group_pause,
-    pull_group_pull,
-    pull_group_release,
-    pull_group_return,
-    pull_group_settle,
-    pull_group_take,
-)
+    answers_take, pull_group_attach, pull_group_close, pull_group_due, pull_group_extend, pull_group_finish, pull_group_free,
+    pull_group_is_idle, pull_group_leases, pull_group_new, pull_group_next_due, pull_group_pause, pull_group_pull, pull_group_release,
+    pull_group_return, pull_group_settle, pull_group_take,
+)  # fmt: skip
 from cython.cimports.flintmq.pulls.types import answers_t, pull_group_t, pull_t
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort

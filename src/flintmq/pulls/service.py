@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flintmq.broker.loops import STEP_NS
 from flintmq.core.shares import Holding, Pool, Who
 from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
 from flintmq.ports import DequeueReason
 from flintmq.pulls.requests import Answers, Pull, PullGroup, tend
 from flintmq.scheduler.due_clock import DueClock
-from flintmq.session import publishing
-from flintmq.session.expiry import STEP_NS
 from flintmq.streams.control import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
 from flintmq.vhost.stream_arguments import StreamStart
@@ -195,12 +194,12 @@ class PullService:
         self._pull_groups[queue.queue_id, group] = pull_group
         self._by_key[pull_group.key] = pull_group
         self._makers[pull_group] = place
-        if queue.queue_id in self._broker.pauses.queues:
+        if queue.queue_id in self._broker.paused:
             pull_group.pause(True)
         return pull_group
 
     def pause(self, queue: Any, paused: bool) -> None:
-        """A queue rests, or is resumed (session.pausing). Any thread."""
+        """A queue rests, or is resumed (broker.pausing). Any thread."""
         with self._lock:
             for (queue_id, _), pull_group in self._pull_groups.items():
                 if queue_id == queue.queue_id:
@@ -234,7 +233,7 @@ class PullService:
 
     def _expire(self, queue: Any) -> bool:
         clock = self._broker.clock
-        return publishing.expire(self._broker, queue, clock.wall_ms(), clock.monotonic_ns() + STEP_NS)
+        return bool(self._broker.expiry.expire(queue, clock.wall_ms(), clock.monotonic_ns() + STEP_NS))
 
     # --- leases ---------------------------------------------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class PullService:
             # A stream sees to its dead letters itself.
             done = pull_group.settle(lease, DequeueReason.REJECT)
             if done and not queue.policy.is_stream:
-                broker.count_drop("rejected")
+                broker.counters.drop("rejected")
             return bool(done)
         position = pull_group.take(lease)
         if position == 0:
@@ -290,7 +289,7 @@ class PullService:
                     broker.letters.bury(queue, position, REJECTED)
                 return passed_on
             # The dead letter is logged before the end of its original: a crash in between leaves both, never none.
-            publishing.dead_letter(broker, queue, queue.core.message_at(position), REJECTED)
+            broker.dead_letters.publish(queue, queue.core.message_at(position), REJECTED)
         except (KeyError, StoreError):
             log.exception("a rejected message of queue %r is not dead-lettered; it goes back", queue.name)
             pull_group.put_back(position, True)

@@ -17,53 +17,21 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_cas32,
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store32,
-    at_store64,
-    at_store_ptr,
-    at_sub32,
-    at_swap32,
-    spin_lock,
+    at_add32, at_cas32, at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_store_ptr, at_sub32, at_swap32, spin_lock,
     spin_unlock,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.list_moves import list_may_move
 from cython.cimports.flintmq.queue.selections import (
-    selection_join,
-    selection_leave,
-    selection_pending,
-    selection_wait,
-    selections_behind,
-    selections_came,
-    selections_outrank,
-)
+    selection_join, selection_leave, selection_pending, selection_wait, selections_behind, selections_came, selections_outrank,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_EXCLUSIVE,
-    CONSUMER_INTERESTED,
-    CONSUMER_NO_ACK,
-    CONSUMER_NON_ACQUIRING,
-    CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
-    CONSUMER_REMOVED,
-    CONSUMER_SELECTS,
-    consumer_list_t,
-    consumer_t,
-    credit_t,
-    group_t,
-    manager_t,
-    queue_t,
-    selection_t,
-    selections_t,
-    slot_t,
-    waiter_t,
-)
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
+    CONSUMER_NO_ACK, CONSUMER_REMOVED, CONSUMER_SELECTS, consumer_list_t, consumer_t, credit_t, group_t, manager_t, queue_t, selection_t,
+    selections_t, slot_t, waiter_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 

@@ -22,18 +22,10 @@ from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.queue.types import once_t, queue_t
 from cython.cimports.flintmq.queue.value_maps import (
-    VALUE_KNOWN,
-    VALUE_NEW,
-    entry_is_there,
-    values_find,
-    values_free,
-    values_hashes,
-    values_note,
-    values_sweep,
-    values_upkeep,
-)
+    VALUE_KNOWN, VALUE_NEW, entry_is_there, values_find, values_free, values_hashes, values_note, values_sweep, values_upkeep,
+)  # fmt: skip
 from cython.cimports.flintmq.selectors.program import program_of_header
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 
 HEADER = declare(pointer[cython.const[uint8_t]], b"x-deduplication-header")

@@ -17,13 +17,8 @@ from cython import NULL, address, bint, cast, cclass, longlong, pointer, sizeof,
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_t
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_add_held,
-    queue_decref,
-    queue_drop_held,
-    queue_incref,
-    queue_is_durable,
-    queue_publish_held,
-)
+    queue_add_held, queue_decref, queue_drop_held, queue_incref, queue_is_durable, queue_publish_held,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, queue_t, slot_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc

@@ -19,15 +19,8 @@ from __future__ import annotations
 from cython import NULL, Py_ssize_t, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store32,
-    at_store64,
-    at_store_ptr,
-    spin_lock,
-    spin_unlock,
-)
+    at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_store_ptr, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
@@ -37,28 +30,10 @@ from cython.cimports.flintmq.queue.expiries import expiry_came_back, expiry_free
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
-    BEHIND_RING,
-    ENTRY_ACQUIRED,
-    ENTRY_ASIDE,
-    ENTRY_AVAILABLE,
-    ENTRY_DELETED,
-    ENTRY_DEQUEUED,
-    ENTRY_EMPTY,
-    ENTRY_FAILED,
-    ENTRY_HELD,
-    ENTRY_LOGGED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_STATE_MASK,
-    INDEX_MASK,
-    LEVEL_SHIFT,
-    MESSAGE_SPILLED_BIT,
-    found_t,
-    level_t,
-    list_t,
-    place_t,
-    segment_t,
-    slot_t,
-)
+    BEHIND_RING, ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_DELETED, ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_HELD,
+    ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, found_t, level_t, list_t, place_t,
+    segment_t, slot_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove

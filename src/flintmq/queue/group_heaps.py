@@ -19,15 +19,8 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
-from cython.cimports.flintmq.queue.types import (
-    GROUP_LINES,
-    NO_LINE,
-    group_heap_t,
-    group_place_t,
-    message_group_t,
-    message_groups_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.flintmq.queue.types import GROUP_LINES, NO_LINE, group_heap_t, group_place_t, message_group_t, message_groups_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcmp, memcpy
 

@@ -17,7 +17,7 @@ from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.types import GROUPS_SORTED, GROUPS_STICKY, message_groups_t
 from cython.cimports.flintmq.queue.value_maps import header_value, value_hash
 from cython.cimports.flintmq.selectors.program import KIND_FLOAT, KIND_NULL, KIND_TEXT, value_t
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
 
 # kinds of a sorted value, in their order

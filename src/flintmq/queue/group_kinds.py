@@ -13,7 +13,7 @@ from cython.cimports.flintmq.queue.list_kinds import LIST_STANDARD
 from cython.cimports.flintmq.queue.message_groups import groups_new, groups_read_all
 from cython.cimports.flintmq.queue.types import GROUPS_SHARED, GROUPS_SORTED, GROUPS_STICKY, list_ops_t, message_groups_t, queue_t
 from cython.cimports.flintmq.selectors.program import program_decref, program_of_header, program_t
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint32_t, uint8_t
 
 _ops = declare(list_ops_t[2])
 MODES = {"shared": GROUPS_SHARED, "sticky": GROUPS_STICKY, "sorted": GROUPS_SORTED}

@@ -15,14 +15,8 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_notify_locked, manager_wake_one
 from cython.cimports.flintmq.queue.group_keys import group_key_t, groups_key
 from cython.cimports.flintmq.queue.message_groups import (
-    groups_add,
-    groups_ended,
-    groups_leave,
-    groups_passed_on,
-    groups_pending,
-    groups_returned,
-    groups_told,
-)
+    groups_add, groups_ended, groups_leave, groups_passed_on, groups_pending, groups_returned, groups_told,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import consumer_t, member_t, queue_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 

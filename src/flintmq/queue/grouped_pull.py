@@ -9,52 +9,20 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, 
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.consumer_manager import (
-    credit_give_back,
-    credit_left,
-    credit_take,
-    manager_again,
-    manager_count,
-    manager_credit_back,
-    manager_move,
-    manager_outranked,
-    manager_wake_one,
-    queue_version,
-)
+    credit_give_back, credit_left, credit_take, manager_again, manager_count, manager_credit_back, manager_move, manager_outranked,
+    manager_wake_one, queue_version,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.message_groups import (
-    FREE_ASK,
-    FREE_NOT,
-    FREE_YES,
-    GROUPS_AGAIN,
-    GROUPS_ASK,
-    GROUPS_COLD,
-    GROUPS_NOTHING,
-    GROUPS_READ,
-    GROUPS_TAKEN,
-    GROUPS_UNREAD,
-    groups_pending,
-    groups_read,
-    groups_take,
-)
+    FREE_ASK, FREE_NOT, FREE_YES, GROUPS_AGAIN, GROUPS_ASK, GROUPS_COLD, GROUPS_NOTHING, GROUPS_READ, GROUPS_TAKEN, GROUPS_UNREAD,
+    groups_pending, groups_read, groups_take,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_INTERESTED,
-    CONSUMER_NOT_INTERESTED,
-    consumer_t,
-    delivery_t,
-    found_t,
-    group_t,
-    message_groups_t,
-    puller_t,
-    queue_t,
-)
-from cython.cimports.flintmq.queue.waking import (
-    FLOOR_EVERY,
-    queue_ask_content,
-    queue_hand_over,
-    queue_wake_if_available,
-)
+    CONSUMER_INTERESTED, CONSUMER_NOT_INTERESTED, consumer_t, delivery_t, found_t, group_t, message_groups_t, puller_t, queue_t,
+)  # fmt: skip
+from cython.cimports.flintmq.queue.waking import FLOOR_EVERY, queue_ask_content, queue_hand_over, queue_wake_if_available
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # Entries that one pull looks at before others of its loop have their turn.

@@ -16,16 +16,8 @@ import os
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store32,
-    at_sub32,
-    at_swap32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_load32, at_load64, at_load_ptr, at_store32, at_sub32, at_swap32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_incref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
@@ -34,25 +26,10 @@ from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.limits import queue_wanted
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_decref,
-    queue_dequeue,
-    queue_forget_logged,
-    queue_get_id,
-    queue_incref,
-    queue_next_available,
-    queue_ready_count,
-    queue_take_at,
-)
+    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_ready_count, queue_take_at,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
-from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT,
-    ENTRY_LOGGED,
-    ENTRY_REDELIVERED,
-    REASON_DROP,
-    queue_t,
-    slot_t,
-    swept_t,
-)
+from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, queue_t, slot_t, swept_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset

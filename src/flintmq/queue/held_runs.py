@@ -25,50 +25,23 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    list_came_back_locked,
-    list_claim_locked,
-    list_delete_locked,
-    list_directory_find,
-    list_slot_locked,
-)
+    list_came_back_locked, list_claim_locked, list_delete_locked, list_directory_find, list_slot_locked,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.grouped import grouped_ended
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.slot import (
-    slot_body_len,
-    slot_content,
-    slot_dequeue,
-    slot_hold,
-    slot_release,
-    slot_set_cold,
-    slot_unhold,
-)
+    slot_body_len, slot_content, slot_dequeue, slot_hold, slot_release, slot_set_cold, slot_unhold,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.spans import span_find
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_ASIDE,
-    ENTRY_AVAILABLE,
-    ENTRY_COUNT_SHIFT,
-    ENTRY_FAILED,
-    ENTRY_HELD,
-    ENTRY_LOGGED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT,
-    ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK,
-    ENTRY_UNSTEALABLE,
-    INDEX_MASK,
-    LEVEL_SHIFT,
-    MESSAGE_SPILLED_BIT,
-    level_t,
-    list_t,
-    queue_t,
-    segment_t,
-    slot_t,
-)
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_FAILED, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
+    ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, level_t,
+    list_t, queue_t, segment_t, slot_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_wake_if_available
-from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 

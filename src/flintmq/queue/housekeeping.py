@@ -13,61 +13,28 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store32,
-    at_store64,
-    at_sub32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_sub32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    manager_delivered,
-    manager_figures,
-    manager_quiet,
-    manager_wake_one,
-    manager_wake_waiters,
-)
+    manager_delivered, manager_figures, manager_quiet, manager_wake_one, manager_wake_waiters,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.deduplication import once_upkeep
 from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    directory_free,
-    list_advance_floor,
-    list_next,
-    list_slot_locked,
-    list_unlink_locked,
-    segment_free,
-)
+    directory_free, list_advance_floor, list_next, list_slot_locked, list_unlink_locked, segment_free,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.expiries import expiry_free, expiry_list_free
 from cython.cimports.flintmq.queue.grouped import grouped_ended
 from cython.cimports.flintmq.queue.message_groups import groups_sweep
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content, slot_hold, slot_set, slot_unhold
 from cython.cimports.flintmq.queue.spans import spans_free
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ASIDE,
-    ENTRY_EMPTY,
-    ENTRY_FAILED,
-    ENTRY_NOT_RESIDENT,
-    FIGURE_ENQUEUED,
-    FIGURE_READY,
-    FIGURE_READY_BYTES,
-    FIGURE_UNACKED,
-    MESSAGE_SPILLED_BIT,
-    delivery_t,
-    found_t,
-    level_t,
-    list_t,
-    log_port_t,
-    place_t,
-    queue_t,
-    segment_t,
-    slot_t,
-)
+    ENTRY_ASIDE, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_NOT_RESIDENT, FIGURE_ENQUEUED, FIGURE_READY, FIGURE_READY_BYTES, FIGURE_UNACKED,
+    MESSAGE_SPILLED_BIT, delivery_t, found_t, level_t, list_t, log_port_t, place_t, queue_t, segment_t, slot_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_has_available, queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free

@@ -31,21 +31,11 @@ from cython.cimports.flintmq.queue.queue_core import queue_dequeue, queue_next_a
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import REASON_DROP, found_t, list_ops_t, list_t, place_t, queue_t, slot_t
 from cython.cimports.flintmq.queue.value_maps import (
-    VALUE_NEW,
-    VALUE_OTHER,
-    entry_is_there,
-    map_free,
-    map_put,
-    map_trim,
-    values_find,
-    values_free,
-    values_hashes,
-    values_note,
-    values_sweep,
+    VALUE_NEW, VALUE_OTHER, entry_is_there, map_free, map_put, map_trim, values_find, values_free, values_hashes, values_note, values_sweep,
     values_upkeep,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.selectors.program import program_of_header
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 
 log = logging.getLogger("flintmq.queue.kinds")

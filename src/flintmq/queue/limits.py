@@ -25,17 +25,8 @@ from cython.cimports.flintmq.queue.pull import queue_take_head
 from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_NO_ACK,
-    LEVEL_SHIFT,
-    consumer_t,
-    credit_t,
-    delivery_t,
-    due_index_t,
-    group_t,
-    queue_t,
-    slot_t,
-)
+    CONSUMER_ACQUIRES, CONSUMER_NO_ACK, LEVEL_SHIFT, consumer_t, credit_t, delivery_t, due_index_t, group_t, queue_t, slot_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 

@@ -3,7 +3,7 @@
 in: enqueues and dequeues of logged messages (persistent, on a durable queue), spilled content, loads; on loop threads without the
 GIL. out: LSNs, and the LSN up to which everything is durable.
 
-A confirm is sent when the durable LSN has reached the LSN of its message (session/placing.py). Whoever moves the durable LSN
+A confirm is sent when the durable LSN has reached the LSN of its message (channel/placing.py). Whoever moves the durable LSN
 calls log_port_wake afterwards, so that waiting confirms leave without the publisher having to say anything more.
 """
 

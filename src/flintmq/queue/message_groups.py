@@ -28,46 +28,17 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_a
 from cython.cimports.flintmq.core.prefetch import prefetch_write
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.group_heaps import (
-    FEW,
-    group_before,
-    group_delist,
-    group_drop,
-    group_list,
-    group_push,
-    heap_empty,
-    heap_room,
-    heap_top,
-    places_rise,
-    places_sink,
-)
+    FEW, group_before, group_delist, group_drop, group_list, group_push, heap_empty, heap_room, heap_top, places_rise, places_sink,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.group_keys import SORT_REST, group_key_t, groups_key
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_AVAILABLE,
-    ENTRY_FAILED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_STATE_MASK,
-    GROUPS_SHARED,
-    GROUPS_SORTED,
-    INDEX_MASK,
-    LEVEL_SHIFT,
-    consumer_t,
-    found_t,
-    group_heap_t,
-    member_t,
-    message_group_t,
-    message_groups_t,
-    place_t,
-    queue_t,
-    slot_t,
-)
+    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_FAILED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, GROUPS_SHARED, GROUPS_SORTED, INDEX_MASK,
+    LEVEL_SHIFT, consumer_t, found_t, group_heap_t, member_t, message_group_t, message_groups_t, place_t, queue_t, slot_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.value_maps import entry_state, map_free, map_put, map_reserve, map_trim
-from cython.cimports.flintmq.selectors.program import (
-    program_decref,
-    program_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.flintmq.selectors.program import program_decref, program_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy
 

@@ -16,35 +16,15 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store64,
-    at_store_ptr,
-    at_swap_ptr,
-    spin_lock,
-    spin_unlock,
-)
+    at_load32, at_load64, at_load_ptr, at_store64, at_store_ptr, at_swap_ptr, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    credit_give_back,
-    credit_left,
-    credit_take,
-    manager_again,
-    manager_available,
-    manager_count,
-    manager_credit_back,
-    manager_move,
-    manager_new_round,
-    manager_next_offer,
-    manager_offered,
-    manager_outranked,
-    manager_spread,
-    manager_wake_one,
-    manager_wake_waiters,
+    credit_give_back, credit_left, credit_take, manager_again, manager_available, manager_count, manager_credit_back, manager_move,
+    manager_new_round, manager_next_offer, manager_offered, manager_outranked, manager_spread, manager_wake_one, manager_wake_waiters,
     queue_version,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
@@ -52,60 +32,18 @@ from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_gro
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.selections import (
-    NEXT_NONE,
-    NEXT_SCAN,
-    SELECTION_END,
-    selection_next,
-    selection_pending,
-    selection_put,
-    selection_scanned,
-    selection_wait,
-)
-from cython.cimports.flintmq.queue.slot import (
-    delivery_fill,
-    slot_acquire,
-    slot_body_len,
-    slot_borrow,
-    slot_content,
-    slot_sent,
-)
+    NEXT_NONE, NEXT_SCAN, SELECTION_END, selection_next, selection_pending, selection_put, selection_scanned, selection_wait,
+)  # fmt: skip
+from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_borrow, slot_content, slot_sent
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_GROUPED,
-    CONSUMER_INTERESTED,
-    CONSUMER_NON_ACQUIRING,
-    CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
-    CONSUMER_REMOVED,
-    CONSUMER_SELECTS,
-    ENTRY_AVAILABLE,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT,
-    ENTRY_STATE_MASK,
-    RETURN_CALM,
-    RETURN_FAILED,
-    RETURN_UNSENT,
-    RETURNS_COUNTED,
-    consumer_t,
-    delivery_t,
-    found_t,
-    group_t,
-    list_t,
-    puller_t,
-    queue_t,
-    segment_t,
-    selection_t,
+    CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
+    CONSUMER_REMOVED, CONSUMER_SELECTS, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_OWNER_SHIFT, ENTRY_STATE_MASK, RETURNS_COUNTED,
+    RETURN_CALM, RETURN_FAILED, RETURN_UNSENT, consumer_t, delivery_t, found_t, group_t, list_t, puller_t, queue_t, segment_t, selection_t,
     slot_t,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import (
-    FLOOR_EVERY,
-    READ_AHEAD_EVERY,
-    queue_ask_content,
-    queue_hand_over,
-    queue_read_ahead,
-    queue_unparked,
-    queue_wake_if_available,
-)
+    FLOOR_EVERY, READ_AHEAD_EVERY, queue_ask_content, queue_hand_over, queue_read_ahead, queue_unparked, queue_wake_if_available,
+)  # fmt: skip
 from cython.cimports.flintmq.selectors.program import program_selects
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 

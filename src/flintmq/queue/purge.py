@@ -23,24 +23,9 @@ from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_AVAILABLE,
-    ENTRY_BUSY,
-    ENTRY_HELD,
-    ENTRY_LOGGED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_STATE_MASK,
-    INDEX_MASK,
-    LEVEL_SHIFT,
-    MESSAGE_SPILLED_BIT,
-    SWEPT_MAX,
-    level_t,
-    list_t,
-    queue_t,
-    segment_t,
-    slot_t,
-    swept_t,
-)
+    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT,
+    MESSAGE_SPILLED_BIT, SWEPT_MAX, level_t, list_t, queue_t, segment_t, slot_t, swept_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc

@@ -21,41 +21,19 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, in
 from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_cas64,
-    at_load32,
-    at_load64,
-    at_load_ptr,
-    at_store32,
-    at_sub32,
-    at_swap_ptr,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_cas64, at_load32, at_load64, at_load_ptr, at_store32, at_sub32, at_swap_ptr, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    credit_give_back,
-    credit_left,
-    manager_add,
-    manager_available,
-    manager_forget,
-    manager_move,
-    manager_remove,
-    manager_wake_waiters,
-)
+    credit_give_back, credit_left, manager_add, manager_available, manager_forget, manager_move, manager_remove, manager_wake_waiters,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.deduplication import arrival_t, once_begin, once_end, once_free
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    list_add,
-    list_dequeue,
-    list_finish,
-    list_past_window,
-    list_publish,
-    list_reserve,
-    list_slot_locked,
-)
+    list_add, list_dequeue, list_finish, list_past_window, list_publish, list_reserve, list_slot_locked,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.expiries import list_take_expired
 from cython.cimports.flintmq.queue.grouped import grouped_ended, grouped_left, grouped_resumed
 from cython.cimports.flintmq.queue.housekeeping import list_destroy, queue_reclaim
@@ -69,27 +47,10 @@ from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.selections import selections_free
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES,
-    CONSUMER_GROUPED,
-    CONSUMER_INTERESTED,
-    CONSUMER_NON_ACQUIRING,
-    CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
-    CONSUMER_REMOVED,
-    CONSUMER_SEES_REQUEUES,
-    CONSUMER_SELECTS,
-    ENTRY_LOGGED,
-    REASON_DROP,
-    REASON_EXPIRE,
-    consumer_t,
-    delivery_t,
-    log_port_t,
-    queue_ops_t,
-    queue_t,
-    segment_t,
-    slot_t,
-    target_t,
-)
+    CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
+    CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, REASON_DROP, REASON_EXPIRE, consumer_t, delivery_t,
+    log_port_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t

@@ -15,28 +15,15 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_store64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    manager_add_waiter,
-    manager_available,
-    manager_changed,
-    manager_figures,
-    manager_remove_waiter,
-    manager_wake_waiters,
-)
+    manager_add_waiter, manager_available, manager_changed, manager_figures, manager_remove_waiter, manager_wake_waiters,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_cold, count_resident
 from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_LOADING,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_PARKED,
-    found_t,
-    place_t,
-    queue_t,
-    segment_t,
-    slot_t,
-    waiter_t,
-)
+    ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, place_t, queue_t, segment_t, slot_t, waiter_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 

@@ -18,40 +18,17 @@ from cython.cimports.flintmq.queue.consumer_manager import manager_available, ma
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_evicted, count_resident, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    ALL_HOT,
-    list_came_back_locked,
-    list_claim_locked,
-    list_next,
-    list_scan,
-    list_slot_locked,
-)
+    ALL_HOT, list_came_back_locked, list_claim_locked, list_next, list_scan, list_slot_locked,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived
 from cython.cimports.flintmq.queue.pull import queue_release
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_ASIDE,
-    ENTRY_AVAILABLE,
-    ENTRY_HELD,
-    ENTRY_LOGGED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK,
-    ENTRY_UNSTEALABLE,
-    INDEX_MASK,
-    LEVEL_SHIFT,
-    RESTORED_HELD,
-    RESTORED_REDELIVERED,
-    found_t,
-    level_t,
-    list_t,
-    place_t,
-    queue_t,
-    restored_t,
-    segment_t,
-    slot_t,
-)
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
+    ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t, list_t, place_t, queue_t, restored_t,
+    segment_t, slot_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import qsort

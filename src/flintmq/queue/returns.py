@@ -20,21 +20,9 @@ from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_passed_on
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_COUNT_SHIFT,
-    ENTRY_HELD,
-    ENTRY_LOGGED,
-    ENTRY_OWNER_SHIFT,
-    ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK,
-    RETURN_FAILED,
-    RETURNS_DELAY_CALM,
-    RETURNS_DELAY_FAILED,
-    queue_t,
-    returned_t,
-    segment_t,
-    slot_t,
-)
+    ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, RETURNS_DELAY_CALM,
+    RETURNS_DELAY_FAILED, RETURN_FAILED, queue_t, returned_t, segment_t, slot_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 

@@ -21,26 +21,12 @@ from cython.cimports.flintmq.core.hash64 import map64_get, map64_remove
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    KEY_TABLES_MAX,
-    consumer_t,
-    found_t,
-    key_table_t,
-    place_t,
-    queue_t,
-    selection_key_t,
-    selection_t,
-    selections_t,
-)
+    KEY_TABLES_MAX, consumer_t, found_t, key_table_t, place_t, queue_t, selection_key_t, selection_t, selections_t,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.value_maps import map_free, map_put
 from cython.cimports.flintmq.selectors.program import (
-    program_decref,
-    program_hash,
-    program_incref,
-    program_of_name,
-    program_same,
-    program_same_name,
-    program_selects,
-)
+    program_decref, program_hash, program_incref, program_of_name, program_same, program_same_name, program_selects,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 

@@ -17,14 +17,8 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
-    arena_free,
-    arena_new,
-    content_copy,
-    content_decref,
-    content_incref,
-    content_is_thin,
-    content_t,
-)
+    arena_free, arena_new, content_copy, content_decref, content_incref, content_is_thin, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
@@ -32,18 +26,9 @@ from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_next, list_sl
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED,
-    ENTRY_ASIDE,
-    ENTRY_HELD,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_STATE_MASK,
-    ENTRY_UNSTEALABLE,
-    found_t,
-    place_t,
-    queue_t,
-    segment_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, found_t, place_t, queue_t, segment_t,
     slot_t,
-)
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # entries between two returns to Python

@@ -618,7 +618,7 @@ cdef struct queue_t:
     uint32_t returned_count     # atomic; the notes below are changed under the list lock
     returned_t *returned        # oldest first
     returned_t *returned_last
-    uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (session/timeouts.py)
+    uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (broker/timeouts.py)
     uint64_t kept               # atomic: dead letters that wait for their targets here: they count for its limit, too
     uint64_t kept_bytes
     uint32_t drops_lowest       # what is over its limit is dropped from its last level first (x-overflow ring); else from its head

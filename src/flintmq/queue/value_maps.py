@@ -26,7 +26,7 @@ from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.types import ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_STATE_MASK, queue_t, segment_t, slot_t, values_t
 from cython.cimports.flintmq.selectors.program import KIND_NULL, program_decref, program_t, program_value, value_octets, value_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 
 # steps for the search of the header, as for a selector
 STEPS = declare(int64_t, 65_536)

@@ -9,29 +9,17 @@ from cython import NULL, address, bint, cast, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.consumer_manager import (
-    manager_changed,
-    manager_count,
-    manager_move,
-    manager_wake_one,
-    manager_wake_waiters,
-)
+    manager_changed, manager_count, manager_move, manager_wake_one, manager_wake_waiters,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, delivery_fill, slot_begin_loading, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_INTERESTED,
-    CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
-    ENTRY_NOT_RESIDENT,
-    consumer_t,
-    delivery_t,
-    found_t,
-    place_t,
-    queue_t,
+    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_NOT_RESIDENT, consumer_t, delivery_t, found_t, place_t, queue_t,
     slot_t,
-)
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint64_t
 
 

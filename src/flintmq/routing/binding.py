@@ -1,6 +1,6 @@
-"""One binding: a source exchange, a destination, a routing key and arguments.
+"""What a binding leads to, and what makes two bindings the same one.
 
-in: exchange and queue verbs of the virtual host. out: what exchanges index and the routing walk visits.
+in: destinations, routing keys and arguments of bindings. out: identities, and the memory that arguments take.
 
 I1  Two bindings are the same one when source, destination, key and arguments are: binding twice changes nothing.
 I2  The identity is hashable whatever a client put in the arguments, and tells the types apart (1, True, 1.0 and "1" differ).
@@ -9,12 +9,9 @@ I2  The identity is hashable whatever a client put in the arguments, and tells t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from flintmq.ports import freeze
-
-if TYPE_CHECKING:
-    from flintmq.routing.exchange import Exchange
 
 QUEUE = "queue"
 EXCHANGE = "exchange"
@@ -36,29 +33,6 @@ class Destination(Protocol):
     def durable(self) -> bool: ...
 
 
-class Binding:
-    """A binding. Immutable; equal by identity, looked up by `identity`."""
-
-    __slots__ = ("arguments", "arguments_bytes", "destination", "identity", "routing_key", "source")
-
-    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
-        self.source = source
-        self.destination = destination
-        self.routing_key = routing_key
-        self.arguments = arguments or NO_ARGUMENTS
-        self.identity = binding_identity(source, destination, routing_key, arguments)
-        self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
-
-    @property
-    def durable(self) -> bool:
-        """Survives a restart: both ends do."""
-        return self.source.durable and self.destination.durable
-
-    def __repr__(self) -> str:
-        kind, name = self.destination.destination_kind, self.destination.name
-        return f"Binding({self.source.name!r} -> {kind} {name!r}, {self.routing_key!r}, {dict(self.arguments)!r})"
-
-
 # bytes of memory that a value costs besides its octets: the object, its place in a table, its twin in the identity and in an index
 _FIELD_BYTES = 128
 
@@ -73,7 +47,7 @@ def field_bytes(value: object) -> int:
 
 
 def binding_identity(
-    source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None
+    source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None
 ) -> tuple[Hashable, ...]:
-    """The key under which a binding is found again."""
-    return (source.name, destination.destination_kind, destination.name, routing_key, freeze(arguments) if arguments else None)
+    """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
+    return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)

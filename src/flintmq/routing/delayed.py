@@ -1,7 +1,7 @@
 """The exchange type of RabbitMQ's delayed message plugin: routes as the type that its argument x-delayed-type names.
 
 in: arguments, and everything of that type. out: what that type answers. When a message is routed is not the exchange's: the header x-delay
-is read with each publish, whatever its exchange (session/scheduling.py).
+is read with each publish, whatever its exchange (channel/scheduling.py).
 
 Source: names and texts of the plugin rabbitmq_delayed_message_exchange.
 """

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
-from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
+from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Destination, binding_identity, field_bytes
 from flintmq.routing.kept import Kept
 from flintmq.routing.topic import TopicTrie
 
@@ -30,6 +30,29 @@ _STEPS_MAX = Limits().topic_steps_max
 X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 
 Headers = Mapping[str, Any]
+
+
+class Binding:
+    """A binding. Immutable; equal by identity, looked up by `identity`."""
+
+    __slots__ = ("arguments", "arguments_bytes", "destination", "identity", "routing_key", "source")
+
+    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
+        self.source = source
+        self.destination = destination
+        self.routing_key = routing_key
+        self.arguments = arguments or NO_ARGUMENTS
+        self.identity = binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
+        self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
+
+    @property
+    def durable(self) -> bool:
+        """Survives a restart: both ends do."""
+        return self.source.durable and self.destination.durable
+
+    def __repr__(self) -> str:
+        kind, name = self.destination.destination_kind, self.destination.name
+        return f"Binding({self.source.name!r} -> {kind} {name!r}, {self.routing_key!r}, {dict(self.arguments)!r})"
 
 
 class Exchange:

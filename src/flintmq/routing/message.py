@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flintmq.config import Limits
+from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.binding import NO_ARGUMENTS
+from flintmq.routing.exchange import erlang_term
+
+_KEYS_MAX = Limits().message_keys_max
 
 # exchange name, routing key, content header payload, body
 Content = tuple[bytes, bytes, bytes, bytes]
@@ -49,3 +54,29 @@ class MessageHeaders(dict[str, Any]):
         for forget in self.undo:
             forget()
         self.undo.clear()
+
+
+def keys_of(key: bytes, headers: Mapping[str, object], allow: Callable[[list[bytes]], object] | None) -> list[bytes]:
+    """All routing keys of a message: its own, those of CC and of BCC. Every way of publishing gets them here, and with them the permission.
+
+    Args: allow: asks for the permission for keys of the exchange (authorize_topic); None: it was asked for when the message was published.
+    Raises: PeerError 403; 406: a header that is no list, too many keys.
+    """
+    keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+    if len(keys) > _KEYS_MAX:
+        text = f"a message has {len(keys)} routing keys with those of CC and BCC, the limit is {_KEYS_MAX}: send it several times"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+    if allow is not None:
+        allow(keys)
+    return keys
+
+
+def _extra_keys(headers: Mapping[str, object], name: str) -> list[bytes]:
+    """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
+    if name not in headers:
+        return []
+    value = headers[name]
+    if not isinstance(value, list):
+        text = f'invalid message: {{unacceptable_type_in_header,"{name}",{erlang_term(value)[0]}}}'
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+    return [one.encode("utf-8", "surrogateescape") for one in value if isinstance(one, str)]  # what is no string is no key

@@ -16,23 +16,7 @@ from __future__ import annotations
 import os
 
 import cython
-from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    declare,
-    exceptval,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    sizeof,
-    void,
-)
+from cython import NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.keyed_hash import keyed_hash
@@ -40,7 +24,7 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_ad
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.flintmq.queue.schedule_share import share_decref
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 

@@ -20,8 +20,8 @@ from typing import Any
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
-from flintmq.routing.binding import QUEUE, Binding, Destination
-from flintmq.routing.exchange import Exchange, FanoutExchange, Headers, erlang_term
+from flintmq.routing.binding import QUEUE, Destination
+from flintmq.routing.exchange import Binding, Exchange, FanoutExchange, Headers, erlang_term
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.rendezvous import Rendezvous
 

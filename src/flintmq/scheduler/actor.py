@@ -16,25 +16,15 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_add64,
-    at_cas32,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_store64,
-    at_store_ptr,
-    at_sub32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_add64, at_cas32, at_load32, at_load64, at_store32, at_store64, at_store_ptr, at_sub32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.actor_table import table_drop, table_get, table_remove, table_retire
 from cython.cimports.flintmq.scheduler.lines import mailbox_clear, mailbox_put, mailbox_remove, run_queue_put
 from cython.cimports.flintmq.scheduler.timers import timers_arm, timers_kick
 from cython.cimports.flintmq.scheduler.types import actor_system_t, actor_t, request_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 
 
 def system_now(system: pointer[actor_system_t]) -> int64_t:

@@ -12,28 +12,12 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, longlong, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_add64,
-    at_cas32,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_sub32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_add64, at_cas32, at_load32, at_load64, at_store32, at_sub32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.lines import VRUN_NEW, mailbox_free, run_queue_reserve
-from cython.cimports.flintmq.scheduler.types import (
-    STATE_CLOSED,
-    TABLE_SHARDS,
-    WEIGHT_DEFAULT,
-    WEIGHT_MAX,
-    actor_system_t,
-    actor_t,
-    shard_t,
-)
+from cython.cimports.flintmq.scheduler.types import STATE_CLOSED, TABLE_SHARDS, WEIGHT_DEFAULT, WEIGHT_MAX, actor_system_t, actor_t, shard_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 

@@ -12,38 +12,14 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, double, exceptval, nogil, pointer, void
 from cython.cimports.flintmq.core.atomics import (
-    at_add64,
-    at_cas32,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_sub32,
-    at_swap32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add64, at_cas32, at_load32, at_load64, at_store32, at_sub32, at_swap32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import NS_PER_SECOND
 from cython.cimports.flintmq.scheduler.actor import (
-    OUTCOME_EMPTY,
-    OUTCOME_EXPIRED,
-    STATE_SCHEDULED,
-    TABLE_SHARDS,
-    WEIGHT_DEFAULT,
-    WINDOW_SECONDS,
-    actor_arm,
-    actor_close,
-    actor_finish_close,
-    actor_has_work,
-    actor_put,
-    actor_schedule,
-    actor_system_t,
-    actor_t,
-    request_answer,
-    request_t,
-    shard_t,
-    system_now,
-)
+    OUTCOME_EMPTY, OUTCOME_EXPIRED, STATE_SCHEDULED, TABLE_SHARDS, WEIGHT_DEFAULT, WINDOW_SECONDS, actor_arm, actor_close,
+    actor_finish_close, actor_has_work, actor_put, actor_schedule, actor_system_t, actor_t, request_answer, request_t, shard_t, system_now,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.actor_table import table_some, table_sweep
 from cython.cimports.flintmq.scheduler.lines import mailbox_due, mailbox_expired, run_queue_put, run_queue_take
 from cython.cimports.flintmq.scheduler.statistics import jain_index

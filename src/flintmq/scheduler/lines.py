@@ -31,24 +31,9 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store3
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.scheduler.types import (
-    PLACE_AGAIN,
-    PLACE_MAILBOX,
-    PLACE_NONE,
-    PLACE_RUNNING,
-    PLACE_WAITING,
-    POLICY_LAST_RUN,
-    POLICY_TOTAL,
-    POLICY_VRUNTIME,
-    STATE_SCHEDULED,
-    WEIGHT_DEFAULT,
-    actor_system_t,
-    actor_t,
-    list_t,
-    request_t,
-    run_entry_t,
-    run_queue_t,
-    worker_t,
-)
+    PLACE_AGAIN, PLACE_MAILBOX, PLACE_NONE, PLACE_RUNNING, PLACE_WAITING, POLICY_LAST_RUN, POLICY_TOTAL, POLICY_VRUNTIME, STATE_SCHEDULED,
+    WEIGHT_DEFAULT, actor_system_t, actor_t, list_t, request_t, run_entry_t, run_queue_t, worker_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 

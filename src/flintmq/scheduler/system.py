@@ -14,45 +14,21 @@ import threading
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, double, exceptval, nogil, pointer, sizeof, struct, void, with_gil
 from cython import int as c_int
-from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF, PyObject
+from cython.cimports.cpython.ref import PyObject, Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import NS_PER_SECOND
 from cython.cimports.flintmq.scheduler.actor import (
-    DISPATCH_OK,
-    HOLD_NONE,
-    OUTCOME_COUNT,
-    OUTCOME_FAILED,
-    PROCESS_AGAIN,
-    PROCESS_DONE,
-    PROCESS_FAILED,
-    PROCESS_PARK,
-    STATE_CLOSED,
-    STATE_SUSPEND,
-    TABLE_SHARDS,
-    WORKERS_MAX,
-    actor_close,
-    actor_find,
-    actor_put,
-    actor_resume,
-    actor_retire,
-    actor_suspend,
-    actor_system_t,
-    actor_t,
-    actor_wake,
-    actor_wake_next,
-    request_answer,
-    request_t,
-    system_dispatch,
-    system_now,
-    worker_t,
-)
+    DISPATCH_OK, HOLD_NONE, OUTCOME_COUNT, OUTCOME_FAILED, PROCESS_AGAIN, PROCESS_DONE, PROCESS_FAILED, PROCESS_PARK, STATE_CLOSED,
+    STATE_SUSPEND, TABLE_SHARDS, WORKERS_MAX, actor_close, actor_find, actor_put, actor_resume, actor_retire, actor_suspend, actor_system_t,
+    actor_t, actor_wake, actor_wake_next, request_answer, request_t, system_dispatch, system_now, worker_t,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.actor_table import table_some
 from cython.cimports.flintmq.scheduler.deadlines import system_close_all, system_next_ns, system_tick, timers_run
 from cython.cimports.flintmq.scheduler.lines import run_queue_stop
 from cython.cimports.flintmq.scheduler.statistics import histogram_quantile
 from cython.cimports.flintmq.scheduler.timers import timers_kick, timers_start
 from cython.cimports.flintmq.scheduler.worker import system_step, worker_run
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 
 from flintmq.scheduler.outcomes import AGAIN, PARK, POLICIES, Outcome

@@ -16,57 +16,21 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_add64,
-    at_cas32,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_store64,
-    at_sub32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_add64, at_cas32, at_load32, at_load64, at_store32, at_store64, at_sub32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.actor import (
-    HOLD_NONE,
-    OUTCOME_BUSY,
-    OUTCOME_CLOSED,
-    OUTCOME_EMPTY,
-    OUTCOME_EXPIRED,
-    OUTCOME_FAILED,
-    OUTCOME_NONE,
-    PROCESS_AGAIN,
-    PROCESS_FAILED,
-    PROCESS_PARK,
-    STATE_CLOSED,
-    STATE_SCHEDULED,
-    actor_arm,
-    actor_finish_close,
-    actor_has_work,
-    actor_put,
-    actor_schedule,
-    actor_system_t,
-    actor_t,
-    request_answer,
-    request_t,
-    system_now,
-    worker_t,
-)
+    HOLD_NONE, OUTCOME_BUSY, OUTCOME_CLOSED, OUTCOME_EMPTY, OUTCOME_EXPIRED, OUTCOME_FAILED, OUTCOME_NONE, PROCESS_AGAIN, PROCESS_FAILED,
+    PROCESS_PARK, STATE_CLOSED, STATE_SCHEDULED, actor_arm, actor_finish_close, actor_has_work, actor_put, actor_schedule, actor_system_t,
+    actor_t, request_answer, request_t, system_now, worker_t,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.cpu_clock import thread_cpu_ns
 from cython.cimports.flintmq.scheduler.lines import (
-    mailbox_due,
-    mailbox_park,
-    mailbox_put_back,
-    mailbox_take,
-    run_queue_charge,
-    run_queue_sleep,
-    run_queue_slice,
-    run_queue_take,
-)
+    mailbox_due, mailbox_park, mailbox_put_back, mailbox_take, run_queue_charge, run_queue_sleep, run_queue_slice, run_queue_take,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.statistics import histogram_add, histogram_quantile
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 
 # nanoseconds: a shorter time is charged as it is; for more the CPU clock is asked, which costs half a microsecond
 SHORT_NS = declare(int64_t, 50_000)

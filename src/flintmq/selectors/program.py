@@ -17,31 +17,15 @@ from __future__ import annotations
 
 import cython
 from cython import (
-    NULL,
-    address,
-    bint,
-    cast,
-    cclass,
-    cdivision,
-    cfunc,
-    declare,
-    double,
-    exceptval,
-    inline,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    sizeof,
-    void,
-)
+    NULL, address, bint, cast, cclass, cdivision, cfunc, declare, double, exceptval, inline, nogil, p_char, p_void, pointer, sizeof, void,
+)  # fmt: skip
 from cython import float as c_float
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_sub32
 from cython.cimports.flintmq.core.byte_order import get16, get32, get64
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_header, content_route, content_t
 from cython.cimports.libc.math import fmod
-from cython.cimports.libc.stdint import int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int16_t, int32_t, int64_t, int8_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 

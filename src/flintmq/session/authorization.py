@@ -12,13 +12,10 @@ from flintmq.access.outside_user import OutsideUser
 from flintmq.ports import Verb
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
-
-# the name that stands for a client's own replies: a queue that nobody declares
-REPLY_TO = "amq.rabbitmq.reply-to"
+    from flintmq.session.session_port import Session
 
 
-def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> None:
+def authorize(handler: Session, method: str, **names: str | None) -> None:
     """Asks for everything `method` needs (access.permissions.NEEDS). Raises PeerError(403).
 
     Every verb calls this once, before it does anything; `names` are the resources it touches.
@@ -26,12 +23,12 @@ def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> N
     handler.broker.permissions.authorize_method(handler.user, handler.vhost.name, method, names)
 
 
-def authorize_topic(handler: ConnectionHandler, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
+def authorize_topic(handler: Session, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
     """Asks for routing keys besides (access.permissions.authorize_keys). Raises PeerError(403)."""
     handler.broker.permissions.authorize_keys(handler.user, handler.vhost, verb, exchange, keys)
 
 
-def each_key(handler: ConnectionHandler, exchange: str) -> bool:
+def each_key(handler: Session, exchange: str) -> bool:
     """Whether every publish to the exchange must be asked for by its routing key: a user from outside may use some keys only."""
     vhost = handler.vhost
     return (

@@ -13,25 +13,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flintmq.broker.dead_letters import Attempt
+from flintmq.channel.transaction import Transaction, begin, commits_waiting
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.session import publishing
-from flintmq.session.transaction import Transaction, begin, commits_waiting
 from flintmq.vhost.dead_letter import REJECTED
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.session_port import Session
 
 TX_COMMIT_ID = spec.METHOD_IDS["tx.commit"]
 
 
-def must_wait(handler: ConnectionHandler, channel: int, method_id: int) -> bool:
+def must_wait(handler: Session, channel: int, method_id: int) -> bool:
     """Whether a method waits because a commit of its channel does. A further commit only waits when there are too many."""
     waiting = commits_waiting(handler.connection, channel)
     return waiting > 0 and (method_id != TX_COMMIT_ID or waiting >= handler.broker.limits.channel_commits_max)
 
 
-def commit(handler: ConnectionHandler, number: int) -> None:
+def commit(handler: Session, number: int) -> None:
     """tx.commit of a channel: at once when nothing of it is logged, else when the log has it.
 
     Raises: PeerError(406) when a full queue refuses a part of it, PeerError(541) when the log refuses: nothing of it happened.
@@ -41,7 +41,7 @@ def commit(handler: ConnectionHandler, number: int) -> None:
         transaction = begin(handler.connection, number)
         if transaction is None:
             handler.after_publish()
-            _when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
+            when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
             return
         try:
             for queue_id, _, message in transaction.take_letters():
@@ -49,8 +49,8 @@ def commit(handler: ConnectionHandler, number: int) -> None:
                 if queue is None:
                     continue
                 if not queue.policy.keeps_letters:
-                    publishing.dead_letter(broker, queue, message, REJECTED, transaction)
-                elif publishing.dead_letter_to_all(broker, queue, message, REJECTED, publishing.Attempt(), transaction) is not None:
+                    broker.dead_letters.publish(queue, message, REJECTED, transaction)
+                elif broker.dead_letters.publish_to_all(queue, message, REJECTED, Attempt(), transaction) is not None:
                     text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
                     raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
             transaction.write()
@@ -62,16 +62,16 @@ def commit(handler: ConnectionHandler, number: int) -> None:
     handler.loop.commit(transaction)
 
 
-def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool) -> None:
+def committed(handler: Session, transaction: Transaction, alive: bool) -> None:
     """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
     handler.after_publish()
-    publishing.settle_many(handler.broker, transaction.limited)
+    handler.broker.queue_limits.settle_many(transaction.limited)
     if not alive:
         return
-    _when_over(handler, partial(_answer, handler, transaction.number))
+    when_over(handler, partial(_answer, handler, transaction.number))
 
 
-def _when_over(handler: ConnectionHandler, answer: Callable[[], None]) -> None:
+def when_over(handler: Session, answer: Callable[[], None]) -> None:
     """Answers when what the commit left to do is done, which may take more than a slice; nothing of the connection is read till then."""
     if len(handler.works):
         handler.works.add(handler, _over, answer)
@@ -83,7 +83,7 @@ def _over() -> bool:
     return True
 
 
-def _answer(handler: ConnectionHandler, number: int) -> None:
+def _answer(handler: Session, number: int) -> None:
     if handler.ended:
         return
     if number in handler.channels:
@@ -91,19 +91,19 @@ def _answer(handler: ConnectionHandler, number: int) -> None:
     go_on(handler)
 
 
-def wait(handler: ConnectionHandler, channel: int, payload: bytes, method_id: int) -> None:
-    """Keeps a method until the commits before it are answered. The loop reads nothing more of the connection until then."""
+def wait(handler: Session, channel: int, payload: bytes, method_id: int) -> None:
+    """Keeps a method until what comes before it is answered. The loop reads nothing more of the connection until then."""
     handler.deferred = partial(handler.method, channel, payload, method_id)
     handler.connection.waiting = True
 
 
-def go_on(handler: ConnectionHandler) -> None:
+def go_on(handler: Session) -> None:
     """What a method waited for has come: serves it, if it may now, and then what the client sent after it."""
     deferred = handler.deferred
     if deferred is None:
         return
     handler.deferred = None
-    handler.connection.waiting = False
+    handler.connection.waiting = len(handler.verbs) > 0
     deferred()  # which waits again when there are still commits before it, or its message is not there yet
     if handler.socket is not None and not handler.connection.waiting:
         handler.loop.resume(handler.socket)

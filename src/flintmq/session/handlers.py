@@ -1,6 +1,6 @@
 """Everything about one connection that is not hot: its state, its methods, its end.
 
-in: what the loop could not do without Python (session.types SLOW_*). out: replies in the output buffer, changes in the virtual
+in: what the loop could not do without Python (channel.types SLOW_*). out: replies in the output buffer, changes in the virtual
 host, errors as channel.close or connection.close.
 
 The handshake is a table (handshake.STEPS): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
@@ -14,23 +14,15 @@ I2  After the end (closed, failed, or a finished close) and its slices (session.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.access.checks import source_of
-from flintmq.core.memory_account import MemoryShare
-from flintmq.endpoint import endpoint
-from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.guard import guarded
-from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
-from flintmq.session import commits, handshake, long_work, publishing
-from flintmq.session.expiry import STEP_NS
-from flintmq.session.long_work import Works
-from flintmq.session.methods import VERBS
-from flintmq.session.records import ChannelState, Consumer
-from flintmq.session.slow import (
+from flintmq.broker.loops import STEP_NS
+from flintmq.broker.records import ChannelState, Consumer
+from flintmq.channel.slow import (
     SETTLING_MULTIPLE,
     SETTLING_REQUEUE,
     SLOW_DEAD_LETTER,
@@ -40,17 +32,26 @@ from flintmq.session.slow import (
     SLOW_ROUTE,
     SLOW_VERSION,
 )
-from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
-from flintmq.vhost.changes import Later
+from flintmq.channel.weights import CHANNEL_BYTES, CONNECTION_BYTES
+from flintmq.core.memory_account import MemoryShare
+from flintmq.endpoint import endpoint
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
+from flintmq.session import commits, handshake, long_work, publishing, underway
+from flintmq.session.long_work import Works
+from flintmq.session.methods import VERBS
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
     from flintmq.access.scram import Conversation
-    from flintmq.session.broker import Broker
-    from flintmq.session.connection import Connection
-    from flintmq.session.loop_port import LoopPort, SocketPort
-    from flintmq.session.transaction import Transaction
+    from flintmq.broker.broker import Broker
+    from flintmq.channel.connection import Connection
+    from flintmq.channel.loop_port import LoopPort, SocketPort
+    from flintmq.channel.transaction import Transaction
+    from flintmq.vhost.changes import Verb
 
 log = handshake.log
 
@@ -102,6 +103,7 @@ class ConnectionHandler:
         "trusted",
         "user",
         "user_born",
+        "verbs",
         "vhost",
         "wants_blocked",
         "wants_cancel",
@@ -137,7 +139,7 @@ class ConnectionHandler:
         self.wants_login_close = False
         self.wants_hints = True
         self.is_py_amqp = False
-        self.client_properties = b""  # octets of a field table (session.client_properties)
+        self.client_properties = b""  # octets of a field table (broker.client_properties)
         self.heartbeat_s = 0
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
@@ -152,6 +154,8 @@ class ConnectionHandler:
         self.memory.add(CONNECTION_BYTES)
         # a method that waits for a commit-ok before it (session.commits)
         self.deferred: Callable[[], None] | None = None
+        # verbs that wait for the database (broker.underway)
+        self.verbs: deque[underway.Asked] = deque()
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
         self.after_answer: list[tuple[int, spec.Method]] | None = None
         self.works = Works()
@@ -159,7 +163,7 @@ class ConnectionHandler:
     # --- called by the loop -----------------------------------------------------------------------------------------
 
     def slow(self, kind: int, channel: int, payload: Any, method_id: int, tag: int, size: int) -> None:
-        """One event of the compiled half that is no method (session/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
+        """One event of the compiled half that is no method (channel/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
         try:
             if kind == SLOW_ROUTE:
                 publishing.find_route(self, channel, payload)
@@ -200,77 +204,32 @@ class ConnectionHandler:
                 if LF in payload or CR in payload:  # numbers: bytes would be tried as numbers first
                     for name in names:
                         setattr(method, name, clean_name(getattr(method, name)))
+                if self.verbs and not underway.may_join(self, method):
+                    commits.wait(self, channel, payload, method_id)
+                    return
                 verb(self, channel, method)
             else:
                 if self.state == handshake.START:
                     self.client_properties = payload[4:]
                 step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
                 step(self, method)
-        except PeerError as error:
-            self.refuse(channel, error, method_id)
-        except StoreError as error:
-            self._not_saved(channel, method_id, error)
+        except (PeerError, StoreError) as error:
+            underway.refuse(self, channel, method_id, error)
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
+    def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
+        """Runs a verb of the virtual host and answers: now, or when the database has what it changes (broker.underway).
 
-        In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
-        carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
+        Raises: what the verb raises, when it is over at once.
         """
-        try:
-            result = self.vhost.attempt(verb)
-        except Later:
-            self._change_later(channel, method, verb, answer)
-        else:
-            if self.vhost.wait_for_routes(partial(self.loop.call, partial(self._changed, channel, method, answer, result, None))):
-                self.connection.waiting = True
-            else:
-                answer(result)
+        underway.change(self, channel, method, verb, answer)
 
-    def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        over: list[tuple[Any, Exception | None]] = []
-        waits = False
+    def is_there(self) -> bool:
+        """Whether somebody waits for answers of this connection."""
+        return not self.ended
 
-        def finished(result: Any, error: Exception | None) -> None:
-            if waits:
-                self._changed(channel, method, answer, result, error)
-            else:
-                over.append((result, error))
-
-        self.vhost.perform(verb, self.loop.call, finished, lambda: not self.ended)
-        if not over:
-            waits = True
-            self.connection.waiting = True
-            return
-        ((result, failure),) = over
-        if failure is not None:
-            raise failure
-        answer(result)
-
-    def _changed(self, channel: int, method: spec.Method, answer: Callable[[Any], None], result: Any, failure: Exception | None) -> None:
-        """The database has answered; on the loop's thread."""
-        if self.ended:
-            return
-        self.connection.waiting = False
-        try:
-            if channel in self.channels:
-                if failure is not None:
-                    raise failure
-                answer(result)
-        except PeerError as error:
-            self.refuse(channel, error, method.ID)
-        except StoreError as error:
-            self._not_saved(channel, method.ID, error)
-        except Exception:
-            log.exception("internal error on connection %s: it is closed", self.name)
-            self.failed()
-        if self.socket is not None and not self.connection.waiting:
-            self.loop.resume(self.socket)
-            self.loop.touch(self.socket)
-
-    def _not_saved(self, channel: int, method_id: int, error: StoreError) -> None:
+    def not_saved(self, channel: int, method_id: int, error: StoreError) -> None:
         """A full disk, or a database that is lost, with which the node ends."""
         log.error("connection %s: %s", self.name, error)
         text = f"{spec.METHODS[method_id].NAME}: the definitions can't be saved"
@@ -332,7 +291,7 @@ class ConnectionHandler:
         socket = self.socket
         if socket is None:
             return
-        self.broker.add_drops(self.connection.take_drops())
+        self.broker.counters.add_drops(self.connection.take_drops())
         # A late loop never blames its peers: everybody's time begins anew when it reads again.
         awake_ms = self.loop.awake_ms
         if self.close_deadline_ms is not None:
@@ -360,6 +319,15 @@ class ConnectionHandler:
                 self.connection.write(HEARTBEAT_FRAME)
                 self.loop.touch(socket)
 
+    @property
+    def is_open(self) -> bool:
+        """It has opened a virtual host, and its close has not begun."""
+        return self.state == handshake.RUNNING and not self.ended
+
+    def go_on(self) -> None:
+        """What a method waited for has come: it is served, if it may be now, and then what the client sent after it."""
+        commits.go_on(self)
+
     def after_publish(self) -> None:
         """Dead letters and dropped heads that a publish or a commit left to do."""
         publishing.after_publish(self)
@@ -374,7 +342,7 @@ class ConnectionHandler:
 
     def head_came(self) -> None:
         """What a method waits for may have come: the loop asks again after its present pass. Any thread."""
-        self.loop.call(partial(commits.go_on, self))
+        self.loop.call(self.go_on)
 
     def route_again(self, exchange: bytes, keys: list[bytes], header: bytes) -> list[Any]:
         """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
@@ -387,7 +355,7 @@ class ConnectionHandler:
     def spanned(self, queue_id: int, redelivered: bool, header: bytes) -> None:
         """A delivery whose trace is sampled. Args: header: content header payload."""
         if self.broker.spans is not None:
-            self.broker.spans.delivered(self.broker, self, queue_id, redelivered, header)
+            self.broker.spans.delivered(self, self.broker.queues.get(queue_id), redelivered, header)
 
     def expire(self, queue_id: int) -> bool:
         """A consumer or basic.get is about to read a queue in which messages are past their time: a slice of them ends. True: all did."""
@@ -395,7 +363,7 @@ class ConnectionHandler:
         if queue is None:
             return True
         until_ns = self.broker.clock.monotonic_ns() + STEP_NS
-        left = partial(publishing.expire, self.broker, queue, time.time_ns() // 1_000_000, until_ns)
+        left = partial(self.broker.expiry.expire, queue, time.time_ns() // 1_000_000, until_ns)
         done: list[bool] = []
         # What can't be done now must not keep the consumer from what is not expired.
         guarded("expiry", f"queue {queue.name!r}", lambda: done.append(left()))
@@ -405,7 +373,7 @@ class ConnectionHandler:
         """A consumer had its turn: what it left above the queue's limit is dead-lettered or dropped, in slices."""
         queue = self.broker.queues.get(queue_id)
         if queue is not None:
-            publishing.enforce_limits(self.broker, queue)
+            self.broker.queue_limits.enforce(queue)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -527,7 +495,7 @@ class ConnectionHandler:
     def channels_left(self, count: int) -> None:
         """Channels ended, and their consumers have left."""
         self.broker.quotas.close_channels(self.user, count)
-        self.broker.channels_closed += count
+        self.broker.counters.channels_closed += count
         self.memory.add(-CHANNEL_BYTES * count)
 
     def _end(self, reason: str) -> None:
@@ -536,6 +504,7 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
+        underway.forget(self)
         if self.login is not None:
             self.login.cancel()
             self.login = None
@@ -551,7 +520,7 @@ class ConnectionHandler:
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels and its exclusive queues are gone."""
-        self.broker.add_drops(self.connection.take_drops())
+        self.broker.counters.add_drops(self.connection.take_drops())
         if socket is not None:
             self.loop.unschedule(socket)
         self.broker.connection_ended(self, reason)

@@ -15,14 +15,14 @@ from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response
 from flintmq.access.scram import SCRAM, Conversation, ScramError
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
+from flintmq.broker import client_properties
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
-from flintmq.session import client_properties
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.session_port import Session
 
 log = line_logger("flintmq.connection")
 
@@ -65,7 +65,7 @@ def server_properties(cluster_name: str) -> dict[str, object]:
     }
 
 
-def begin(handler: ConnectionHandler) -> None:
+def begin(handler: Session) -> None:
     """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
     mechanisms = handler.broker.mechanisms
     if _certificate(handler):
@@ -73,7 +73,7 @@ def begin(handler: ConnectionHandler) -> None:
     handler.connection.write_method(0, _start_payload(handler.broker.cluster_name, mechanisms))
 
 
-def _certificate(handler: ConnectionHandler) -> dict[str, Any]:
+def _certificate(handler: Session) -> dict[str, Any]:
     """The certificate that the client showed, verified; {}: none."""
     tls = None if handler.socket is None else handler.socket.tls
     return {} if tls is None else tls.certificate()
@@ -85,12 +85,12 @@ def _start_payload(cluster_name: str, mechanisms: str) -> bytes:
     return encode_method(spec.ConnectionStart(0, 9, server_properties(cluster_name), mechanisms.encode(), LOCALES))
 
 
-def not_due(handler: ConnectionHandler, method: Any) -> None:
+def not_due(handler: Session, method: Any) -> None:
     """Raises: PeerError(503), always."""
     raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not expected in state '{handler.state}'")
 
 
-def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
+def _start_ok(handler: Session, method: spec.ConnectionStartOk) -> None:
     properties = method.client_properties
     handler.client_properties = client_properties.kept(
         handler.client_properties, properties, handler.broker.limits.client_properties_bytes_max
@@ -139,7 +139,7 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         )
 
 
-def _logged_in(handler: ConnectionHandler, claimed: str, found: str | bool | None) -> None:
+def _logged_in(handler: Session, claimed: str, found: str | bool | None) -> None:
     """The user of a name and a password, on the connection's loop; a directory may spell the name in another way."""
     if isinstance(found, str) and found != claimed and handler.broker.users.refused_from(found, handler.peer_host):
         found = False
@@ -149,12 +149,12 @@ def _logged_in(handler: ConnectionHandler, claimed: str, found: str | bool | Non
         _authenticated(handler, claimed, found)
 
 
-def _source(handler: ConnectionHandler) -> str:
+def _source(handler: Session) -> str:
     """Whose guesses are counted together: those of an address, or those of all links of one owner, who names the links."""
     return handler.peer_host if handler.trusted is None else f"links of user {handler.trusted}"
 
 
-def _ask_for_token(handler: ConnectionHandler, token: Secret, answer: Callable[[TokenUser | str | None], None]) -> None:
+def _ask_for_token(handler: Session, token: Secret, answer: Callable[[TokenUser | str | None], None]) -> None:
     """`answer` is called on the connection's loop, at once when the token was verified lately."""
     tokens, loop = handler.broker.tokens, handler.loop
     known = tokens.cached(token)
@@ -164,7 +164,7 @@ def _ask_for_token(handler: ConnectionHandler, token: Secret, answer: Callable[[
         handler.login = tokens.submit(token, _source(handler), lambda found: loop.call(partial(answer, found)))
 
 
-def _token_answer(handler: ConnectionHandler, claimed: str, answer: TokenUser | str | None) -> None:
+def _token_answer(handler: Session, claimed: str, answer: TokenUser | str | None) -> None:
     """Who a token says it is; the name that was given with it is not looked at, as by RabbitMQ."""
     if handler.ended or handler.state != AUTHENTICATING:
         return
@@ -180,7 +180,7 @@ def _token_answer(handler: ConnectionHandler, claimed: str, answer: TokenUser | 
             handler.loop.touch(handler.socket)
 
 
-def _scram_first(handler: ConnectionHandler, message: bytes) -> None:
+def _scram_first(handler: Session, message: bytes) -> None:
     users = handler.broker.users
     conversation = users.conversation()
     try:
@@ -199,7 +199,7 @@ def _scram_first(handler: ConnectionHandler, message: bytes) -> None:
     handler.send(0, spec.ConnectionSecure(challenge))
 
 
-def _scram_final(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> None:
+def _scram_final(handler: Session, method: spec.ConnectionSecureOk) -> None:
     conversation, users = handler.login, handler.broker.users
     assert isinstance(conversation, Conversation)  # the state says so
     try:
@@ -215,7 +215,7 @@ def _scram_final(handler: ConnectionHandler, method: spec.ConnectionSecureOk) ->
         _authenticated(handler, conversation.user, good)
 
 
-def _scram_end(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> None:
+def _scram_end(handler: Session, method: spec.ConnectionSecureOk) -> None:
     """The client has seen that the broker knows its keys. It is let in when it is the user still whose keys they were."""
     conversation = handler.login
     assert isinstance(conversation, Conversation)  # the state says so
@@ -223,7 +223,7 @@ def _scram_end(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> N
     _authenticated(handler, conversation.user, handler.broker.users.still(conversation))
 
 
-def _external(handler: ConnectionHandler) -> None:
+def _external(handler: Session) -> None:
     """The user is whom the broker made the connection for, or whom the certificate names; what the response says is not looked at, as by
     RabbitMQ."""
     if handler.trusted is not None:
@@ -245,7 +245,7 @@ def _external(handler: ConnectionHandler) -> None:
         _authenticated(handler, user, True)
 
 
-def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> None:
+def _authenticated(handler: Session, user: str, ok: bool | None) -> None:
     """The answer of the password check, on the connection's loop. None: too many wait."""
     if handler.ended or handler.state != AUTHENTICATING:
         return
@@ -266,7 +266,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
         handler.loop.touch(handler.socket)
 
 
-def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
+def _refused(handler: Session, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
     handler.broker.events.login(handler, user, False)
     handler.complain(log.error, "connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
@@ -280,7 +280,7 @@ def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
         handler.finish()
 
 
-def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
+def _tune_ok(handler: Session, method: spec.ConnectionTuneOk) -> None:
     limits = handler.broker.limits
     frame_size = method.frame_max or limits.frame_size_max
     if frame_size < limits.frame_size_min:
@@ -304,7 +304,7 @@ def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
     handler.state = OPEN
 
 
-def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
+def _open(handler: Session, method: spec.ConnectionOpen) -> None:
     name = method.virtual_host
     broker = handler.broker
     closings = broker.closings
@@ -321,7 +321,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     broker.connection_opened(handler)
     if broker.closings is not closings:  # else whoever deletes the user or the vhost finds the connection
         _check_there(handler, vhost)
-    cluster = None if broker.shared is None else broker.shared.cluster
+    cluster = broker.cluster
     if cluster is None:
         handler.send(0, spec.ConnectionOpenOk())
     else:
@@ -335,7 +335,7 @@ def _open_ok(hosts: bytes) -> bytes:
     return spec.ConnectionOpenOk.ID.to_bytes(4, "big") + bytes([len(hosts)]) + hosts
 
 
-def _check_there(handler: ConnectionHandler, vhost: Any) -> None:
+def _check_there(handler: Session, vhost: Any) -> None:
     """Raises: PeerError 530: the vhost, the right to open it, or the user who logged in is gone; a new one of the name is another user."""
     name = vhost.name
     if handler.broker.vhosts.get(name) is not vhost:
@@ -343,23 +343,23 @@ def _check_there(handler: ConnectionHandler, vhost: Any) -> None:
     _check_user(handler, name)
 
 
-def _check_user(handler: ConnectionHandler, vhost: str) -> None:
+def _check_user(handler: Session, vhost: str) -> None:
     broker, user = handler.broker, handler.user
     broker.permissions.authorize_vhost(user, vhost)
     if broker.users.born(user) != handler.user_born:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"user '{user}' is deleted")
 
 
-def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:
+def _close(handler: Session, method: spec.ConnectionClose) -> None:
     log.debug("connection %s: closed by the client (%d %s)", handler.name, method.reply_code, method.reply_text)
     handler.agree()
 
 
-def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> None:
+def _close_ok(handler: Session, method: spec.ConnectionCloseOk) -> None:
     handler.finish()
 
 
-def _update_secret(handler: ConnectionHandler, method: spec.ConnectionUpdateSecret) -> None:
+def _update_secret(handler: Session, method: spec.ConnectionUpdateSecret) -> None:
     """RabbitMQ's extension, for secrets that expire (OAuth tokens). Passwords don't: the new one is not looked at, as by RabbitMQ.
 
     Nothing that follows is looked at before the new token is."""
@@ -370,7 +370,7 @@ def _update_secret(handler: ConnectionHandler, method: spec.ConnectionUpdateSecr
     _ask_for_token(handler, Secret(method.new_secret.decode("utf-8", "replace")), partial(_new_token, handler))
 
 
-def _new_token(handler: ConnectionHandler, answer: TokenUser | str | None) -> None:
+def _new_token(handler: Session, answer: TokenUser | str | None) -> None:
     if handler.ended:
         return
     handler.login = None

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flintmq.broker.loops import STEP_NS
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.spec import BasicNack
 from flintmq.session import publishing
-from flintmq.session.expiry import STEP_NS
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
-    from flintmq.session.records import ChannelState, Consumer
+    from flintmq.broker.records import ChannelState, Consumer
+    from flintmq.session.session_port import Session
 
 # slices that are done before the request that makes them has had its turn: what takes no more is answered in the same pass
 AT_ONCE = 4
@@ -53,7 +53,7 @@ class Works:
     def __len__(self) -> int:
         return len(self._left) if self._left is not None else 0
 
-    def add(self, handler: ConnectionHandler, step: Step, done: Done) -> None:
+    def add(self, handler: Session, step: Step, done: Done) -> None:
         """A work: `step` is called until it returns True, then `done`, before this returns when it is a small one and no other waits.
 
         Raises: what `step` raises in its first calls; later the connection is closed for it, as for any mistake of ours.
@@ -73,7 +73,7 @@ class Works:
             self._running = True
             handler.loop.job(partial(self._step, handler), partial(self._ended, handler))
 
-    def _step(self, handler: ConnectionHandler) -> bool:
+    def _step(self, handler: Session) -> bool:
         assert self._left  # it runs only while there is something
         step, done = self._left[0]
         self.slices += 1
@@ -90,14 +90,14 @@ class Works:
             self._go_on(handler)
         return not self._left
 
-    def _go_on(self, handler: ConnectionHandler) -> None:
+    def _go_on(self, handler: Session) -> None:
         """The client is read on."""
-        handler.connection.waiting = handler.deferred is not None
+        handler.connection.waiting = handler.deferred is not None or len(handler.verbs) > 0
         if handler.socket is not None and not handler.connection.waiting:
             handler.loop.resume(handler.socket)
             handler.loop.touch(handler.socket)
 
-    def _ended(self, handler: ConnectionHandler, done: bool) -> None:
+    def _ended(self, handler: Session, done: bool) -> None:
         while self._left:
             self._step(handler)
         self._running = False
@@ -106,7 +106,7 @@ class Works:
 class Settling:
     """basic.ack, nack or recover of many deliveries of a channel: those that there are now, up to tag `upto`."""
 
-    def __init__(self, handler: ConnectionHandler, number: int, method: int, upto: int, requeue: bool) -> None:
+    def __init__(self, handler: Session, number: int, method: int, upto: int, requeue: bool) -> None:
         self.handler = handler
         self.number = number
         self.method = method
@@ -134,7 +134,7 @@ class Settling:
         return not self.at
 
 
-def settle(handler: ConnectionHandler, number: int, method: int, tag: int, multiple: bool, requeue: bool) -> None:
+def settle(handler: Session, number: int, method: int, tag: int, multiple: bool, requeue: bool) -> None:
     """Settlements that are dead-lettered, or name more deliveries than the compiled half settles at once (it has begun then).
 
     Raises: PeerError 406: unknown delivery tag.
@@ -151,7 +151,7 @@ def settle(handler: ConnectionHandler, number: int, method: int, tag: int, multi
     handler.works.add(handler, Settling(handler, number, method, tag or last, requeue).step, nothing)
 
 
-def recover(handler: ConnectionHandler, number: int, done: Done) -> None:
+def recover(handler: Session, number: int, done: Done) -> None:
     """basic.recover: every unacked delivery of the channel goes back to its place; then `done`."""
     handler.works.add(handler, Settling(handler, number, BasicNack.ID, handler.connection.last_tag(number), True).step, done)
 
@@ -160,7 +160,7 @@ def nothing() -> None:
     """A work without an answer."""
 
 
-def end(handler: ConnectionHandler, states: list[ChannelState], last: Done | None, done: Done) -> None:
+def end(handler: Session, states: list[ChannelState], last: Done | None, done: Done) -> None:
     """The end of channels that left (Connection.leave_channel, leave), or with them of their connection, in slices; then `done`.
     A small one is over before this returns, when no other work waits.
 
@@ -179,14 +179,14 @@ def end(handler: ConnectionHandler, states: list[ChannelState], last: Done | Non
     handler.works.add(handler, partial(next, _end(handler, states, last), True), done)
 
 
-def _give_back(handler: ConnectionHandler) -> bool:
+def _give_back(handler: Session) -> bool:
     """Some of what the channels that left have unacked goes back to its queues; True: there is no more."""
-    all_back = handler.connection.end_some(handler.broker.limits.work_step)
+    all_back: bool = handler.connection.end_some(handler.broker.limits.work_step)
     guarded("what came back", handler.name, publishing.after_publish, handler)
     return all_back
 
 
-def _queues_gone(handler: ConnectionHandler) -> bool:
+def _queues_gone(handler: Session) -> bool:
     """Some of the exclusive queues of a connection that ends go; True: there is none."""
     if handler.vhost is None or not handler.vhost.owns_queues(handler.connection_id):
         return True
@@ -195,14 +195,14 @@ def _queues_gone(handler: ConnectionHandler) -> bool:
     return not whole or gone[0]
 
 
-def _left(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> None:
+def _left(handler: Session, states: list[ChannelState], last: Done | None) -> None:
     if states:
         handler.channels_left(len(states))
     if last is not None:
         last()
 
 
-def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> Iterator[None]:
+def _end(handler: Session, states: list[ChannelState], last: Done | None) -> Iterator[None]:
     """One slice after another."""
     broker = handler.broker
     # Whoever notifies a consumer may be about to use the socket's place on the run queue: the socket stays until all is over.
@@ -224,6 +224,6 @@ def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | No
     _left(handler, states, last)
 
 
-def _leave(handler: ConnectionHandler, consumer: Consumer) -> None:
+def _leave(handler: Session, consumer: Consumer) -> None:
     handler.consumer_left(consumer)
-    handler.broker.consumer_gone(consumer)
+    handler.broker.attachments.remove(consumer)

@@ -1,6 +1,6 @@
 """The methods of an open connection, except the hot ones: channel, exchange, queue, basic, confirm, tx.
 
-in: decoded methods. out: changes in the virtual host and replies. ConnectionHandler.method cleans a method's names and looks its
+in: decoded methods. out: changes in the virtual host and replies. Session.method cleans a method's names and looks its
 function up in VERBS; each function calls `authorize` once for what it touches, does the work, replies.
 
 V1  A name is cleaned (VERBS) before the verb sees it and never after: the name that is authorized is the name that is used.
@@ -16,30 +16,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq import ports
+from flintmq.broker import sweeps
+from flintmq.broker.records import ChannelState, Consumer
+from flintmq.broker.routes import REPLY_TO
+from flintmq.channel.selecting import Choice, parse_choice
+from flintmq.channel.weights import CHANNEL_BYTES
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import long_work, replay, shared_queues, stream_consume, sweeps
-from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
-from flintmq.session.records import ChannelState, Consumer
-from flintmq.session.selecting import Choice, parse_choice
-from flintmq.session.sweeps import LateAnswer
-from flintmq.session.weights import CHANNEL_BYTES
+from flintmq.session import late_answer, long_work, shared_queues, stream_consume
+from flintmq.session.authorization import authorize, authorize_topic
+from flintmq.session.late_answer import LateAnswer
 from flintmq.vhost.arguments import check_consumer_timeout
 from flintmq.vhost.names import generate_queue_name
 from flintmq.vhost.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.session_port import Session
+    from flintmq.vhost.changes import Verb
 
 
-def _channel(handler: ConnectionHandler, number: int) -> ChannelState:
+def _channel(handler: Session, number: int) -> ChannelState:
     return handler.channels[number]
 
 
-def _queue_name(handler: ConnectionHandler, number: int, name: str) -> str:
+def _queue_name(handler: Session, number: int, name: str) -> str:
     """An empty name means the queue last declared on the channel (specification 1.7.2.1)."""
     if name:
         return name
@@ -52,7 +55,7 @@ def _queue_name(handler: ConnectionHandler, number: int, name: str) -> str:
 # --- channel ----------------------------------------------------------------------------------------------------------------
 
 
-def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOpen) -> None:
+def channel_open(handler: Session, number: int, method: spec.ChannelOpen) -> None:
     if number in handler.channels:
         raise PeerError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", hard=True)
     # Channels are counted, whatever their numbers, as by RabbitMQ: aiormq gives channels that overlap ever higher ones, up to 65,535.
@@ -67,11 +70,11 @@ def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOp
         raise
     handler.channels[number] = ChannelState(number)
     handler.memory.add(CHANNEL_BYTES)
-    handler.broker.channels_opened += 1
+    handler.broker.counters.channels_opened += 1
     handler.send(number, spec.ChannelOpenOk())
 
 
-def channel_close(handler: ConnectionHandler, number: int, method: spec.ChannelClose) -> None:
+def channel_close(handler: Session, number: int, method: spec.ChannelClose) -> None:
     if number in handler.channels:
         handler.drop_channel(number, partial(handler.send, number, spec.ChannelCloseOk()), wait_for_ok=False)
     else:
@@ -79,24 +82,24 @@ def channel_close(handler: ConnectionHandler, number: int, method: spec.ChannelC
         handler.send(number, spec.ChannelCloseOk())
 
 
-def channel_close_ok(handler: ConnectionHandler, number: int, method: spec.ChannelCloseOk) -> None:
+def channel_close_ok(handler: Session, number: int, method: spec.ChannelCloseOk) -> None:
     if number not in handler.channels:
         handler.connection.channel_closed(number)
 
 
-def channel_flow(handler: ConnectionHandler, number: int, method: spec.ChannelFlow) -> None:
+def channel_flow(handler: Session, number: int, method: spec.ChannelFlow) -> None:
     handler.connection.set_flow(number, method.active)
     handler.send(number, spec.ChannelFlowOk(method.active))
 
 
-def ignore(handler: ConnectionHandler, number: int, method: Any) -> None:
+def ignore(handler: Session, number: int, method: Any) -> None:
     """A reply that needs nothing done (channel.flow-ok, basic.cancel-ok)."""
 
 
 # --- exchange ---------------------------------------------------------------------------------------------------------------
 
 
-def exchange_declare(handler: ConnectionHandler, number: int, method: spec.ExchangeDeclare) -> None:
+def exchange_declare(handler: Session, number: int, method: spec.ExchangeDeclare) -> None:
     alternate, allow = None, None
     if not method.passive:
         # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
@@ -111,8 +114,7 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
         exchange=method.exchange,
         alternate_exchange=alternate,
     )
-    verb = partial(
-        handler.vhost.declare_exchange,
+    verb = handler.vhost.declare_exchange(
         method.exchange,
         method.type,
         passive=method.passive,
@@ -125,27 +127,27 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeclareOk))
 
 
-def exchange_delete(handler: ConnectionHandler, number: int, method: spec.ExchangeDelete) -> None:
+def exchange_delete(handler: Session, number: int, method: spec.ExchangeDelete) -> None:
     authorize(handler, "exchange.delete", exchange=method.exchange)
-    verb = partial(handler.vhost.delete_exchange, method.exchange, if_unused=method.if_unused)
+    verb = handler.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeleteOk))
 
 
-def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
+def exchange_bind(handler: Session, number: int, method: spec.ExchangeBind) -> None:
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
     authorize_topic(handler, ports.Verb.READ, method.source, [_key(method.routing_key)])
-    verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    verb = handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     answer = _answer(handler, number, method.no_wait, spec.ExchangeBindOk)
-    handler.change(number, method, verb, replay.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
+    handler.change(number, method, verb, late_answer.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
 
 
-def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
+def exchange_unbind(handler: Session, number: int, method: spec.ExchangeUnbind) -> None:
     authorize(handler, "exchange.unbind", destination=method.destination, source=method.source)
-    verb = partial(handler.vhost.unbind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    verb = handler.vhost.unbind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeUnbindOk))
 
 
-def _answer(handler: ConnectionHandler, number: int, no_wait: bool, answer: Callable[[], spec.Method]) -> Callable[[Any], None]:
+def _answer(handler: Session, number: int, no_wait: bool, answer: Callable[[], spec.Method]) -> Callable[[Any], None]:
     """What is sent when the verb is over, unless the client does not wait for it."""
 
     def send(result: Any) -> None:
@@ -162,7 +164,7 @@ def _key(routing_key: str) -> bytes:
 # --- queue ------------------------------------------------------------------------------------------------------------------
 
 
-def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare) -> None:
+def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> None:
     name = method.queue or (_channel(handler, number).last_queue if method.passive else "")
     if name == REPLY_TO or (method.passive and name.startswith(REPLY_TO)):
         _declare_reply_queue(handler, number, name, method.no_wait)
@@ -182,21 +184,17 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-    vhost = handler.vhost
-
-    def verb() -> Any:  # no partial: that makes a dict of its keywords, and another when it is called
-        return vhost.declare_queue(
-            name,
-            passive=method.passive,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-            arguments=method.arguments,
-            connection_id=handler.connection_id,
-            server_name=server_name,
-            allow=allow,
-        )
-
+    verb = handler.vhost.declare_queue(
+        name,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments,
+        connection_id=handler.connection_id,
+        server_name=server_name,
+        allow=allow,
+    )
     answer = partial(_declared, handler, number, method.no_wait)
     if method.arguments and shared_queues.is_new(handler, name, method):
         shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
@@ -204,14 +202,14 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         handler.change(number, method, verb, answer)
 
 
-def _declared(handler: ConnectionHandler, number: int, no_wait: bool, queue: Any) -> None:
-    handler.broker.queues_declared += 1
+def _declared(handler: Session, number: int, no_wait: bool, queue: Any) -> None:
+    handler.broker.counters.queues_declared += 1
     _channel(handler, number).last_queue = queue.name
     if not no_wait:
         handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
 
 
-def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:
+def _declare_reply_queue(handler: Session, number: int, name: str, no_wait: bool) -> None:
     """Direct reply-to: a passive declare asks whether a requester is still there; the pseudo-queue itself always is, as on RabbitMQ."""
     found = handler.broker.reply_queues.get((handler.vhost.name, name))
     if name != REPLY_TO and found is None:
@@ -220,30 +218,30 @@ def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_
         handler.send(number, spec.QueueDeclareOk(name, 0, 1))
 
 
-def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) -> None:
+def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
     name = _queue_name(handler, number, method.queue)
     key = method.routing_key
     if not method.queue and not key:
         key = name  # specification 1.7.2.3: both empty means the queue's own name
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, [_key(key)])
-    verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    verb = handler.vhost.bind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
-    handler.change(number, method, verb, replay.before_answer(handler, number, method.exchange, QUEUE, name, answer))
+    handler.change(number, method, verb, late_answer.before_answer(handler, number, method.exchange, QUEUE, name, answer))
 
 
-def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbind) -> None:
+def queue_unbind(handler: Session, number: int, method: spec.QueueUnbind) -> None:
     name = _queue_name(handler, number, method.queue)
     key = method.routing_key
     if not method.queue and not key:
         key = name
     authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
-    verb = partial(handler.vhost.unbind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    verb = handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     answer = _answer(handler, number, False, spec.QueueUnbindOk)
     handler.change(number, method, verb, shared_queues.bound(handler, number, method.ID, name, answer))
 
 
-def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
+def queue_purge(handler: Session, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.purge", queue=name)
     queue = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id)
@@ -267,7 +265,7 @@ def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge
     pending.wait()
 
 
-def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:
+def queue_delete(handler: Session, number: int, method: spec.QueueDelete) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.delete", queue=name)
     # Whoever deletes a queue that he consumes from is answered before his consumers are cancelled, as by RabbitMQ: py-amqp raises
@@ -280,24 +278,35 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
         if found is not None and found.policy.is_shared:
             shared = found
     # Whether a shared queue is empty is the engine's to say.
-    verb = partial(_delete, handler, name, method.if_unused, method.if_empty and shared is None, cancels)
+    if_empty = method.if_empty and shared is None
+    verb = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=if_empty, connection_id=handler.connection_id)
+    verb = _told_later(handler, cancels, verb)
     if shared is None:
         handler.change(number, method, verb, answer)
     else:
         shared_queues.delete(handler, number, method, shared, partial(handler.change, number, method, verb, answer))
 
 
-def _delete(handler: ConnectionHandler, name: str, if_unused: bool, if_empty: bool, cancels: list[tuple[int, spec.Method]]) -> int:
-    """Deletes a queue; what its consumers are told waits in `cancels`."""
-    handler.after_answer = cancels
-    try:
-        count: int = handler.vhost.delete_queue(name, if_unused=if_unused, if_empty=if_empty, connection_id=handler.connection_id)
-    finally:
-        handler.after_answer = None
-    return count
+def _told_later(handler: Session, cancels: list[tuple[int, spec.Method]], verb: Verb[int]) -> Verb[int]:
+    """The verb; what it tells this connection's consumers waits in `cancels`."""
+    failure: Exception | None = None
+    while True:
+        handler.after_answer = cancels
+        try:
+            step = verb.send(None) if failure is None else verb.throw(failure)
+        except StopIteration as end:
+            count: int = end.value
+            return count
+        finally:
+            handler.after_answer = None
+        failure = None
+        try:
+            yield step
+        except Exception as error:
+            failure = error
 
 
-def _deleted(handler: ConnectionHandler, number: int, no_wait: bool, cancels: list[tuple[int, spec.Method]], count: int) -> None:
+def _deleted(handler: Session, number: int, no_wait: bool, cancels: list[tuple[int, spec.Method]], count: int) -> None:
     if not no_wait:
         handler.send(number, spec.QueueDeleteOk(count))
     for channel, cancel in cancels:
@@ -307,7 +316,7 @@ def _deleted(handler: ConnectionHandler, number: int, no_wait: bool, cancels: li
 # --- basic ------------------------------------------------------------------------------------------------------------------
 
 
-def basic_qos(handler: ConnectionHandler, number: int, method: spec.BasicQos) -> None:
+def basic_qos(handler: Session, number: int, method: spec.BasicQos) -> None:
     if method.prefetch_size:
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     # Celery (py-amqp) changes the prefetch of running consumers with global=false; others follow RabbitMQ, where it counts for
@@ -317,7 +326,7 @@ def basic_qos(handler: ConnectionHandler, number: int, method: spec.BasicQos) ->
     handler.send(number, spec.BasicQosOk())
 
 
-def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicConsume) -> None:
+def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> None:
     state = _channel(handler, number)
     tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
     if tag in state.consumers:
@@ -336,7 +345,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         name = _queue_name(handler, number, method.queue)
         authorize(handler, "basic.consume", queue=name)
         if handler.vhost.is_held(name):  # being declared or deleted: which of them, this consumer learns when it is over
-            handler.change(number, method, partial(handler.vhost.settled, name), lambda _: _serve_anew(handler, number, method))
+            handler.change(number, method, handler.vhost.settled(name), lambda _: _serve_anew(handler, number, method))
             return
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
@@ -374,11 +383,11 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         handler.send(number, spec.BasicConsumeOk(tag))
 
 
-def _in_exclusive_use(handler: ConnectionHandler, queue: Any) -> PeerError:
+def _in_exclusive_use(handler: Session, queue: Any) -> PeerError:
     return PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
 
 
-def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group: bytes, seat: Any, choice: Choice) -> None:
+def _attach(handler: Session, consumer: Consumer, single: bool, group: bytes, seat: Any, choice: Choice) -> None:
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
     queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
     own = (consumer.no_ack, consumer.exclusive, consumer.priority, single)
@@ -386,17 +395,17 @@ def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group:
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise _in_exclusive_use(handler, queue)
-    if not handler.broker.consumer_came(consumer):
+    if not handler.broker.attachments.add(consumer):
         handler.connection.cancel(number, tag)
         raise _gone(handler, queue)
 
 
-def _gone(handler: ConnectionHandler, queue: Any) -> PeerError:
+def _gone(handler: Session, queue: Any) -> PeerError:
     """Another loop deleted the queue between looking it up and using it."""
     return PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{handler.vhost.name}'")
 
 
-def _open_reply_queue(handler: ConnectionHandler, state: ChannelState, method: spec.BasicConsume) -> Any:
+def _open_reply_queue(handler: Session, state: ChannelState, method: spec.BasicConsume) -> Any:
     """Direct reply-to: a hidden queue of this channel, routed to by its unguessable name."""
     if not method.no_ack:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
@@ -406,7 +415,7 @@ def _open_reply_queue(handler: ConnectionHandler, state: ChannelState, method: s
     return state.reply_queue
 
 
-def basic_cancel(handler: ConnectionHandler, number: int, method: spec.BasicCancel) -> None:
+def basic_cancel(handler: Session, number: int, method: spec.BasicCancel) -> None:
     state = _channel(handler, number)
     consumer = state.consumers.pop(method.consumer_tag, None)
     if consumer is not None:
@@ -418,14 +427,14 @@ def basic_cancel(handler: ConnectionHandler, number: int, method: spec.BasicCanc
         if consumer.queue is state.reply_queue:
             handler.broker.drop_reply_queue(state.reply_queue)
             state.reply_queue = None
-        handler.broker.consumer_gone(consumer)
+        handler.broker.attachments.remove(consumer)
 
 
-def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) -> None:
+def basic_get(handler: Session, number: int, method: spec.BasicGet) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
-    rests = queue.queue_id in handler.broker.pauses.queues
+    rests = queue.queue_id in handler.broker.paused
     if queue.policy is not DEFAULT_POLICY:
         _check_get(handler, queue)
         handler.vhost.touch(queue)
@@ -438,11 +447,11 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
         handler.deferred = partial(_again, handler, number, method)
         handler.connection.waiting = True
     elif not got:
-        handler.broker.gets_empty += 1
+        handler.broker.counters.gets_empty += 1
         handler.send(number, spec.BasicGetEmpty())
 
 
-def _check_get(handler: ConnectionHandler, queue: Any) -> None:
+def _check_get(handler: Session, queue: Any) -> None:
     """Raises: PeerError 540, 406: a queue of this kind has no basic.get."""
     if queue.policy.is_stream:
         text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', queue.name)}"
@@ -452,17 +461,17 @@ def _check_get(handler: ConnectionHandler, queue: Any) -> None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
 
-def _again(handler: ConnectionHandler, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
+def _again(handler: Session, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
     """A method that waited for the disk is served anew, if its channel is still there."""
     if number in handler.channels:
         _serve_anew(handler, number, method)
 
 
-def _serve_anew(handler: ConnectionHandler, number: int, method: spec.Method) -> None:
+def _serve_anew(handler: Session, number: int, method: spec.Method) -> None:
     handler.method(number, encode_method(method), method.ID)
 
 
-def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRecover) -> None:
+def basic_recover(handler: Session, number: int, method: spec.BasicRecover) -> None:
     if not method.requeue:
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     answers = method.ID == spec.BasicRecover.ID
@@ -472,7 +481,7 @@ def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRec
 # --- confirm and tx -----------------------------------------------------------------------------------------------------------
 
 
-def confirm_select(handler: ConnectionHandler, number: int, method: spec.ConfirmSelect) -> None:
+def confirm_select(handler: Session, number: int, method: spec.ConfirmSelect) -> None:
     if handler.connection.is_tx(number):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     handler.connection.confirm_select(number)
@@ -480,7 +489,7 @@ def confirm_select(handler: ConnectionHandler, number: int, method: spec.Confirm
         handler.send(number, spec.ConfirmSelectOk())
 
 
-def tx_select(handler: ConnectionHandler, number: int, method: spec.TxSelect) -> None:
+def tx_select(handler: Session, number: int, method: spec.TxSelect) -> None:
     if handler.connection.is_confirm(number):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if _channel(handler, number).shared:
@@ -489,24 +498,24 @@ def tx_select(handler: ConnectionHandler, number: int, method: spec.TxSelect) ->
     handler.send(number, spec.TxSelectOk())
 
 
-def _need_tx(handler: ConnectionHandler, number: int) -> None:
+def _need_tx(handler: Session, number: int) -> None:
     if not handler.connection.is_tx(number):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
 
-def tx_commit(handler: ConnectionHandler, number: int, method: spec.TxCommit) -> None:
+def tx_commit(handler: Session, number: int, method: spec.TxCommit) -> None:
     _need_tx(handler, number)
     handler.commit(number)
 
 
-def tx_rollback(handler: ConnectionHandler, number: int, method: spec.TxRollback) -> None:
+def tx_rollback(handler: Session, number: int, method: spec.TxRollback) -> None:
     _need_tx(handler, number)
     handler.connection.tx_rollback(number)
     handler.send(number, spec.TxRollbackOk())
 
 
-Verb = Callable[[Any, int, Any], None]
-_BY_NAME: dict[str, Verb] = {
+MethodFunction = Callable[[Any, int, Any], None]
+_BY_NAME: dict[str, MethodFunction] = {
     "channel.open": channel_open,
     "channel.close": channel_close,
     "channel.close-ok": channel_close_ok,
@@ -545,5 +554,7 @@ _CLEANED: dict[str, tuple[str, ...]] = {
     "queue.unbind": ("queue", "exchange"),
     "queue.delete": ("queue",),
 }
-# method id -> its verb, and the fields that are cleaned before the verb gets them (V1)
-VERBS: dict[int, tuple[Verb, tuple[str, ...]]] = {spec.METHOD_IDS[name]: (verb, _CLEANED.get(name, ())) for name, verb in _BY_NAME.items()}
+# method id -> its function, and the fields that are cleaned before the function gets them (V1)
+VERBS: dict[int, tuple[MethodFunction, tuple[str, ...]]] = {
+    spec.METHOD_IDS[name]: (verb, _CLEANED.get(name, ())) for name, verb in _BY_NAME.items()
+}

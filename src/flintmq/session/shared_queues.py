@@ -1,36 +1,32 @@
-"""What connections ask of shared queues: declare, delete, get, purge, and what a channel may not do with them; dead letters that go there.
+"""What connections ask of shared queues: declare, delete, get, purge, and what a channel may not do with them.
 
 in: methods. out: answers, when the engine gave its own; in between nothing more of the connection is read, and others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.vhost.arguments import SHARED
-from flintmq.vhost.policy import parse_queue_arguments
-from flintmq.vhost.stream_arguments import check_lasting_properties
 
 if TYPE_CHECKING:
-    from flintmq.session.broker import Broker
-    from flintmq.session.handlers import ConnectionHandler
-    from flintmq.session.records import ChannelState
-    from flintmq.session.shared_service import Done, SharedService
+    from flintmq.broker.records import ChannelState
+    from flintmq.session.session_port import Session
 
 # times that a get asks the engine when somebody else here was faster
 _ATTEMPTS = 3
 
 
-def is_new(handler: ConnectionHandler, name: str, method: spec.QueueDeclare) -> bool:
+def is_new(handler: Session, name: str, method: spec.QueueDeclare) -> bool:
     """Whether a declaration is for a shared queue that this node does not have."""
     return not method.passive and method.arguments.get("x-queue-type") == SHARED and name not in handler.vhost.queues
 
 
-def declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare, name: str, proceed: Callable[[], None]) -> None:
+def declare(handler: Session, number: int, method: spec.QueueDeclare, name: str, proceed: Callable[[], None]) -> None:
     """Makes the queue in the engine, then `proceed` declares it here. The caller has authorized it. Raises: PeerError 406."""
 
     def done(result: Any, error: Exception | None) -> None:
@@ -41,20 +37,11 @@ def declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare, 
         proceed()  # which says why not
         return
     properties = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
-    make(shared, handler.vhost, name, method.arguments, properties, done)
+    shared.declare(handler.vhost, name, method.arguments, properties, done)
     handler.connection.waiting = True
 
 
-def make(shared: SharedService, vhost: Any, name: str, arguments: Mapping[str, Any], properties: Mapping[str, bool], done: Done) -> None:
-    """Makes a queue in the engine that is declared here afterwards. Raises: PeerError 406; `done` is not called then."""
-    where = vhost.describe("queue", name)
-    policy = parse_queue_arguments(arguments, where)
-    check_lasting_properties(where, **properties)
-    shared.check_limits(vhost.name, name)
-    shared.make(vhost.name, name, policy.shared_order, arguments, done)
-
-
-def delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete, queue: Any, proceed: Callable[[], None]) -> None:
+def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, proceed: Callable[[], None]) -> None:
     """Deletes the queue in the engine, then `proceed` deletes it here. The caller has authorized it. Raises: PeerError 406."""
     where = handler.vhost.describe("queue", queue.name)
     if method.if_unused and queue.core.consumer_count():
@@ -69,7 +56,7 @@ def delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete, qu
     shared.unmake(handler.vhost.name, queue.name, method.if_empty, done)
 
 
-def bound(handler: ConnectionHandler, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+def bound(handler: Session, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
     """`answer` of a bind or unbind, after the engine has what changed at a shared queue."""
 
     def changed(result: Any) -> None:
@@ -87,7 +74,7 @@ def bound(handler: ConnectionHandler, number: int, method_id: int, name: str, an
     return changed
 
 
-def check_channel(handler: ConnectionHandler, number: int, state: ChannelState, queue: Any) -> None:
+def check_channel(handler: Session, number: int, state: ChannelState, queue: Any) -> None:
     """Raises: PeerError 540: settlements of a transaction are one record of the log, and a shared queue is not in it."""
     if handler.connection.is_tx(number):
         where = handler.vhost.describe("queue", queue.name)
@@ -95,7 +82,7 @@ def check_channel(handler: ConnectionHandler, number: int, state: ChannelState, 
     state.shared = True
 
 
-def get(handler: ConnectionHandler, number: int, method: spec.BasicGet, queue: Any) -> None:
+def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
     """basic.get. Raises: PeerError."""
     check_channel(handler, number, handler.channels[number], queue)
     shared = handler.broker.shared
@@ -103,7 +90,7 @@ def get(handler: ConnectionHandler, number: int, method: spec.BasicGet, queue: A
         _ask(handler, number, method, queue, _ATTEMPTS)
 
 
-def _ask(handler: ConnectionHandler, number: int, method: spec.BasicGet, queue: Any, attempts: int) -> None:
+def _ask(handler: Session, number: int, method: spec.BasicGet, queue: Any, attempts: int) -> None:
     def again() -> None:
         if queue.deleted:
             raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{handler.vhost.name}'")
@@ -112,7 +99,7 @@ def _ask(handler: ConnectionHandler, number: int, method: spec.BasicGet, queue: 
         if attempts > 1 and queue.core.ready_count():
             _ask(handler, number, method, queue, attempts - 1)
             return
-        handler.broker.gets_empty += 1
+        handler.broker.counters.gets_empty += 1
         handler.send(number, spec.BasicGetEmpty())
 
     handler.connection.waiting = True
@@ -121,7 +108,7 @@ def _ask(handler: ConnectionHandler, number: int, method: spec.BasicGet, queue: 
     shared.fetch(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method.ID, again, error)))
 
 
-def purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge, queue: Any) -> None:
+def purge(handler: Session, number: int, method: spec.QueuePurge, queue: Any) -> None:
     """queue.purge: what is ready on any node goes; what consumers hold stays."""
 
     def done(count: int, error: Exception | None) -> None:
@@ -137,7 +124,7 @@ def purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge, queu
     shared.purge(queue.queue_id, done)
 
 
-def _answered(handler: ConnectionHandler, number: int, method_id: int, answer: Callable[[], None], error: Exception | None) -> None:
+def _answered(handler: Session, number: int, method_id: int, answer: Callable[[], None], error: Exception | None) -> None:
     """On the connection's loop: the engine has answered."""
     if handler.ended:
         return
@@ -152,38 +139,3 @@ def _answered(handler: ConnectionHandler, number: int, method_id: int, answer: C
     if handler.socket is not None and not handler.connection.waiting:
         handler.loop.resume(handler.socket)
         handler.loop.touch(handler.socket)
-
-
-def place(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int) -> bool:
-    """Gives a message of the broker's own to the service. False: too much waits. It is lost if the engine does not take it in time, or
-    the broker dies first, and counted as refused: where that matters `place_surely` is asked again."""
-    return broker.shared is not None and broker.shared.publish(queue.core, message, expires_at_ms, lambda taken: None)
-
-
-def place_surely(
-    broker: Broker,
-    queue: Any,
-    message: tuple[bytes, bytes, bytes, bytes, int, int],
-    expires_at_ms: int,
-    done: set[int],
-    heard: Callable[[int], None],
-) -> bool:
-    """Whether the engine has the message, for a caller who asks again until it has. done: ids of queues that have it, which grows; minus
-    the id: it is on its way; heard: called with the id when it has come there."""
-    number = queue.queue_id
-    if number in done:
-        return True
-    if -number in done or broker.shared is None:
-        return False
-    done.add(-number)
-
-    def told(taken: bool) -> None:
-        if taken:
-            done.add(number)
-        done.discard(-number)
-        if taken:
-            heard(number)
-
-    if not broker.shared.publish(queue.core, message, expires_at_ms, told):
-        done.discard(-number)
-    return number in done

@@ -17,14 +17,14 @@ from flintmq.vhost.stream_arguments import parse_stream_start
 
 if TYPE_CHECKING:
     from flintmq.protocol.v0_9_1 import spec
-    from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.session_port import Session
 
 
 # argument of basic.consume by which a client says that it takes messages out of queues: a stream refuses it, queues ignore it
 NO_STREAM = "x-no-stream"
 
 
-def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spec.BasicConsume, again: Callable[[], None]) -> Seat | None:
+def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicConsume, again: Callable[[], None]) -> Seat | None:
     """What the consumer reads with. A group that has a place goes on there, whatever x-stream-offset says.
 
     None: the group is new; `again` is called, and asks again, when its place is on disk. What the client sends meanwhile waits.
@@ -61,7 +61,7 @@ def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spe
 class _Wait:
     """Calls `again` on the connection's loop when `ready` was called (any thread); nothing more is read of the connection until then."""
 
-    def __init__(self, handler: ConnectionHandler, again: Callable[[], None]) -> None:
+    def __init__(self, handler: Session, again: Callable[[], None]) -> None:
         self._handler = handler
         self._again = again
         self._is_ready = False

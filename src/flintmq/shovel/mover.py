@@ -19,15 +19,9 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringA
 from cython.cimports.flintmq.core.byte_order import get16, get32, get64, put16, put32, put64
 from cython.cimports.flintmq.core.content import FRAME_END
 from cython.cimports.flintmq.protocol.v0_9_1.ids import (
-    BASIC_ACK,
-    BASIC_DELIVER,
-    BASIC_NACK,
-    BASIC_PUBLISH,
-    FRAME_BODY,
-    FRAME_HEADER,
-    FRAME_METHOD,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+    BASIC_ACK, BASIC_DELIVER, BASIC_NACK, BASIC_PUBLISH, FRAME_BODY, FRAME_HEADER, FRAME_METHOD,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy
 

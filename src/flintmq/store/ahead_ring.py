@@ -17,7 +17,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN, direct_memory
 from cython.cimports.flintmq.store.log.managed import ManagedLog
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 

@@ -26,44 +26,20 @@ from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove
 from cython.cimports.flintmq.queue.cold_headers import queue_header_read, queue_headers_read, queue_wants_headers
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_content_failed,
-    queue_content_loaded,
-    queue_decref,
-    queue_incref,
-    queue_is_deleted,
-    queue_load_room,
-    queue_next_cold,
-)
+    queue_content_failed, queue_content_loaded, queue_decref, queue_incref, queue_is_deleted, queue_load_room, queue_next_cold,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import queue_t
 from cython.cimports.flintmq.scheduler.actor import (
-    ACTORS_COLD,
-    DISPATCH_CLOSED,
-    DISPATCH_OK,
-    OUTCOME_BUSY,
-    OUTCOME_EMPTY,
-    OUTCOME_EXPIRED,
-    OUTCOME_MESSAGES,
-    PROCESS_AGAIN,
-    PROCESS_DONE,
-    PROCESS_PARK,
-    actor_charge_io,
-    actor_dispatch,
-    actor_get,
-    actor_put,
-    actor_should_yield,
-    actor_t,
-    request_answer,
-    request_cancel,
-    request_t,
-    system_dispatch,
-    system_now,
-)
+    ACTORS_COLD, DISPATCH_CLOSED, DISPATCH_OK, OUTCOME_BUSY, OUTCOME_EMPTY, OUTCOME_EXPIRED, OUTCOME_MESSAGES, PROCESS_AGAIN, PROCESS_DONE,
+    PROCESS_PARK, actor_charge_io, actor_dispatch, actor_get, actor_put, actor_should_yield, actor_t, request_answer, request_cancel,
+    request_t, system_dispatch, system_now,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.store.cold_pace import pace_begin, pace_charge
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.message_log import message_log_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 

@@ -15,30 +15,14 @@ from cython.cimports.flintmq.core.content import arena_free, arena_new, content_
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
 from cython.cimports.flintmq.store.ahead_ring import AHEAD_CARRY, AheadRing, ahead_piece_t
 from cython.cimports.flintmq.store.log.log import (
-    CONTAINER_READY,
-    container_t,
-    content_add_chunk,
-    content_from_record,
-    content_total,
-    log_begin,
-    log_container,
-    log_end,
-    log_read_buffered,
-    log_t,
-    log_where,
-)
+    CONTAINER_READY, container_t, content_add_chunk, content_from_record, content_total, log_begin, log_container, log_end,
+    log_read_buffered, log_t, log_where,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_read, reader_record_at
-from cython.cimports.flintmq.store.log.record import (
-    RECORD_CHUNK,
-    align8,
-    content_head,
-    head_t,
-    le32,
-    record_t,
-)
+from cython.cimports.flintmq.store.log.record import RECORD_CHUNK, align8, content_head, head_t, le32, record_t
 from cython.cimports.libc.errno import ENOMEM
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
 
 from flintmq.store.log.managed import NO_MEANS

@@ -17,51 +17,20 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.failpoints import FAIL_COPY_FORWARD, failpoint
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.file_port import FilePort
-from cython.cimports.flintmq.store.log.log import (
-    LIVE_GRAIN,
-    container_t,
-    log_begin,
-    log_container,
-    log_end,
-    log_is_live,
-    log_t,
-    log_where,
-)
+from cython.cimports.flintmq.store.log.log import LIVE_GRAIN, container_t, log_begin, log_container, log_end, log_is_live, log_t, log_where
 from cython.cimports.flintmq.store.log.reader import (
-    STEP_BAD,
-    STEP_RECORD,
-    log_reader_t,
-    reader_begin,
-    reader_enter,
-    reader_fill,
-    reader_next_block,
-    reader_pass,
-    reader_read,
-    reader_record_at,
-    reader_salvage,
-    reader_step,
-)
+    STEP_BAD, STEP_RECORD, log_reader_t, reader_begin, reader_enter, reader_fill, reader_next_block, reader_pass, reader_read,
+    reader_record_at, reader_salvage, reader_step,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    PLACE_SIZE,
-    RECORD_COPY,
-    RECORD_ENQUEUE,
-    RECORD_START,
-    SALVAGE_EFFORT,
-    SECTOR,
-    align8,
-    content_head,
-    head_t,
-    le32,
-    le64,
-    record_t,
-)
+    BLOCK_HEADER, CONTAINER_HEADER, PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_START, SALVAGE_EFFORT, SECTOR, align8, content_head,
+    head_t, le32, le64, record_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.flintmq.store.message_log import list_find, location_t
 from cython.cimports.libc.errno import ENOMEM
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 

@@ -12,35 +12,14 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.store.log.log import (
-    PIECE_MAX,
-    content_copy_out,
-    content_total,
-    log_append,
-    log_append_done,
-    log_begin,
-    log_dead,
-    log_end,
-    log_is_live,
-    log_live,
-    log_room,
-    log_time,
-    log_where,
-)
+    PIECE_MAX, content_copy_out, content_total, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_live, log_room,
+    log_time, log_where,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    CONTENT_FIXED,
-    COPY_PUBLISHED,
-    PLACE_SIZE,
-    RECORD_CHUNK,
-    RECORD_COPY,
-    RECORD_HEADER,
-    align8,
-    record_encode,
-    set16,
-    set32,
-    set64,
-)
+    CONTENT_FIXED, COPY_PUBLISHED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_HEADER, align8, record_encode, set16, set32, set64,
+)  # fmt: skip
 from cython.cimports.flintmq.store.message_log import PLACE_FREED, list_find, location_t, message_log_t, message_t, ml_release_name
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 # bytes of content that the first record of a copy has room for at least
 LEAST_PIECE = declare(uint32_t, 64)

@@ -23,48 +23,18 @@ from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT,
-    MESSAGE_SPILLED_BIT,
-    PRESSURE_BUFFERS,
-    PRESSURE_DISK,
-    PRESSURE_NONE,
-    queue_t,
-    slot_t,
-    swept_t,
-)
+    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, queue_t, slot_t, swept_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.log import (
-    LSN_NEVER,
-    content_total,
-    content_write,
-    log_append,
-    log_append_done,
-    log_begin,
-    log_dead,
-    log_end,
-    log_is_live,
-    log_t,
-    log_time,
+    LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_t, log_time,
     log_where,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    RECORD_DEQUEUE,
-    RECORD_ENQUEUE,
-    RECORD_EXPIRES,
-    RECORD_HEADER,
-    RECORD_LAST,
-    RECORD_MESSAGE_DELETE,
-    RECORD_PAGE_CONTENT,
-    RECORD_QUEUE_PURGE,
-    RECORD_START,
-    RECORD_TRANSACTION,
-    record_encode,
-    record_prefix,
-    set16,
-    set32,
-    set64,
-)
+    RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
+    RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy
 

@@ -18,29 +18,11 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, 
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE,
-    RECORD_CHUNK,
-    RECORD_COPY,
-    RECORD_DEQUEUE,
-    RECORD_ENQUEUE,
-    RECORD_LAST,
-    RECORD_MESSAGE_DELETE,
-    RECORD_NAME,
-    RECORD_QUEUE_END,
-    RECORD_QUEUE_MARK,
-    RECORD_QUEUE_PURGE,
-    RECORD_REDELIVERED,
-    RECORD_START,
-    align8,
-    content_head,
-    head_t,
-    le32,
-    le64,
-    position_number,
-    position_waits,
-    record_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+    PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_NAME,
+    RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_START, align8, content_head, head_t, le32, le64,
+    position_number, position_waits, record_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, qsort, realloc
 from cython.cimports.libc.string import memset
 

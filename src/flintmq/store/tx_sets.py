@@ -18,10 +18,7 @@ from collections.abc import Callable
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
-from cython.cimports.flintmq.core.content import (
-    content_decref,
-    content_t,
-)
+from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.held_runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
@@ -34,7 +31,7 @@ from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_
 from cython.cimports.flintmq.store.stream.stream_files import Stream
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 from flintmq.store.tx_stage import check_block
 

@@ -14,31 +14,12 @@ from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval,
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
-    CONTENT_EXPIRES,
-    CONTENT_HEADERS,
-    CONTENT_PERSISTENT,
-    CONTENT_PRIORITY,
-    CONTENT_REPLY_TO,
-    arena_free,
-    arena_new,
-    content_body,
-    content_decref,
-    content_frame,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
+    CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO, arena_free, arena_new, content_body,
+    content_decref, content_frame, content_header, content_new, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.scan import (
-    EXPIRATION_INVALID,
-    PRIORITY_ABSENT,
-    PROP_EXPIRATION,
-    PROP_HEADERS,
-    PROP_PRIORITY,
-    PROP_REPLY_TO,
-    props_scan_t,
-    scan_properties,
-)
+    EXPIRATION_INVALID, PRIORITY_ABSENT, PROP_EXPIRATION, PROP_HEADERS, PROP_PRIORITY, PROP_REPLY_TO, props_scan_t, scan_properties,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_level, run_publish, run_reserve
 from cython.cimports.flintmq.queue.queue_core import queue_tail
@@ -46,20 +27,11 @@ from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, cont
 from cython.cimports.flintmq.store.log.record import RECORD_START, le16, le32, le64, position_waiting
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import (
-    ENQUEUE_MOST,
-    list_find,
-    list_new,
-    location_t,
-    message_add,
-    message_log_t,
-    message_name,
-    message_t,
-    ml_settle_tx,
-    ml_write_delete,
+    ENQUEUE_MOST, list_find, list_new, location_t, message_add, message_log_t, message_name, message_t, ml_settle_tx, ml_write_delete,
     ml_write_enqueue,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
-from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset
 

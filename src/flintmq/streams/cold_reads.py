@@ -10,17 +10,9 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.scheduler.actor import (
-    ACTORS_STREAM,
-    DISPATCH_OK,
-    OUTCOME_MESSAGES,
-    PROCESS_DONE,
-    actor_charge_io,
-    actor_system_t,
-    actor_t,
-    request_answer,
-    request_t,
+    ACTORS_STREAM, DISPATCH_OK, OUTCOME_MESSAGES, PROCESS_DONE, actor_charge_io, actor_system_t, actor_t, request_answer, request_t,
     system_dispatch,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.streams.control import StreamQueue
 from cython.cimports.flintmq.streams.cursor import cursor_read

@@ -18,37 +18,19 @@ from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
 from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_incref
 from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_clear,
-    stream_batch_free,
-    stream_batch_t,
-    stream_filter_free,
-    stream_filter_new,
-    stream_filter_t,
-)
+    stream_batch_clear, stream_batch_free, stream_batch_t, stream_filter_free, stream_filter_new, stream_filter_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_files import StreamSource
 from cython.cimports.flintmq.store.stream.stream_log import STREAM_COLD, STREAM_MESSAGES
 from cython.cimports.flintmq.store.stream.stream_reader import stream_reader_t
 from cython.cimports.flintmq.streams.cursor import cursor_forget, cursor_init, cursor_move, cursor_position, cursor_read
-from cython.cimports.flintmq.streams.group import (
-    group_base,
-    group_dead_done,
-    group_new,
-    group_next_dead,
-    group_tick,
-    open_cut,
-)
+from cython.cimports.flintmq.streams.group import group_base, group_dead_done, group_new, group_next_dead, group_tick, open_cut
 from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
 from cython.cimports.flintmq.streams.stream_queue import (
-    cursor_answered,
-    cursor_refused,
-    seat_free,
-    stream_install,
-    stream_next_group,
-    stream_wake_all,
-    stream_wake_group,
-)
+    cursor_answered, cursor_refused, seat_free, stream_install, stream_next_group, stream_wake_all, stream_wake_group,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, SEAT_BESIDE, cursor_t, group_t, seat_t, stream_queue_t
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp
 

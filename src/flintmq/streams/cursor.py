@@ -17,21 +17,11 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ms, monotonic_ns
 from cython.cimports.flintmq.core.content import content_decref
 from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_free,
-    stream_batch_t,
-    stream_filter_free,
-    stream_filter_t,
-    stream_item_t,
-)
+    stream_batch_free, stream_batch_t, stream_filter_free, stream_filter_t, stream_item_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_log import (
-    STREAM_COLD,
-    STREAM_DAMAGED,
-    STREAM_EMPTY,
-    STREAM_FILTERED,
-    STREAM_IO,
-    STREAM_MESSAGES,
-    STREAM_TRUNCATED,
-)
+    STREAM_COLD, STREAM_DAMAGED, STREAM_EMPTY, STREAM_FILTERED, STREAM_IO, STREAM_MESSAGES, STREAM_TRUNCATED,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.types import READ_ASKED, READ_IDLE, READ_THERE, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset

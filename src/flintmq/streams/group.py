@@ -32,35 +32,14 @@ from cython.cimports.flintmq.queue.types import REASON_REJECT, consumer_t, deliv
 from cython.cimports.flintmq.scheduler.due_clock import due_clock_arm
 from cython.cimports.flintmq.store.stream.stream_batch import stream_filter_free, stream_item_t
 from cython.cimports.flintmq.streams.cursor import (
-    CURSOR_COLD,
-    CURSOR_GONE,
-    CURSOR_ITEM,
-    cursor_free,
-    cursor_init,
-    cursor_look,
-    cursor_more,
-    cursor_position,
-    cursor_read_ahead,
-    cursor_seek,
-    cursor_taken,
-    stream_now,
-    stream_now_exactly,
-)
+    CURSOR_COLD, CURSOR_GONE, CURSOR_ITEM, cursor_free, cursor_init, cursor_look, cursor_more, cursor_position, cursor_read_ahead,
+    cursor_seek, cursor_taken, stream_now, stream_now_exactly,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.types import (
-    DEAD_LIMIT,
-    GROUP_NAME_MAX,
-    OPEN_DEAD,
-    OPEN_DELAYED,
-    OPEN_DONE,
-    OPEN_HELD,
-    OPEN_READY,
-    group_t,
-    open_list_t,
-    open_t,
-    seat_t,
+    DEAD_LIMIT, GROUP_NAME_MAX, OPEN_DEAD, OPEN_DELAYED, OPEN_DONE, OPEN_HELD, OPEN_READY, group_t, open_list_t, open_t, seat_t,
     stream_queue_t,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy, memset
 

@@ -15,7 +15,7 @@ from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unl
 from cython.cimports.flintmq.streams.cursor import cursor_move, cursor_position
 from cython.cimports.flintmq.streams.group import open_become, open_free, open_push
 from cython.cimports.flintmq.streams.types import OPEN_DEAD, OPEN_DONE, OPEN_READY, group_t, open_t
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 
 STATE_VERSION = declare(uint8_t, 1)
 # a saved place that a crash may leave behind: whatever the stream holds at the restart is flagged

@@ -19,73 +19,29 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import (
-    at_add64,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_store64,
-    at_sub32,
-    spin_lock,
-    spin_unlock,
-)
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove, map64_trim
 from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
-    NOTIFY_DONE,
-    NOTIFY_NOT,
-    credit_left,
-    credit_take,
-    manager_move,
-    manager_notify_locked,
-)
+    NOTIFY_DONE, NOTIFY_NOT, credit_left, credit_take, manager_move, manager_notify_locked,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.queue_core import consumer_decref, consumer_incref, queue_decref, queue_incref, queue_set_ops
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_INTERESTED,
-    CONSUMER_NOT_INTERESTED,
-    CONSUMER_NOTIFIED,
-    CONSUMER_REMOVED,
-    ENTRY_ACQUIRED,
-    ENTRY_NOT_RESIDENT,
-    FIGURE_ENQUEUED,
-    FIGURE_READY,
-    FIGURE_READY_BYTES,
-    consumer_t,
-    delivery_t,
-    queue_ops_t,
-    queue_t,
-    slot_t,
-)
+    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, CONSUMER_REMOVED, ENTRY_ACQUIRED, ENTRY_NOT_RESIDENT, FIGURE_ENQUEUED,
+    FIGURE_READY, FIGURE_READY_BYTES, consumer_t, delivery_t, queue_ops_t, queue_t, slot_t,
+)  # fmt: skip
 from cython.cimports.flintmq.scheduler.due_clock import due_clock_decref
 from cython.cimports.flintmq.store.stream.stream_batch import stream_filter_free, stream_item_t
 from cython.cimports.flintmq.streams.cursor import (
-    CURSOR_COLD,
-    CURSOR_ITEM,
-    NO_OFFSET,
-    cursor_free,
-    cursor_look,
-    cursor_more,
-    cursor_move,
-    cursor_read,
-    cursor_read_ahead,
-    cursor_read_failed,
-    cursor_taken,
-)
+    CURSOR_COLD, CURSOR_ITEM, NO_OFFSET, cursor_free, cursor_look, cursor_more, cursor_move, cursor_read, cursor_read_ahead,
+    cursor_read_failed, cursor_taken,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.group import (
-    TAKE_DONE,
-    TAKE_NO_CREDIT,
-    TAKE_NOTHING,
-    asks_t,
-    group_free,
-    group_has_work,
-    group_return,
-    group_settle,
-    group_take,
-    group_tick,
-)
+    TAKE_DONE, TAKE_NOTHING, TAKE_NO_CREDIT, asks_t, group_free, group_has_work, group_return, group_settle, group_take, group_tick,
+)  # fmt: skip
 from cython.cimports.flintmq.streams.types import READ_ASKED, SEAT_BESIDE, cursor_t, group_t, seat_t, seats_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free

@@ -1,22 +1,25 @@
-"""Changes of durable definitions on their way to the database: the names that they hold, the callers that wait, the work afterwards.
+"""The verbs of a virtual host on their way: names that they reserve, changes that the database makes durable, work afterwards.
 
-in: verbs of a virtual host. out: changes submitted to Definitions, results when they are durable.
+in: verbs. out: changes submitted to Definitions; results when they are durable and in memory.
 
-Most verbs change nothing that the database has: `attempt` runs them once. A verb that has something to save is run twice by `perform`.
-The first run checks the request, says what has to be saved (`save`) and ends there; nothing in memory has changed. When the database has
-it, the same verb is run again, `save` returns at once, and the rest of it changes memory. In between nobody waits: not the loop, not the
-virtual host's lock.
+A verb is a generator. It runs under the virtual host's lock from one `yield` to the next, each part once and in this order:
 
-C1  From `save` to the end of the second run the names of a change are held. A verb that touches a held name is run when it is free: so the
-    second run finds what the first one checked, and everybody else sees the state before the change or the one after it.
-C2  A verb changes nothing before `save`, and saves at most once.
-C3  The second run happens whether whoever asked is still there or not: what the database has, memory has. A verb that still waits for a
-    name is forgotten when whoever asked is gone: an exclusive queue must not be declared for a connection that has ended.
+| it yields | it goes on |
+|---|---|
+| `Names(alone, shared)` | when no other verb has one of them (C1) |
+| `Save(record)`, `Delete(record)` | when that is durable; what the database refuses is raised there |
+| a function | when the function has returned True: long work (100,000 bindings that end), a slice for each call |
 
-A verb whose memory is long work (the end of an exchange with 100,000 bindings) does it in slices, by `piecewise`, between `save` and its
-end: its names are held for as long, and each slice leaves bindings and routes that fit together.
+Between two parts nobody waits: not the loop, not the lock.
 
-Without a database that answers later (`submit`), and outside of `perform`, `save` saves at once, and long work is done in one piece.
+C1  A verb reserves the names it depends on before it looks at them, and has them until it is over. So what it has checked holds when it
+    changes memory, and everybody else sees the state before the verb or the one after it. Of two verbs that want a name alone, or of one
+    that does and others that share it, the later one waits. A verb may take a name alone later that is not there: nobody else shares it.
+C2  A verb changes nothing in memory before the database has its change. A verb that raises has changed nothing.
+C3  What was given to the database is carried out whether the asker is still there or not: what the database has, memory has. A verb that
+    waits for a name is forgotten when its asker is gone: an exclusive queue must not be declared for a connection that has ended.
+
+Without a database that answers later (`submit`), and by `run`, a change is durable before the verb goes on, and long work is one piece.
 
 Threading: everything here happens under the virtual host's lock, but `call`, `finished` and the database's own thread.
 """
@@ -26,9 +29,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from flintmq.guard import caught
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
@@ -37,35 +40,26 @@ from flintmq.vhost.spreading import InSlices, Spreading
 
 log = logging.getLogger("flintmq.vhost")
 
+T = TypeVar("T")
 Key = Hashable
 Finished = Callable[[Any, Exception | None], None]
 # Runs a function on the thread of whoever asked, soon.
-Call = Callable[[Callable[[], None]], None]
+Call = Callable[[Callable[[], object]], object]
 
-_EXCLUSIVE = -1
+_ALONE = -1
 # verbs that follow another one before it is answered; the rest in slices
 FOLLOW_AT_ONCE = 16
 
 
-class _Submitted(Exception):
-    """The first run of a verb ends here."""
+class Names(NamedTuple):
+    """Names that a verb reserves. Args: alone: which no other verb may have; shared: which others may share."""
+
+    alone: tuple[Key, ...] = ()
+    shared: tuple[Key, ...] = ()
 
 
-class _InPieces(Exception):
-    """A run of a verb ends here, and the next one begins when its long work is done."""
-
-
-class Later(Exception):
-    """A verb that was attempted can't be over at once: the database has to have its change first, another change holds its names, or it
-    is long work."""
-
-
-class Held(Later):
-    """Another change holds this name."""
-
-    def __init__(self, key: Key) -> None:
-        super().__init__(f"{key} is being changed")
-        self.key = key
+Step = Names | Change | Callable[[], bool]
+Verb = Generator[Step, None, T]
 
 
 def _apply(definitions: Definitions, change: Change) -> None:
@@ -83,28 +77,54 @@ def _apply(definitions: Definitions, change: Change) -> None:
 
 
 class Job:
-    """One verb that was asked for."""
+    """One verb that was asked for.
 
-    # of a verb that has saved nothing yet, as most never do
-    change: Change | None = None
-    saved = False
-    held = False
-    woken = False
-    piece: Callable[[], bool] | None = None
-    failure: Exception | None = None
-    exclusive: tuple[Key, ...] = ()
-    shared: tuple[Key, ...] = ()
-    undo: Callable[[], None] | None = None
+    over: it has its result or its failure, and `finished` was called; saving: the database has its change; names: what it reserved; holds:
+    they are in `Changes._held`; wants: what it waits for; late: routes that it changed are told in slices; direct: nothing of it is left to
+    others.
+    """
 
-    def __init__(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
+    __slots__ = (
+        "call",
+        "direct",
+        "failure",
+        "finished",
+        "holds",
+        "late",
+        "names",
+        "over",
+        "result",
+        "saving",
+        "verb",
+        "wanted",
+        "wants",
+        "woken",
+    )
+
+    def __init__(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None, direct: bool = False) -> None:
         self.verb = verb
-        self.wanted = wanted
         self.call = call
         self.finished = finished
+        self.wanted = wanted
+        self.direct = direct
+        self.names: Names | None = None
+        self.wants: Names | None = None
+        self.over = self.saving = self.holds = self.woken = self.late = False
+        self.result: Any = None
+        self.failure: Exception | None = None
+
+    def end(self) -> None:
+        """Tells the asker."""
+        self.over = True
+        self.finished(self.result, self.failure)
 
 
-# stands for whatever verb is attempted
-_ATTEMPT = Job(lambda: None, lambda function: None, lambda result, error: None)
+def _no_call(function: Callable[[], object]) -> None:
+    function()
+
+
+def _nobody(result: Any, error: Exception | None) -> None:
+    """Is told nothing."""
 
 
 class Changes:
@@ -117,145 +137,219 @@ class Changes:
         self._spreading = spreading
         self._definitions = definitions
         self._submit: Any = getattr(definitions, "submit", None)
-        self._job: Job | None = None
-        self._held: dict[Key, int] = {}  # -> number of changes that share it, or _EXCLUSIVE
+        self._job: Job | None = None  # the verb that runs now
+        self._held: dict[Key, int] = {}  # -> number of verbs that share it, or _ALONE
         self._waiting: dict[Key, deque[Job]] = {}
         self._after: deque[Job] = deque()
         self._thread = threading.local()
 
-    # --- for verbs, under the lock --------------------------------------------------------------------------------------
-
-    @property
-    def saved(self) -> bool:
-        """True in the runs of a verb after its first one: what it checks was checked."""
-        return self._job is not None and self._job.saved
-
-    @property
-    def later(self) -> bool:
-        """True when the present verb's `save` ends its first run."""
-        return self._submit is not None and self._job is not None
-
     def is_held(self, key: Key) -> bool:
-        """Whether a change holds this name alone."""
-        return self._held.get(key, 0) == _EXCLUSIVE
+        """Whether a verb that waits for the database, or is long work, has this name alone."""
+        return self._held.get(key, 0) == _ALONE
 
-    def check(self, *keys: Key) -> None:
-        """A verb is about to look at these names. Raises: Held."""
-        if not self._held or self.saved:
-            return
-        for key in keys:
-            if self._held.get(key, 0) == _EXCLUSIVE:
-                raise Held(key)
+    def perform(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> Job:
+        """Runs a verb; `finished(result, error)` is called once: before this returns (Job.over), or by `call` (C3).
 
-    def save(
-        self,
-        make: Callable[[], Change],
-        exclusive: Iterable[Key],
-        shared: Iterable[Key] = (),
-        undo: Callable[[], None] | None = None,
-    ) -> Change:
-        """Makes the change durable and returns it. In a first run: submits it and ends the verb. In an attempt: ends the verb.
-
-        Args: make: makes the change, once; exclusive, shared: names it holds; undo: runs when the database refuses.
-        Raises: Later, Held; what Definitions raises.
+        Args: wanted: asked when a name that the verb waits for is free; False: its asker is gone, the verb is forgotten, `finished` is
+        not called.
         """
-        job = self._job
-        if job is None or self._submit is None:
-            return self._now(make, undo)
-        if job is _ATTEMPT:
-            if undo is not None:
-                undo()
-            raise Later
-        if job.saved:
-            assert job.change is not None
-            return job.change
-        job.exclusive, job.shared = tuple(exclusive), tuple(shared)
-        try:
-            for key in job.exclusive:
-                if key in self._held:
-                    raise Held(key)
-            for key in job.shared:
-                # Who shares does not pass by who waits to have it alone.
-                if self._held.get(key, 0) == _EXCLUSIVE or (key in self._waiting and not job.woken):
-                    raise Held(key)
-            job.change = make()
-            job.undo = undo
-            self._submit([job.change], partial(self._answered, job))
-        except BaseException:
-            job.change = None
-            if undo is not None:
-                undo()
-            raise
-        self._hold(job)
-        raise _Submitted
+        job = Job(verb, call, finished, wanted)
+        self._go_on(job)
+        return job
 
-    def _hold(self, job: Job) -> None:
-        for key in job.exclusive:
-            self._held[key] = _EXCLUSIVE
-        for key in job.shared:
-            self._held[key] = self._held.get(key, 0) + 1
-        job.held = True
+    def run(self, verb: Verb[T]) -> T:
+        """Runs a verb to its end; its change is durable when this returns. For callers that may wait.
 
-    def piecewise(self, piece: Callable[[], bool], long: bool, exclusive: Iterable[Key]) -> None:
-        """Calls `piece` until it returns True. In a verb that is performed long work ends the run: it is done in slices, with the names
-        held, and the verb is run again then, where `piece` has nothing left to do. In an attempt long work ends the verb.
-
-        Args: long: whether it is more than one slice. Raises: Later, Held: nothing of it is done.
+        Raises: what the verb raises; what Definitions raises; RuntimeError: another verb has its names.
         """
-        job = self._job
-        if not long or job is None or (self.in_slices is None and job is not _ATTEMPT):
-            while not piece():
-                pass
-            return
-        if job is _ATTEMPT:
-            raise Later
-        if not job.held:
-            job.exclusive = tuple(exclusive)
-            for key in job.exclusive:
-                if key in self._held:
-                    raise Held(key)
-            self._hold(job)
-        job.piece = piece
-        raise _InPieces
+        job = Job(verb, _no_call, _nobody, None, direct=True)
+        self._go_on(job)
+        if job.failure is not None:
+            raise job.failure
+        result: T = job.result
+        return result
 
-    def _now(self, make: Callable[[], Change], undo: Callable[[], None] | None) -> Change:
-        try:
-            change = make()
-            _apply(self._definitions, change)
-        except BaseException:
-            if undo is not None:
-                undo()
-            raise
-        return change
-
-    def follow(self, verb: Callable[[], Any], call: Call, finished: Finished) -> None:
+    def follow(self, verb: Verb[Any], call: Call, finished: Finished) -> None:
         """`verb` is performed when the present one is over, and nobody waits for it; outside of a verb at once."""
-        self._after.append(Job(verb, call, finished))
+        self._after.append(Job(verb, call, finished, None))
         if self._job is None:
             self._run_after()
 
-    # --- for whoever asks -----------------------------------------------------------------------------------------------
+    # --- one verb -------------------------------------------------------------------------------------------------------
 
-    def attempt(self, verb: Callable[[], Any]) -> Any:
-        """Runs a verb that is over at once, and returns its result. What it changed of routes may still be told then (`wait_for_routes`).
-
-        Raises: Later: it is not, nothing has changed, and `perform` is to be asked; what the verb raises.
-        """
-        self._spreading.changed_here()
+    def _go_on(self, job: Job, error: Exception | None = None) -> None:
+        """Runs a verb until it waits or is over, and what follows it. Args: error: what it waited for has failed."""
         try:
-            with self._lock:
-                before, self._job = self._job, _ATTEMPT
-                try:
-                    return verb()
-                finally:
-                    self._job = before
+            self._advance(job, error)
         finally:
             if self._after:
                 self._run_after()
 
-    def wait_for_routes(self, told: Callable[[], object]) -> bool:
-        """After an attempt: `told` is called when what it changed of routes is in force. False: it is, and `told` is not called."""
-        return self._spreading.changed_here() and self._spreading.wait(told)
+    def _advance(self, job: Job, error: Exception | None) -> None:
+        spreading = self._spreading
+        with self._lock:
+            outer = self._job, spreading.late  # of the verb that this one is asked by
+            self._job, spreading.late = job, False
+            try:
+                over = self._part(job, error)
+            finally:
+                job.late = job.late or spreading.late
+                self._job, spreading.late = outer
+            if not over:
+                return
+            if job.holds:
+                self._release(job)
+        if not job.late or not spreading.wait(partial(job.call, job.end)):
+            job.end()
+
+    def _part(self, job: Job, error: Exception | None) -> bool:
+        """Runs a verb until it waits. True: it is over, with its result or failure."""
+        verb = job.verb
+        job.saving = False
+        step: Step | None = job.wants
+        try:
+            while True:
+                if step is None:
+                    step = verb.send(None) if error is None else verb.throw(error)
+                    error = None
+                if isinstance(step, Names):
+                    if not self._reserve(job, step):
+                        return False
+                elif callable(step):
+                    if not step() and not self._in_slices(job, step):
+                        return False
+                elif self._submit is None or job.direct:
+                    error = self._save(step)
+                else:
+                    error = self._hand_over(job, step)
+                    if error is None:
+                        return False
+                step = None
+        except StopIteration as end:
+            job.result = end.value
+        except Exception as failure:
+            job.failure = failure
+        return True
+
+    def _save(self, change: Change) -> Exception | None:
+        try:
+            _apply(self._definitions, change)
+        except Exception as error:
+            return error
+        return None
+
+    def _hand_over(self, job: Job, change: Change) -> Exception | None:
+        """Gives a change to the database. Returns what it refuses at once."""
+        self._hold(job)
+        job.saving = True
+        try:
+            self._submit([change], partial(self._answered, job))
+        except Exception as error:
+            job.saving = False
+            return error
+        return None
+
+    def _answered(self, job: Job, error: Exception | None) -> None:
+        """The database's thread: the change of the verb is durable, or `error`."""
+        job.call(partial(self._go_on, job, error))
+
+    # --- names ----------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, job: Job, names: Names) -> bool:
+        """Reserves names for a verb. False: another one has one of them, and this one is woken when it is free."""
+        taken = self._taken(names, job.woken) if self._held else None
+        if taken is None:
+            job.names, job.wants = names, None
+            return True
+        if job.direct or job.names is not None:
+            raise RuntimeError(f"{taken} is being changed")
+        job.wants = names
+        self._waiting.setdefault(taken, deque()).append(job)
+        return False
+
+    def _taken(self, names: Names, woken: bool) -> Key | None:
+        """A name that another verb has. Who shares does not pass by who waits to have it alone."""
+        held, waiting = self._held, self._waiting
+        for key in names.alone:
+            if key in held:
+                return key
+        for key in names.shared:
+            if held.get(key, 0) == _ALONE or (key in waiting and not woken):
+                return key
+        return None
+
+    def _hold(self, job: Job) -> None:
+        """The verb is about to wait: its names are held. Until here it had the lock."""
+        if job.holds or job.names is None:
+            return
+        job.holds = True
+        for key in job.names.alone:
+            self._held[key] = _ALONE
+        for key in job.names.shared:
+            self._held[key] = self._held.get(key, 0) + 1
+
+    def _release(self, job: Job) -> None:
+        assert job.names is not None
+        job.holds = False
+        held = self._held
+        for key in job.names.alone:
+            del held[key]
+        for key in job.names.shared:
+            held[key] -= 1
+            if not held[key]:
+                del held[key]
+        if not self._waiting:
+            return
+        for key in (*job.names.alone, *job.names.shared):
+            if key not in held:
+                for waiting in self._waiting.pop(key, ()):
+                    waiting.woken = True
+                    waiting.call(partial(self._woken, waiting))
+
+    def _woken(self, job: Job) -> None:
+        """A name that the verb waited for is free."""
+        if job.wanted is None or job.wanted():
+            self._go_on(job)
+        else:
+            job.verb.close()
+
+    # --- long work ------------------------------------------------------------------------------------------------------
+
+    def _in_slices(self, job: Job, piece: Callable[[], bool]) -> bool:
+        """The rest of the long work of a verb. True: it is done; False: it is done in slices, with the names held."""
+        if self.in_slices is None or job.direct:
+            while not piece():
+                pass
+            return True
+        self._hold(job)
+        failures: list[Exception] = []
+        self.in_slices(partial(self._one_piece, job, piece, failures), partial(self._pieces_done, job, piece, failures))
+        return False
+
+    def _one_piece(self, job: Job, piece: Callable[[], bool], failures: list[Exception]) -> bool:
+        """A slice of the long work of a verb; what is unused by that follows it. True: the work is done."""
+        over = True
+        with self._lock:
+            outer = self._job, self._spreading.late
+            self._job, self._spreading.late = job, False
+            try:
+                over = piece()
+            except Exception as error:
+                caught("long changes of definitions", job.names, error)
+                failures.append(error)
+            finally:
+                job.late = job.late or self._spreading.late
+                self._job, self._spreading.late = outer
+        if self._after:
+            self._run_after()
+        return over
+
+    def _pieces_done(self, job: Job, piece: Callable[[], bool], failures: list[Exception], whole: bool) -> None:
+        while not whole:  # the loop of the slices ends
+            whole = self._one_piece(job, piece, failures)
+        job.call(partial(self._go_on, job, failures[0] if failures else None))
+
+    # --- what follows ---------------------------------------------------------------------------------------------------
 
     def _run_after(self) -> None:
         """What follows a verb, and what follows that (a chain of auto-delete exchanges): some at once, the rest in slices."""
@@ -280,111 +374,5 @@ class Changes:
             if not self._after:
                 return True
             job = self._after.popleft()
-        self._run_one(job)
+        self._advance(job, None)
         return not self._after
-
-    def perform(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
-        """Runs a verb; `finished(result, error)` is called once: before this returns, or by `call` when the database has answered.
-
-        Once begun it is carried out, and `finished` is called, whether whoever asked is still there or not (C3).
-
-        Args: wanted: asked when a held name is free; False: whoever asked is gone, and the verb, which had not begun, is forgotten.
-        """
-        self._run(Job(verb, call, finished, wanted))
-
-    def _run(self, job: Job) -> None:
-        try:
-            self._run_one(job)
-        finally:
-            if self._after:
-                self._run_after()
-
-    def _run_one(self, job: Job) -> None:
-        before = self._spreading.changed_here()  # by a verb that this one follows: who asked for that one waits for it
-        try:
-            self._run_now(job)
-        finally:
-            self._spreading.changed_here(before)
-
-    def _run_now(self, job: Job) -> None:
-        result: Any = None
-        failure: Exception | None = None
-        pieces = False
-        if job.wanted is not None and not job.saved and not job.wanted():
-            return
-        with self._lock:
-            before, self._job = self._job, job
-            try:
-                result = job.verb()
-            except _Submitted:
-                return
-            except _InPieces:
-                pieces = True
-            except Held as held:
-                self._waiting.setdefault(held.key, deque()).append(job)
-                return
-            except Exception as error:
-                failure = error
-            finally:
-                self._job = before
-            if job.held and not pieces:
-                self._release(job)
-        if pieces:
-            assert self.in_slices is not None
-            self.in_slices(partial(self._one_piece, job), partial(self._pieces_done, job))
-            return
-        if not self._spreading.changed_here() or not self._spreading.wait(partial(job.call, partial(job.finished, result, failure))):
-            job.finished(result, failure)
-
-    def _one_piece(self, job: Job) -> bool:
-        """A slice of the long work of a verb; what is unused by that follows it. True: the work is done."""
-        over = True
-        with self._lock:
-            before, self._job = self._job, job
-            try:
-                assert job.piece is not None
-                over = job.piece()
-            except Exception as error:  # run again, the verb would meet it for ever
-                caught("long changes of definitions", job.exclusive, error)
-                job.failure = error
-            finally:
-                self._job = before
-        if self._after:
-            self._run_after()
-        return over
-
-    def _pieces_done(self, job: Job, whole: bool) -> None:
-        while not whole:  # the loop of the slices ends
-            whole = self._one_piece(job)
-        job.call(partial(self._go_on, job, job.failure))
-
-    def _answered(self, job: Job, error: Exception | None) -> None:
-        """The database's thread: `job.change` is durable, or `error`."""
-        job.call(partial(self._go_on, job, error))
-
-    def _go_on(self, job: Job, error: Exception | None) -> None:
-        if error is None:
-            job.saved = True
-            self._run(job)
-            return
-        with self._lock:
-            if job.undo is not None:
-                job.undo()
-            self._release(job)
-        job.finished(None, error)
-
-    def _release(self, job: Job) -> None:
-        if not job.held:
-            return
-        job.change, job.held = None, False
-        for key in job.exclusive:
-            del self._held[key]
-        for key in job.shared:
-            self._held[key] -= 1
-            if not self._held[key]:
-                del self._held[key]
-        for key in (*job.exclusive, *job.shared):
-            if key not in self._held:
-                for waiting in self._waiting.pop(key, ()):
-                    waiting.woken = True
-                    waiting.call(partial(self._run, waiting))

@@ -95,7 +95,7 @@ class QueuePolicy:
     @property
     def keeps_letters(self) -> bool:
         """x-dead-letter-strategy at-least-once: a dead letter stays until all of its targets have it. As on RabbitMQ not with drop-head.
-        What dies in a shared queue always stays so long (session/shared_letters.py)."""
+        What dies in a shared queue always stays so long (broker/shared_letters.py)."""
         if self.is_shared:
             return self.dead_letter_exchange is not None
         asked = self.dead_letter_strategy == AT_LEAST_ONCE and self.dead_letter_exchange is not None

@@ -12,7 +12,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from flintmq.routing.binding import NO_ARGUMENTS, QUEUE, Binding
+from flintmq.routing.binding import NO_ARGUMENTS, QUEUE
+from flintmq.routing.exchange import Binding
 from flintmq.vhost.policy import QueuePolicy
 
 

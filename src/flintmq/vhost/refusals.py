@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.routing.binding import QUEUE, Binding
-from flintmq.routing.exchange import DEFAULT_EXCHANGE
+from flintmq.routing.binding import QUEUE
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding
 from flintmq.vhost.names import RESERVED_PREFIX, describe, exclusive_lock_text
 from flintmq.vhost.queue import Queue
 from flintmq.vhost.weights import Holding, binding_bytes
@@ -22,6 +22,7 @@ class Refusals:
     """The part of VirtualHost. Under its lock."""
 
     name: str
+    deleted: bool
     binding_count: int
     binding_bytes: int
     holding: Holding
@@ -31,6 +32,10 @@ class Refusals:
     def describe(self, kind: str, name: str) -> str:
         """`queue 'q' in vhost '/'`: how texts speak of a thing."""
         return describe(kind, name, self.name)
+
+    def _check_not_deleted(self) -> None:
+        if self.deleted:
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
 
     def _refuse_default(self, exchange_name: str) -> None:
         if exchange_name == DEFAULT_EXCHANGE:

@@ -6,13 +6,11 @@ in: the first message that asks for a time; the definitions of a restart. out: o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Definitions, QueueRecord
 from flintmq.routing.binding import QUEUE
 from flintmq.store.sql.changes import Save
-from flintmq.vhost.changes import Changes
+from flintmq.vhost.changes import Names, Verb
 from flintmq.vhost.names import SCHEDULE
 from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
@@ -22,25 +20,22 @@ class Scheduling:
     """The part of VirtualHost. schedule: None: there was no such message yet."""
 
     name: str
-    deleted: bool
+    _check_not_deleted: Callable[[], None]
     on_queue_created: Callable[[Queue], None]
     on_queue_deleted: Callable[[Queue], None]
     schedule: Queue | None = None
-    _lock: Any
-    _changes: Changes
     _definitions: Definitions
     _queue_factory: Callable[[int, QueueSpec], QueueCore]
 
-    def open_schedule(self) -> Queue:
-        """The schedule, made when it is asked for first. A verb (`perform`). Raises: PeerError 530: the vhost is deleted; StoreError."""
-        with self._lock:
-            self._changes.check((QUEUE, SCHEDULE))
-            if self.schedule is not None:
-                return self.schedule
-            new_id = self._definitions.new_queue_id
-            saved = self._changes.save(lambda: Save(QueueRecord(self.name, SCHEDULE, new_id(), False, {})), [(QUEUE, SCHEDULE)])
-            assert isinstance(saved.record, QueueRecord)
-            return self._add_schedule(saved.record.queue_id)
+    def open_schedule(self) -> Verb[Queue]:
+        """The schedule, made when it is asked for first. Raises: PeerError 530: the vhost is deleted; StoreError."""
+        yield Names(alone=((QUEUE, SCHEDULE),))
+        if self.schedule is None:
+            record = QueueRecord(self.name, SCHEDULE, self._definitions.new_queue_id(), False, {})
+            yield Save(record)
+            self._add_schedule(record.queue_id)
+        assert self.schedule is not None
+        return self.schedule
 
     def _found_schedule(self, records: Iterable[QueueRecord]) -> Iterator[QueueRecord]:
         """The others of the queues that Definitions holds; the schedule is made."""
@@ -50,13 +45,11 @@ class Scheduling:
             else:
                 yield record
 
-    def _add_schedule(self, queue_id: int) -> Queue:
-        if self.deleted:
-            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
+    def _add_schedule(self, queue_id: int) -> None:
+        self._check_not_deleted()
         spec = QueueSpec(self.name, SCHEDULE, True, False, None, {}, DEFAULT_POLICY)
         self.schedule = Queue(queue_id, spec, self._queue_factory(queue_id, spec))
         self.on_queue_created(self.schedule)
-        return self.schedule
 
     def _drop_schedule(self) -> None:
         """Its virtual host is deleted."""

@@ -6,12 +6,11 @@ S1  The first AT_ONCE exchanges are told at once: nearly every change is over th
 S2  A change that comes while others are told is told in the next round, whole: what was told before it is told again.
 S3  Whoever asked for a change is answered when its round is over: what it publishes then finds the new routes.
 
-Everything under the virtual host's lock, but `changed_here`.
+Everything under the virtual host's lock, but `wait`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -44,13 +43,13 @@ class Spreading:
         self._changed: dict[Exchange, None] = {}  # of the next round
         self._waiting: list[Callable[[], object]] = []
         self._waiting_next: list[Callable[[], object]] = []
-        self._thread = threading.local()
+        self.late = False  # a change since this was set is told in slices
 
     def add(self, changed: Iterable[Exchange]) -> None:
         """The routes of these exchanges changed."""
         if self._running:
             self._changed.update(dict.fromkeys(changed))
-            self._thread.changed = True
+            self.late = True
             return
         self._ways = [iter(list(changed))]
         self._seen = {}
@@ -60,14 +59,8 @@ class Spreading:
             while not self._some():
                 pass
             return
-        self._running = self._thread.changed = True
+        self._running = self.late = True
         self.in_slices(self._slice, self._ended)
-
-    def changed_here(self, again: bool = False) -> bool:
-        """Whether this thread made a change since the last call that was not over at once. Args: again: what is remembered instead."""
-        changed: bool = getattr(self._thread, "changed", False)
-        self._thread.changed = again
-        return changed
 
     def wait(self, told: Callable[[], object]) -> bool:
         """`told` is called, by any thread, when the changes up to now are told. False: they are, and it is not called."""

@@ -4,14 +4,14 @@ in: plain Python parameters of declare, delete, bind, unbind, purge; routing que
 queues, PeerErrors with RabbitMQ's texts, calls on the Definitions port and on the hooks.
 
 I1  Everything is under one lock, and no hook or factory is called that may wait for another thread.
-I2  A durable thing is in Definitions before a verb returns; a binding is durable when both its ends are. Asked for by `perform`, a verb
-    leaves that to the database's own thread and nobody waits for it here (changes.py).
+I2  A durable thing is in Definitions before a verb is over; a binding is durable when both its ends are. A verb is a generator, which
+    `perform` or `run` runs (changes.py): asked for by `perform`, it leaves the database's work to the database's own thread.
 I3  Every change that can alter a route calls `on_routes_changed` for each exchange it may concern, over exchange-to-exchange
     bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
 I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once (walk.py).
 I5  Names with "amq." are the broker's; the default exchange can be neither declared, deleted nor bound.
 I6  No verb and no end of a connection holds the lock for longer than a slice: what takes many bindings or queues with it goes in pieces,
-    with its name held (changes.py, `piecewise`).
+    with its name held (changes.py).
 I7  What goes by itself (x-expires, auto-delete) and can't be deleted now, because the database refuses, stays as it is and is tried
     again; nothing else is held up by it.
 """
@@ -31,14 +31,14 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
-from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
-from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.binding import EXCHANGE, QUEUE, Destination, binding_identity
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.arguments import CLASSIC, MODULES
-from flintmq.vhost.changes import Call, Changes, Later
+from flintmq.vhost.changes import Call, Changes, Names, Verb
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
@@ -71,6 +71,12 @@ def last_of(found: dict[Any, Any]) -> Any:
     key, value = found.popitem()
     found[key] = value
     return value
+
+
+def _binding_names(source: str, kind: str, destination: str, key: bytes, arguments: Mapping[str, Any] | None) -> Names:
+    """The binding itself, and its ends, which must stay what they are while it changes."""
+    ends = ((EXCHANGE, source), (kind, destination))
+    return Names((binding_identity(source, kind, destination, key, arguments),), ends if ends[0] != ends[1] else ends[:1])
 
 
 def _log_error(result: Any, error: Exception | None) -> None:
@@ -130,9 +136,8 @@ class VirtualHost(Scheduling, Refusals):
         self._lock = threading.RLock()
         self.spreading = Spreading(self._lock, self._clock, self._leading, lambda exchange: self.on_routes_changed(exchange))
         self._changes = Changes(self._lock, definitions, self.spreading)
-        # run one of the verbs below: one that is over at once, or any
-        self.attempt, self.perform = self._changes.attempt, self._changes.perform
-        self.wait_for_routes = self._changes.wait_for_routes
+        # run one of the verbs below
+        self.perform, self.run = self._changes.perform, self._changes.run
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
@@ -182,10 +187,9 @@ class VirtualHost(Scheduling, Refusals):
         """Whether a queue of this name is being declared or deleted now."""
         return self._changes.is_held((QUEUE, queue_name))
 
-    def settled(self, queue_name: str) -> None:
-        """A verb without an effect: performed when nobody declares or deletes the queue."""
-        with self._lock:
-            self._changes.check((QUEUE, queue_name))
+    def settled(self, queue_name: str) -> Verb[None]:
+        """A verb without an effect: it is over when nobody declares or deletes the queue."""
+        yield Names(shared=((QUEUE, queue_name),))
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +317,7 @@ class VirtualHost(Scheduling, Refusals):
             for queue in list(itertools.islice(self.queues.values(), most)):
                 if queue.bindings and not self._end_some_bindings(queue, (queue.bindings,)):
                     return False
-                guarded("queues of a deleted virtual host", queue, self._remove_queue, queue)
+                guarded("queues of a deleted virtual host", queue, self._drop_queue, queue)
                 self.queues.pop(queue.name, None)
             if self.queues:
                 return False
@@ -340,45 +344,44 @@ class VirtualHost(Scheduling, Refusals):
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
         allow: Callable[[], object] | None = None,
-    ) -> Exchange:
+    ) -> Verb[Exchange]:
         """exchange.declare. Declaring again with the same properties changes nothing. `allow` as of declare_queue.
 
         Raises: PeerError 403 default or reserved name; 404 passive and not there; 406 unknown kind, other properties, limit.
         """
         self._refuse_default(name)
-        with self._lock:
-            self._changes.check((EXCHANGE, name))
-            known = self.exchanges.get(name)
-            if passive:
-                return self.exchange(name)
-            exchange_class = EXCHANGE_KINDS.get(kind)
-            if exchange_class is None:
-                raise PeerError(ReplyCode.COMMAND_INVALID, f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
-            description = self.describe(EXCHANGE, name)
-            arguments = dict(arguments) if arguments else {}
-            if known is not None:
-                equivalence.check_exchange(known, description, kind, durable, auto_delete, internal, arguments)
-                return known
-            self._check_new_name(EXCHANGE, name)
-            alternate = arguments.get("alternate-exchange")
-            if "alternate-exchange" in arguments and not isinstance(alternate, str):
-                shown = erlang_term(alternate)[0]
-                text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-            exchange_class.check(arguments)
-            if allow is not None and not self._changes.saved:
-                allow()
-            exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
-            if not self._changes.saved:
-                own = len(self.exchanges) - self.predeclared  # those of the broker are not the client's
-                self._check_limit(EXCHANGE, name, own, self._limits.exchanges_max, exchange_bytes(exchange))
-            if durable:
-                record = ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments)
-                self._changes.save(lambda: Save(record), [(EXCHANGE, name)])
-            self._add_exchange(exchange)
-            return exchange
+        yield Names(shared=((EXCHANGE, name),))
+        if passive:
+            return self.exchange(name)
+        exchange_class = EXCHANGE_KINDS.get(kind)
+        if exchange_class is None:
+            raise PeerError(ReplyCode.COMMAND_INVALID, f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
+        description = self.describe(EXCHANGE, name)
+        arguments = dict(arguments) if arguments else {}
+        known = self.exchanges.get(name)
+        if known is not None:
+            equivalence.check_exchange(known, description, kind, durable, auto_delete, internal, arguments)
+            return known
+        self._check_new_name(EXCHANGE, name)
+        alternate = arguments.get("alternate-exchange")
+        if "alternate-exchange" in arguments and not isinstance(alternate, str):
+            shown = erlang_term(alternate)[0]
+            text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        exchange_class.check(arguments)
+        if allow is not None:
+            allow()
+        exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
+        own = len(self.exchanges) - self.predeclared  # those of the broker are not the client's
+        self._check_limit(EXCHANGE, name, own, self._limits.exchanges_max, exchange_bytes(exchange))
+        if durable:
+            self._check_not_deleted()
+            yield Names(alone=((EXCHANGE, name),))
+            yield Save(ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments))
+        self._add_exchange(exchange)
+        return exchange
 
-    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Verb[bool]:
         """exchange.delete. False when there was none (no error, as on RabbitMQ).
 
         Raises: PeerError 403 default or system exchange; 406 `exchange 'x' in vhost '/' in use` with if_unused.
@@ -386,17 +389,17 @@ class VirtualHost(Scheduling, Refusals):
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"deletion of system {self.describe(EXCHANGE, name)} not allowed")
-        with self._lock:
-            self._changes.check((EXCHANGE, name))
-            known = self.exchanges.get(name)
-            if known is None:
-                return False
-            if if_unused and known.bindings:
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(EXCHANGE, name)} in use")
-            self._remove_exchange(known)
-            return True
+        yield Names(alone=((EXCHANGE, name),))
+        known = self.exchanges.get(name)
+        if known is None:
+            return False
+        if if_unused and known.bindings:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(EXCHANGE, name)} in use")
+        yield from self._remove_exchange(known)
+        return True
 
     def _add_exchange(self, exchange: Exchange) -> None:
+        self._check_not_deleted()
         exchange.limit(self._limits, self.kept)
         self.exchanges[exchange.name] = exchange
         self.holding.add(exchange_bytes(exchange))
@@ -420,16 +423,14 @@ class VirtualHost(Scheduling, Refusals):
             self._alternate_of.setdefault(alternate, {})[exchange] = None
         self._routes_changed(exchange)
 
-    def _remove_exchange(self, exchange: Exchange) -> None:
+    def _remove_exchange(self, exchange: Exchange) -> Verb[None]:
         """Removes the exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
-        self._save_end_of_exchange(exchange)
-        self._end_bindings(exchange, exchange.bindings, exchange.incoming)
-        self._drop_exchange(exchange)
-
-    def _end_bindings(self, end: Exchange | Queue, *bindings: dict[Any, Binding]) -> None:
-        """Drops the bindings of an exchange or a queue that goes: many of them in slices, after which the verb is run again (I6)."""
-        many = sum(map(len, bindings)) > PIECE
-        self._changes.piecewise(partial(self._end_some_bindings, end, bindings), many, [(end.destination_kind, end.name)])
+        if exchange.durable and not self.deleted:
+            yield Delete(ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {}))
+        if exchange.bindings or exchange.incoming:
+            yield partial(self._end_some_bindings, exchange, (exchange.bindings, exchange.incoming))
+        if self.exchanges.get(exchange.name) is exchange:  # else it went with its virtual host
+            self._drop_exchange(exchange)
 
     def _end_some_bindings(self, end: Exchange | Queue, bindings: tuple[dict[Any, Binding], ...]) -> bool:
         """A slice. True: none is left."""
@@ -445,11 +446,6 @@ class VirtualHost(Scheduling, Refusals):
         self._routes_changed(*sources)
         self._auto_delete_exchanges(source for source in sources if source is not end)
         return not any(bindings)
-
-    def _save_end_of_exchange(self, exchange: Exchange) -> None:
-        if exchange.durable and not self.deleted:
-            record = ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {})
-            self._changes.save(lambda: Delete(record), [(EXCHANGE, exchange.name)])
 
     def _drop_exchange(self, exchange: Exchange) -> None:
         """Takes an exchange without bindings out of memory."""
@@ -474,16 +470,16 @@ class VirtualHost(Scheduling, Refusals):
             if not self._is_unused(exchange) or exchange in self._put_off or self._changes.is_held((EXCHANGE, exchange.name)):
                 continue
             if not exchange.durable and not exchange.incoming:
-                self._remove_exchange(exchange)
+                self._drop_exchange(exchange)
             else:
                 self._put_off[exchange] = _UNDER_WAY
-                self._changes.follow(partial(self._auto_delete_exchange, exchange), self.home_call, partial(self._went, exchange))
+                self._changes.follow(self._auto_delete_exchange(exchange), self.home_call, partial(self._went, exchange))
 
-    def _auto_delete_exchange(self, exchange: Exchange) -> None:
+    def _auto_delete_exchange(self, exchange: Exchange) -> Verb[None]:
         """The verb of one unused exchange."""
-        self._changes.check((EXCHANGE, exchange.name))
+        yield Names(alone=((EXCHANGE, exchange.name),))
         if self._is_unused(exchange):
-            self._remove_exchange(exchange)
+            yield from self._remove_exchange(exchange)
 
     # --- bindings -----------------------------------------------------------------------------------------------------
 
@@ -495,13 +491,12 @@ class VirtualHost(Scheduling, Refusals):
         arguments: Mapping[str, Any] | None = None,
         *,
         connection_id: int | None = None,
-    ) -> bool:
+    ) -> Verb[bool]:
         """queue.bind. True when the binding is new. Raises: PeerError 403, 404, 405, 406."""
         self._refuse_default(exchange_name)
-        with self._lock:
-            self._changes.check((QUEUE, queue_name), (EXCHANGE, exchange_name))
-            exchange = self.exchange(exchange_name)  # first: of two that are missing RabbitMQ names this one
-            return self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments)
+        yield _binding_names(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        exchange = self.exchange(exchange_name)  # first: of two that are missing RabbitMQ names this one
+        return (yield from self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments))
 
     def unbind_queue(
         self,
@@ -511,70 +506,64 @@ class VirtualHost(Scheduling, Refusals):
         arguments: Mapping[str, Any] | None = None,
         *,
         connection_id: int | None = None,
-    ) -> bool:
+    ) -> Verb[bool]:
         """queue.unbind. False when there was no such binding, queue or exchange (no error, as on RabbitMQ). Raises: 403, 405."""
         self._refuse_default(exchange_name)
-        with self._lock:
-            self._changes.check((QUEUE, queue_name), (EXCHANGE, exchange_name))
-            queue = self.queues.get(queue_name)
-            source = self.exchanges.get(exchange_name)
-            if queue is None or source is None:
-                return False
-            self.queue(queue.name, connection_id)
-            return self._unbind(source, queue, routing_key, arguments)
+        yield _binding_names(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        queue = self.queues.get(queue_name)
+        source = self.exchanges.get(exchange_name)
+        if queue is None or source is None:
+            return False
+        self.queue(queue.name, connection_id)
+        return (yield from self._unbind(source, queue, routing_key, arguments))
 
     def bind_exchange(
         self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
-    ) -> bool:
+    ) -> Verb[bool]:
         """exchange.bind. True when the binding is new; cycles are allowed. Raises: PeerError 403, 404, 406."""
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
-        with self._lock:
-            self._changes.check((EXCHANGE, destination_name), (EXCHANGE, source_name))
-            source = self.exchange(source_name)
-            return self._bind(source, self.exchange(destination_name), routing_key, arguments)
+        yield _binding_names(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        source = self.exchange(source_name)
+        return (yield from self._bind(source, self.exchange(destination_name), routing_key, arguments))
 
     def unbind_exchange(
         self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
-    ) -> bool:
+    ) -> Verb[bool]:
         """exchange.unbind. False when there was no such binding or exchange. Raises: PeerError 403."""
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
-        with self._lock:
-            self._changes.check((EXCHANGE, destination_name), (EXCHANGE, source_name))
-            source = self.exchanges.get(source_name)
-            destination = self.exchanges.get(destination_name)
-            if source is None or destination is None:
-                return False
-            return self._unbind(source, destination, routing_key, arguments)
+        yield _binding_names(source_name, EXCHANGE, destination_name, routing_key, arguments)
+        source = self.exchanges.get(source_name)
+        destination = self.exchanges.get(destination_name)
+        if source is None or destination is None:
+            return False
+        return (yield from self._unbind(source, destination, routing_key, arguments))
 
-    def _bind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
+    def _bind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> Verb[bool]:
         binding = Binding(source, destination, key, dict(arguments) if arguments else None)
         source.validate_binding(binding)
         if binding.identity in source.bindings:
             return False
-        if not self._changes.saved:
-            self._check_room(binding)
+        self._check_room(binding)
         if binding.durable:
-            self._changes.save(lambda: Save(self._record(binding)), [binding.identity], self._ends(binding))
+            yield Save(self._record(binding))
+            self._check_not_deleted()
         self._add_binding(binding)
         return True
 
-    def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
-        binding = source.bindings.get(binding_identity(source, destination, key, arguments))
+    def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> Verb[bool]:
+        binding = source.bindings.get(binding_identity(source.name, destination.destination_kind, destination.name, key, arguments))
         if binding is None:
             return False
         if binding.durable:
-            self._changes.save(lambda: Delete(self._record(binding)), [binding.identity], self._ends(binding))
+            yield Delete(self._record(binding))
+            if source.bindings.get(binding.identity) is not binding:
+                return False  # it went with its virtual host
         self._drop_binding(binding)
         self._routes_changed(source)
         self._auto_delete_exchanges([source])
         return True
-
-    @staticmethod
-    def _ends(binding: Binding) -> list[tuple[str, str]]:
-        """The names that must stay what they are while the binding changes."""
-        return list(dict.fromkeys(((EXCHANGE, binding.source.name), (binding.destination.destination_kind, binding.destination.name))))
 
     def _add_binding(self, binding: Binding) -> None:
         binding.source.add(binding)
@@ -619,7 +608,7 @@ class VirtualHost(Scheduling, Refusals):
         connection_id: int | None = None,
         server_name: str | None = None,
         allow: Callable[[], object] | None = None,
-    ) -> Queue:
+    ) -> Verb[Queue]:
         """queue.declare. An empty name asks for one of the broker's: `server_name`, from generate_queue_name() so that permission
         could be asked for it, or else a fresh one. `allow` asks for what a new one needs: what was there when the verb was asked for may
         be gone when its turn comes.
@@ -628,49 +617,46 @@ class VirtualHost(Scheduling, Refusals):
         Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
         not at redeclaration; 406 bad argument, other properties, limit; what the queue factory raises.
         """
-        with self._lock:
-            self._changes.check((QUEUE, name))
-            if passive:
-                found = self.queue(name, connection_id)
-                self.touch(found)
-                return found
-            if durable and not exclusive and not auto_delete and self.default_queue_type is not None:
-                arguments = self._of_default_type(name, arguments)
-            if name:
-                self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
-            else:
-                module = MODULES.get((arguments or {}).get("x-queue-type", ""))
-                if module is not None:
-                    text = f"Cannot declare a server-named queue for type {module}"
-                    raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-                name = server_name or generate_queue_name()
-            own = parse_queue_arguments(arguments, self.describe(QUEUE, name)) if arguments else DEFAULT_POLICY
-            if exclusive and connection_id is None:
-                raise ValueError("an exclusive queue needs the connection it belongs to")
-            owner = connection_id if exclusive else None
-            durable = durable and not exclusive
-            arguments = dict(arguments) if arguments else {}
-            known = self.queues.get(name)
-            if known is not None:
-                if known.exclusive_owner != owner:
-                    raise self._locked(known)
-                equivalence.check_queue(known, self.describe(QUEUE, name), durable, auto_delete, arguments)
-                self.touch(known)
-                return known
-            if allow is not None and not self._changes.saved:
-                allow()
-            policy = self.policies.queue_policy(name, own, arguments)
-            spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
-            size = queue_bytes(spec)
-            if not self._changes.saved:
-                self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
-            if policy is not DEFAULT_POLICY and policy.lasts:
-                check_lasting_properties(
-                    self.describe(QUEUE, name), durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete
-                )
-            if not durable:
-                return self._add_queue(self._definitions.new_queue_id(), spec, size)
-            return self._declare_durable(spec, size)
+        yield Names(shared=((QUEUE, name),))
+        if passive:
+            found = self.queue(name, connection_id)
+            self.touch(found)
+            return found
+        if durable and not exclusive and not auto_delete and self.default_queue_type is not None:
+            arguments = self._of_default_type(name, arguments)
+        if name:
+            self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
+        else:
+            module = MODULES.get((arguments or {}).get("x-queue-type", ""))
+            if module is not None:
+                text = f"Cannot declare a server-named queue for type {module}"
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+            name = server_name or generate_queue_name()
+        own = parse_queue_arguments(arguments, self.describe(QUEUE, name)) if arguments else DEFAULT_POLICY
+        if exclusive and connection_id is None:
+            raise ValueError("an exclusive queue needs the connection it belongs to")
+        owner = connection_id if exclusive else None
+        durable = durable and not exclusive
+        arguments = dict(arguments) if arguments else {}
+        known = self.queues.get(name)
+        if known is not None:
+            if known.exclusive_owner != owner:
+                raise self._locked(known)
+            equivalence.check_queue(known, self.describe(QUEUE, name), durable, auto_delete, arguments)
+            self.touch(known)
+            return known
+        if allow is not None:
+            allow()
+        spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, self.policies.queue_policy(name, own, arguments))
+        size = queue_bytes(spec)
+        self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
+        if spec.policy is not DEFAULT_POLICY and spec.policy.lasts:
+            check_lasting_properties(self.describe(QUEUE, name), durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
+        if not durable:
+            return self._add_queue(self._definitions.new_queue_id(), spec, size)
+        self._check_not_deleted()
+        yield Names(alone=((QUEUE, name),))
+        return (yield from self._declare_durable(spec, size))
 
     def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Arguments with the type that the virtual host gives to a queue whose declaration names none. A queue of another type that is
@@ -681,55 +667,37 @@ class VirtualHost(Scheduling, Refusals):
             return arguments
         return {**arguments, "x-queue-type": kind}
 
-    def _declare_durable(self, spec: QueueSpec, size: int) -> Queue:
-        new_id = self._definitions.new_queue_id
-        saved = self._changes.save(
-            lambda: Save(QueueRecord(self.name, spec.name, new_id(), spec.auto_delete, spec.arguments)), [(QUEUE, spec.name)]
-        )
-        assert isinstance(saved.record, QueueRecord)
+    def _declare_durable(self, spec: QueueSpec, size: int) -> Verb[Queue]:
+        record = QueueRecord(self.name, spec.name, self._definitions.new_queue_id(), spec.auto_delete, spec.arguments)
+        yield Save(record)
         try:
-            return self._add_queue(saved.record.queue_id, spec, size)
+            return self._add_queue(record.queue_id, spec, size)
         except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
-            self._take_back(saved.record)
+            yield Delete(record)
             raise
 
-    def _take_back(self, record: QueueRecord) -> None:
-        """A queue was saved and can't be made."""
-        if not self._changes.later:
-            self._definitions.delete_queue(self.name, record.name)
-            return
-
-        def verb() -> None:
-            self._changes.check((QUEUE, record.name))
-            if record.name not in self.queues:
-                self._changes.save(lambda: Delete(record), [(QUEUE, record.name)])
-
-        self._changes.follow(verb, self.home_call, _log_error)
-
-    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None) -> int:
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None) -> Verb[int]:
         """queue.delete. Returns the number of ready messages that went with it; 0 when there was no queue (no error).
 
         Raises: PeerError 405 exclusive elsewhere; 406 `queue 'q' in vhost '/' not empty` or `... in use`.
         """
-        with self._lock:
-            self._changes.check((QUEUE, name))
-            if name not in self.queues:
-                return 0
-            queue = self.queue(name, connection_id)
-            if if_unused and queue.core.consumer_count() and not self._changes.saved:
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} in use")
-            if not if_empty or self._changes.saved:
-                return self._remove_queue(queue)
-            # Nothing may come in between the look and the end, which the database may take its time for.
-            queue.core.hold_arrivals(True)
+        yield Names(alone=((QUEUE, name),))
+        if name not in self.queues:
+            return 0
+        queue = self.queue(name, connection_id)
+        if if_unused and queue.core.consumer_count():
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} in use")
+        if not if_empty:
+            return (yield from self._remove_queue(queue))
+        # Nothing may come in between the look and the end, which the database may take its time for.
+        queue.core.hold_arrivals(True)
+        try:
             if queue.core.ready_count():
-                queue.core.hold_arrivals(False)
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
-            try:
-                return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
-            except Later:
-                queue.core.hold_arrivals(False)
-                raise
+            return (yield from self._remove_queue(queue))
+        except Exception:
+            queue.core.hold_arrivals(False)
+            raise
 
     def queue_to_purge(self, name: str, *, connection_id: int | None = None) -> Queue:
         """The queue of a queue.purge, which the caller sweeps. Raises: PeerError 404, 405; 540 for a stream."""
@@ -756,15 +724,15 @@ class VirtualHost(Scheduling, Refusals):
     def remove_by_itself(self, queue: Queue, wanted: Callable[[], bool]) -> bool:
         """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I7). True when it is done."""
 
-        def verb() -> None:
-            self._changes.check((QUEUE, queue.name))
-            if not queue.deleted and (self._changes.saved or wanted()):
-                self._remove_queue(queue)
+        def verb() -> Verb[None]:
+            yield Names(alone=((QUEUE, queue.name),))
+            if not queue.deleted and wanted():
+                yield from self._remove_queue(queue)
 
         if queue.deleted or queue in self._put_off or not wanted():
             return False
         self._put_off[queue] = _UNDER_WAY
-        self._changes.perform(verb, self.home_call, partial(self._went, queue))
+        self.perform(verb(), self.home_call, partial(self._went, queue))
         return queue.deleted
 
     def _went(self, what: Queue | Exchange, result: Any, error: Exception | None) -> None:
@@ -797,12 +765,17 @@ class VirtualHost(Scheduling, Refusals):
                     break
                 _name, queue = queues.popitem()
                 if queue.bindings:  # they may be many, and an exchange may go with them that the database has
-                    self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
+                    self.perform(self._end_exclusive(queue), self.home_call, _log_error)
                 else:
-                    guarded("exclusive queues that end", queue, self._remove_queue, queue)
+                    guarded("exclusive queues that end", queue, self._drop_queue, queue)
             if not queues:
                 self._exclusive.pop(connection_id, None)
             return not queues
+
+    def _end_exclusive(self, queue: Queue) -> Verb[None]:
+        yield Names(alone=((QUEUE, queue.name),))
+        if not queue.deleted:
+            yield from self._remove_queue(queue)
 
     def touch(self, queue: Queue) -> None:
         """The queue was used (declared, consumed, basic.get): x-expires counts anew."""
@@ -830,13 +803,12 @@ class VirtualHost(Scheduling, Refusals):
             del self._put_off[what]
             if not isinstance(what, Queue):
                 self._put_off[what] = _UNDER_WAY
-                self._changes.perform(partial(self._auto_delete_exchange, what), self.home_call, partial(self._went, what))
+                self.perform(self._auto_delete_exchange(what), self.home_call, partial(self._went, what))
             elif what.auto_delete:  # x-expires looks by itself
                 self.consumer_removed(what)
 
     def _add_queue(self, queue_id: int, spec: QueueSpec, size: int) -> Queue:
-        if self.deleted:
-            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
+        self._check_not_deleted()
         core = self._queue_factory(queue_id, spec)
         queue = Queue(queue_id, spec, core)
         self.queues[queue.name] = queue
@@ -849,15 +821,20 @@ class VirtualHost(Scheduling, Refusals):
         self._default_route_changed(queue.name)
         return queue
 
-    def _remove_queue(self, queue: Queue, undo: Callable[[], None] | None = None) -> int:
+    def _remove_queue(self, queue: Queue) -> Verb[int]:
+        """Returns the number of ready messages that went with it."""
+        if queue.durable and not self.deleted:
+            yield Delete(QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {}))
+        if queue.bindings:
+            yield partial(self._end_some_bindings, queue, (queue.bindings,))
         messages: int = queue.core.ready_count()
         if queue.deleted:
             return 0  # it went with its virtual host
-        if queue.durable and not self.deleted:
-            record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
-            self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
-        if queue.bindings:
-            self._end_bindings(queue, queue.bindings)
+        self._drop_queue(queue)
+        return messages
+
+    def _drop_queue(self, queue: Queue) -> None:
+        """Takes a queue without bindings out of memory."""
         del self.queues[queue.name]
         self.holding.add(-queue.weight)
         if queue.exclusive_owner is not None:
@@ -872,4 +849,3 @@ class VirtualHost(Scheduling, Refusals):
         queue.core.mark_deleted()
         self.on_queue_deleted(queue)
         self._default_route_changed(queue.name)
-        return messages

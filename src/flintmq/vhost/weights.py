@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flintmq.core.memory_account import MemoryShare, MemoryTotal
-from flintmq.routing.binding import Binding, field_bytes
-from flintmq.routing.exchange import Exchange
+from flintmq.routing.binding import field_bytes
+from flintmq.routing.exchange import Binding, Exchange
 from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
 

@@ -15,24 +15,10 @@ from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC, FRAME_METHOD
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
-    be_load,
-    be_store,
-    put_bytes,
-    put_number,
-    put_table,
-    put_uint,
-    read_longstr,
-    read_number,
-    read_shortstr,
-    read_table,
-    reader_init,
-    reader_t,
-    syntax_error,
-    utf8_bytes,
-    writer_bytes,
-    writer_t,
-)
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+    be_load, be_store, put_bytes, put_number, put_table, put_uint, read_longstr, read_number, read_shortstr, read_table, reader_init,
+    reader_t, syntax_error, utf8_bytes, writer_bytes, writer_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint8_t
 from cython.cimports.libc.stdlib import free
 
 from flintmq.errors import PeerError, ReplyCode

@@ -67,5 +67,7 @@ cdef int engine_init(engine_t *engine, const sink_t *sink, void *context, uint32
 cdef void engine_free(engine_t *engine) noexcept nogil
 # Consumes complete frames of buffer[0:size]; `*consumed` says how many bytes. Returns FEED_*.
 cdef int engine_feed(engine_t *engine, const uint8_t *buffer, size_t size, size_t *consumed) noexcept nogil
+# The method of the frame that comes next, when the whole of it is there and its channel is open, else 0. *frame_size: its bytes.
+cdef uint32_t engine_next_method(engine_t *engine, const uint8_t *buffer, size_t size, size_t *frame_size) noexcept nogil
 # Returns -1 when memory is exhausted.
 cdef int engine_set_channel_state(engine_t *engine, uint16_t channel, int state) noexcept nogil

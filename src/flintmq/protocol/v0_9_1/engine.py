@@ -19,45 +19,15 @@ from cython.cimports.flintmq.core.byte_order import get16, get32, get64
 from cython.cimports.flintmq.core.content import FRAME_END
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.ids import (
-    BASIC_ACK,
-    BASIC_NACK,
-    BASIC_PUBLISH,
-    BASIC_REJECT,
-    CHANNEL_CLOSE,
-    CHANNEL_CLOSE_OK,
-    CHANNEL_OPEN,
-    CLASS_BASIC,
-    CLASS_CONNECTION,
-    CONNECTION_CLOSE,
-    CONNECTION_CLOSE_OK,
-    FRAME_BODY,
-    FRAME_HEADER,
-    FRAME_HEARTBEAT,
-    FRAME_METHOD,
-    FRAME_TYPES,
-)
+    BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, CLASS_BASIC, CLASS_CONNECTION,
+    CONNECTION_CLOSE, CONNECTION_CLOSE_OK, FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, FRAME_TYPES,
+)  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.receive_states import (
-    ABOUT_FRAME,
-    ABOUT_PUBLISH,
-    EVENT_BASIC,
-    EVENT_BODY,
-    EVENT_CHANNEL_CLOSE,
-    EVENT_CHANNEL_CLOSE_OK,
-    EVENT_CHANNEL_OPEN,
-    EVENT_CONNECTION,
-    EVENT_CONNECTION_END,
-    EVENT_HEADER,
-    EVENT_HEARTBEAT,
-    EVENT_METHOD,
-    EVENT_PUBLISH,
-    RECEIVE_IGNORE,
-    RECEIVE_REFUSE,
-    RECEIVE_TAKE,
-    REFUSALS,
-    RX_ZERO,
-    receive_outcome,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    ABOUT_FRAME, ABOUT_PUBLISH, EVENT_BASIC, EVENT_BODY, EVENT_CHANNEL_CLOSE, EVENT_CHANNEL_CLOSE_OK, EVENT_CHANNEL_OPEN, EVENT_CONNECTION,
+    EVENT_CONNECTION_END, EVENT_HEADER, EVENT_HEARTBEAT, EVENT_METHOD, EVENT_PUBLISH, RECEIVE_IGNORE, RECEIVE_REFUSE, RECEIVE_TAKE,
+    REFUSALS, RX_ZERO, receive_outcome,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
@@ -217,6 +187,21 @@ def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]
             break
     consumed[0] = at
     return result
+
+
+def engine_next_method(
+    engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]], size: size_t, frame_size: pointer[size_t]
+) -> uint32_t:
+    if size < 12 or buffer[0] != FRAME_METHOD or engine.phase != PHASE_OPEN:
+        return 0
+    payload_size: size_t = get32(buffer + 3)
+    if payload_size < 4 or payload_size > size - 8 or buffer[7 + payload_size] != FRAME_END:
+        return 0
+    rx: pointer[channel_rx_t] = _rx(engine, get16(buffer + 1))
+    if rx == NULL or rx.state != RX_OPEN:
+        return 0
+    frame_size[0] = payload_size + 8
+    return get32(buffer + 7)
 
 
 @cfunc

@@ -38,7 +38,7 @@ cdef struct props_scan_t:
     uint8_t priority            # PRIORITY_ABSENT when absent; 255 on the wire reads as 254 (no queue tells them apart)
     uint8_t reply_to_len
     bint has_cc                 # the headers have a top-level CC or BCC
-    bint has_time               # the headers have a top-level field that may name a delivery time (session/scheduling.pxd)
+    bint has_time               # the headers have a top-level field that may name a delivery time (channel/scheduling.pxd)
 
 # Reads a content header payload. 0, or -1 when it is malformed: other class than basic, weight not 0, unknown or continued
 # flags, a length that overruns, bytes left over, unknown field type, deeper than SCAN_DEPTH_MAX. `out` is undefined after -1.

@@ -17,27 +17,10 @@ from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
-    TYPE_ARRAY,
-    TYPE_BOOL,
-    TYPE_BYTES,
-    TYPE_DECIMAL,
-    TYPE_DOUBLE,
-    TYPE_FLOAT,
-    TYPE_INT8,
-    TYPE_INT16,
-    TYPE_INT32,
-    TYPE_INT64,
-    TYPE_INT64_QPID,
-    TYPE_LONGSTR,
-    TYPE_TABLE,
-    TYPE_TIMESTAMP,
-    TYPE_UINT8,
-    TYPE_UINT16,
-    TYPE_UINT32,
-    TYPE_VOID,
-    be_load,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    TYPE_ARRAY, TYPE_BOOL, TYPE_BYTES, TYPE_DECIMAL, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_INT64_QPID,
+    TYPE_INT8, TYPE_LONGSTR, TYPE_TABLE, TYPE_TIMESTAMP, TYPE_UINT16, TYPE_UINT32, TYPE_UINT8, TYPE_VOID, be_load,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
 from flintmq.config import Limits
 from flintmq.errors import check
@@ -61,7 +44,7 @@ FOUND_TIME = declare(c_int, 2)
 @nogil
 @exceptval(check=False)
 def _may_name_time(name: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
-    """x-delay, x-deliver-at, x-opt-delivery-..., x-qpid-not-...: session/scheduling.py reads the whole name."""
+    """x-delay, x-deliver-at, x-opt-delivery-..., x-qpid-not-...: channel/scheduling.py reads the whole name."""
     if name[2] == 100:
         return size == 7 or size == 12
     if size == 19 or size == 20:

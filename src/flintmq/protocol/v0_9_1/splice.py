@@ -19,7 +19,7 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringA
 from cython.cimports.flintmq.core.header_field import value_size
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
 from cython.cimports.flintmq.protocol.v0_9_1.tables import TYPE_TABLE, be_load, syntax_error
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcmp
 
 from flintmq.protocol.v0_9_1.spec import BASIC_PROPERTIES, CLASS_BASIC

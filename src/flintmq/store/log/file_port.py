@@ -18,25 +18,9 @@ import threading
 
 import cython
 from cython import (
-    NULL,
-    Py_ssize_t,
-    address,
-    bint,
-    cast,
-    cclass,
-    cfunc,
-    declare,
-    exceptval,
-    long,
-    nogil,
-    p_char,
-    p_void,
-    pointer,
-    pp_char,
-    size_t,
-    sizeof,
+    NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, declare, exceptval, long, nogil, p_char, p_void, pointer, pp_char, size_t, sizeof,
     void,
-)
+)  # fmt: skip
 from cython import int as c_int
 from cython.cimports.libc.errno import EINTR, EINVAL, errno
 from cython.cimports.libc.stdint import uint64_t

@@ -24,27 +24,10 @@ from cython.cimports.flintmq.core.content import arena_t, content_body, content_
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init
 from cython.cimports.flintmq.store.log.file_port import HUGE_PAGE, direct_memory
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    BLOCK_LOG_SHIFT,
-    CONTAINER_HEADER,
-    CONTENT_FIXED,
-    RECORD_CHUNK,
-    RECORD_HEADER,
-    RECORD_START,
-    align8,
-    align_sector,
-    block_encode,
-    block_t,
-    content_head,
-    head_t,
-    le32,
-    record_crc,
-    record_encode,
-    record_t,
-    set16,
-    set32,
-)
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+    BLOCK_HEADER, BLOCK_LOG_SHIFT, CONTAINER_HEADER, CONTENT_FIXED, RECORD_CHUNK, RECORD_HEADER, RECORD_START, align8, align_sector,
+    block_encode, block_t, content_head, head_t, le32, record_crc, record_encode, record_t, set16, set32,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 

@@ -28,42 +28,15 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.store.log.log import (
-    CONTAINER_ABSENT,
-    CONTAINER_READY,
-    CONTAINER_SEALED,
-    container_t,
-    log_append,
-    log_append_done,
-    log_begin,
-    log_container,
-    log_continue,
-    log_dead,
-    log_dirty,
-    log_end,
-    log_forget_containers,
-    log_free,
-    log_is_live,
-    log_live,
-    log_live_bytes,
-    log_new,
-    log_read_buffered,
-    log_time,
-    log_where,
-)
+    CONTAINER_ABSENT, CONTAINER_READY, CONTAINER_SEALED, container_t, log_append, log_append_done, log_begin, log_container, log_continue,
+    log_dead, log_dirty, log_end, log_forget_containers, log_free, log_is_live, log_live, log_live_bytes, log_new, log_read_buffered,
+    log_time, log_where,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_CLEAN,
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    RECORD_TRANSACTION,
-    RECORD_UNDO_NEXT,
-    SECTOR,
-    align8,
-    record_encode,
-    record_prefix,
-    set64,
-)
+    BLOCK_CLEAN, BLOCK_HEADER, CONTAINER_HEADER, RECORD_TRANSACTION, RECORD_UNDO_NEXT, SECTOR, align8, record_encode, record_prefix, set64,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.writer import LogWriter
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
 
 from flintmq.core import failpoints

@@ -18,24 +18,10 @@ from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.store.log.file_port import port_read_t
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    BLOCK_MAGIC,
-    CONTAINER_HEADER,
-    RECORD_HEADER,
-    SALVAGE_EFFORT,
-    SECTOR,
-    align8,
-    align_sector,
-    block_begun,
-    block_decode,
-    block_encode,
-    block_t,
-    le32,
-    record_crc,
-    record_decode,
-    record_t,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+    BLOCK_HEADER, BLOCK_MAGIC, CONTAINER_HEADER, RECORD_HEADER, SALVAGE_EFFORT, SECTOR, align8, align_sector, block_begun, block_decode,
+    block_encode, block_t, le32, record_crc, record_decode, record_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 
 def reader_read(

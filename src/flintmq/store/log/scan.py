@@ -25,22 +25,10 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.reader import block_check, block_salvage, block_search
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_CLEAN,
-    BLOCK_HEADER,
-    BLOCK_MAGIC,
-    CONTAINER_HEADER,
-    SALVAGE_EFFORT,
-    SECTOR,
-    align8,
-    align_sector,
-    block_decode,
-    block_t,
-    le32,
-    le64,
-    record_decode,
-    record_t,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+    BLOCK_CLEAN, BLOCK_HEADER, BLOCK_MAGIC, CONTAINER_HEADER, SALVAGE_EFFORT, SECTOR, align8, align_sector, block_decode, block_t, le32,
+    le64, record_decode, record_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 

@@ -26,24 +26,12 @@ import threading
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_store64,
-    at_sub32,
-    at_swap32,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_load32, at_load64, at_store32, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.failpoints import (
-    FAIL_COMMIT_SYNCED,
-    FAIL_COMMIT_WRITTEN,
-    FAIL_MESSAGE_SYNCED,
-    FAIL_MESSAGE_WRITTEN,
-    failpoint,
-)
+    FAIL_COMMIT_SYNCED, FAIL_COMMIT_WRITTEN, FAIL_MESSAGE_SYNCED, FAIL_MESSAGE_WRITTEN, failpoint,
+)  # fmt: skip
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t

@@ -154,3 +154,4 @@ class GroupCommit:
                     submission.callback(submission.error)
                 except Exception:
                     log.exception("a callback of the definitions failed")
+                del submission  # its asker is not kept until the next change

@@ -10,7 +10,7 @@ from cython import NULL, bint, cast, declare, p_char, p_void, pointer, sizeof, v
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_route, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy
 

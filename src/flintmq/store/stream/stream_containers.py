@@ -11,15 +11,8 @@ from __future__ import annotations
 from cython import address, bint, declare, p_void, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.store.log.reader import (
-    STEP_BAD,
-    STEP_END,
-    STEP_RECORD,
-    log_reader_t,
-    reader_begin,
-    reader_pass,
-    reader_salvage,
-    reader_step,
-)
+    STEP_BAD, STEP_END, STEP_RECORD, log_reader_t, reader_begin, reader_pass, reader_salvage, reader_step,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import le64, record_t
 from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE
 from cython.cimports.libc.stdint import uint64_t

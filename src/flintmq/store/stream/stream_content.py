@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from cython import NULL, address, cast, pointer
 from cython.cimports.flintmq.core.content import (
-    CONTENT_SHARED,
-    arena_t,
-    content_body,
-    content_frame,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
+    CONTENT_SHARED, arena_t, content_body, content_frame, content_header, content_new, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.header_field import header_look, header_look_t, parts_t, parts_with_field
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
 
 

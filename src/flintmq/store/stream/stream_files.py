@@ -25,75 +25,31 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store3
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.store.log.log import (
-    CONTAINER_READY,
-    CONTAINER_SEALED,
-    buffer_t,
-    container_t,
-    log_container,
-    log_forget_containers,
-    log_release,
-    log_t,
-)
+    CONTAINER_READY, CONTAINER_SEALED, buffer_t, container_t, log_container, log_forget_containers, log_release, log_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.reader import STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, reader_pass, reader_salvage, reader_step
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, le16, le32, le64, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import (
-    DIRTY_NOT,
-    DIRTY_STARVED,
-    LogWriter,
-    writer_kick,
-    writer_letter,
-    writer_resume,
-    writer_waive,
-)
+    DIRTY_NOT, DIRTY_STARVED, LogWriter, writer_kick, writer_letter, writer_resume, writer_waive,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_items,
-    stream_batch_t,
-    stream_filter_free,
-    stream_filter_new,
-    stream_filter_t,
-)
+    stream_batch_items, stream_batch_t, stream_filter_free, stream_filter_new, stream_filter_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_PENDING, OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_content import (
-    RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MARK,
-    RECORD_STREAM_MESSAGE,
-    STREAM_FIXED,
-    STREAM_RECORD_LEAST,
-)
+    RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE, STREAM_FIXED, STREAM_RECORD_LEAST,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_log import (
-    STREAM_FAILED,
-    StreamSpace,
-    stream_abandon,
-    stream_append,
-    stream_bytes,
-    stream_close,
-    stream_cool,
-    stream_decref,
-    stream_first,
-    stream_forget_firsts,
-    stream_free,
-    stream_hot_read,
-    stream_incref,
-    stream_known,
-    stream_learn,
-    stream_listen,
-    stream_mark,
-    stream_new,
-    stream_t,
-    stream_visible,
-)
+    STREAM_FAILED, StreamSpace, stream_abandon, stream_append, stream_bytes, stream_close, stream_cool, stream_decref, stream_first,
+    stream_forget_firsts, stream_free, stream_hot_read, stream_incref, stream_known, stream_learn, stream_listen, stream_mark, stream_new,
+    stream_t, stream_visible,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_reader import (
-    stream_find_time,
-    stream_first_of,
-    stream_read,
-    stream_reader_free,
-    stream_reader_new,
-    stream_reader_rest,
-    stream_reader_t,
+    stream_find_time, stream_first_of, stream_read, stream_reader_free, stream_reader_new, stream_reader_rest, stream_reader_t,
     stream_search,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_source import source_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset

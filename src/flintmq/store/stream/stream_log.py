@@ -17,55 +17,26 @@ from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval,
 from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF
 from cython.cimports.flintmq.core.atomics import (
-    at_add32,
-    at_add64,
-    at_load32,
-    at_load64,
-    at_store32,
-    at_store64,
-    at_sub32,
-    at_sub64,
-    spin_lock,
-    spin_unlock,
-)
+    at_add32, at_add64, at_load32, at_load64, at_store32, at_store64, at_sub32, at_sub64, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.byte_order import put64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
-    CONTENT_SHARED,
-    arena_new,
-    arena_t,
-    content_decref,
-    content_header,
-    content_incref,
-    content_t,
-)
+    CONTENT_SHARED, arena_new, arena_t, content_decref, content_header, content_incref, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.header_field import parts_of, parts_t
 from cython.cimports.flintmq.queue.types import log_port_t
 from cython.cimports.flintmq.store.log.log import (
-    PIECE_MAX,
-    content_copy_out,
-    content_total,
-    log_append,
-    log_append_done,
-    log_begin,
-    log_end,
-    log_room,
-    log_t,
-    log_time,
-)
+    PIECE_MAX, content_copy_out, content_total, log_append, log_append_done, log_begin, log_end, log_room, log_t, log_time,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import RECORD_HEADER, SPLIT_ABOVE, align8, record_encode, set16, set32, set64
 from cython.cimports.flintmq.store.log.writer import dirty_log_t, writer_dirty, writer_t
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_t, stream_filter_t
 from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_content import (
-    RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MARK,
-    RECORD_STREAM_MESSAGE,
-    STREAM_FIXED,
-    STREAM_NO_FILTER,
-    stream_content,
-)
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+    RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE, STREAM_FIXED, STREAM_NO_FILTER, stream_content,
+)  # fmt: skip
+from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 

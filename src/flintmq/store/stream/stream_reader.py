@@ -15,69 +15,30 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, no
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
-    arena_free,
-    arena_new,
-    content_body,
-    content_decref,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
+    arena_free, arena_new, content_body, content_decref, content_header, content_new, content_route, content_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.header_field import parts_of, parts_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import log_t
 from cython.cimports.flintmq.store.log.reader import (
-    STEP_BAD,
-    STEP_END,
-    STEP_IO,
-    STEP_RECORD,
-    log_reader_t,
-    reader_begin,
-    reader_fill,
-    reader_pass,
-    reader_read,
-    reader_salvage,
+    STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, log_reader_t, reader_begin, reader_fill, reader_pass, reader_read, reader_salvage,
     reader_step,
-)
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    STREAM_SALVAGE_EFFORT,
-    align_sector,
-    le32,
-    le64,
-    record_t,
-)
+    BLOCK_HEADER, CONTAINER_HEADER, STREAM_SALVAGE_EFFORT, align_sector, le32, le64, record_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_put, stream_filter_matches
 from cython.cimports.flintmq.store.stream.stream_containers import OFFSET_PENDING, OFFSET_UNKNOWN, stream_container, stream_look
 from cython.cimports.flintmq.store.stream.stream_content import (
-    RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MESSAGE,
-    STREAM_FIXED,
-    stream_content,
-    stream_head,
-    stream_head_t,
-)
+    RECORD_STREAM_CHUNK, RECORD_STREAM_MESSAGE, STREAM_FIXED, stream_content, stream_head, stream_head_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.stream.stream_log import (
-    STREAM_DAMAGED,
-    STREAM_EMPTY,
-    STREAM_FILTERED,
-    STREAM_GONE,
-    STREAM_IO,
-    STREAM_MESSAGES,
-    STREAM_TRUNCATED,
-    stream_batch_t,
-    stream_decref,
-    stream_filter_t,
-    stream_incref,
-    stream_known,
-    stream_learn,
-    stream_t,
-)
+    STREAM_DAMAGED, STREAM_EMPTY, STREAM_FILTERED, STREAM_GONE, STREAM_IO, STREAM_MESSAGES, STREAM_TRUNCATED, stream_batch_t, stream_decref,
+    stream_filter_t, stream_incref, stream_known, stream_learn, stream_t,
+)  # fmt: skip
 from cython.cimports.libc.errno import ENOENT, ENOMEM
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec

@@ -1,0 +1,66 @@
+"""Queues whose deliveries rest: an operator paused them.
+
+in: pauses and resumptions (definitions.service keeps them). out: consumers of the queue that wait, or go on; basic.get and pulls find
+nothing.
+
+P1  Publishes, settlements, expiry and limits go on; what consumers hold stays theirs. What they gave back waits, too.
+P2  A consumer that comes while its queue rests waits. Pausing is seen under the broker's lock: whoever comes is either in the list that a
+    pause goes through, or sees the pause.
+P3  Whether a consumer may go on is decided on its own loop at the moment it is told: the last word is right in whatever order they come.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flintmq.guard import guarded
+
+if TYPE_CHECKING:
+    from flintmq.broker.attachments import Attachments
+    from flintmq.broker.events import Events
+    from flintmq.broker.state import NodeState
+
+# consumers that one slice tells
+AT_ONCE = 100
+
+
+class Pauses:
+    """Any thread."""
+
+    def __init__(self, state: NodeState, attachments: Attachments, events: Events) -> None:
+        self._state = state
+        self._attachments = attachments
+        self._events = events
+        # others that take from queues (pulls): told (queue, whether it rests) after NodeState.paused has it
+        self.followers: list[Callable[[Any, bool], object]] = []
+        # the queue is deleted: what is kept of its pause goes
+        self.on_gone: Callable[[Any], object] = lambda queue: None
+
+    def set(self, queue: Any, paused: bool) -> bool:
+        """False: it was so before. Any thread."""
+        state = self._state
+        with state.lock:
+            if queue.deleted or (queue.queue_id in state.paused) == paused:
+                return False
+            state.paused = state.paused | {queue.queue_id} if paused else state.paused - {queue.queue_id}
+            consumers = collections.deque(state.consumers.get(queue.queue_id, ()))
+        for follower in self.followers:
+            guarded("pauses", f"queue {queue.name!r}", follower, queue, paused)
+
+        def tell() -> bool:
+            for _ in range(min(AT_ONCE, len(consumers))):
+                guarded("pauses", f"a consumer of queue {queue.name!r}", self._attachments.follow_activity, consumers.popleft())
+            return not consumers
+
+        if not tell():
+            state.loops.in_slices(tell)
+        self._events.paused(queue, paused)
+        return True
+
+    def forget(self, queue: Any) -> None:
+        """A queue that rested was deleted."""
+        with self._state.lock:
+            self._state.paused = self._state.paused - {queue.queue_id}
+        self.on_gone(queue)

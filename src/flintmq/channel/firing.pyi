@@ -1,0 +1,39 @@
+from collections.abc import Callable
+
+from flintmq.channel.placing import Landing
+from flintmq.queue.control import QueueHandle
+from flintmq.queue.log_port import LogPort
+
+class Firing(Landing):
+    """One batch of due messages. Args: core: the schedule's; log: None: nothing is logged. After `take`: begin, place and hold,
+    decide, then `apply` when it is durable; or `abandon` before that. One thread."""
+
+    unreadable: int
+    limited: list[int]
+    streamed: list[int]
+    def __init__(self, core: QueueHandle, log: LogPort | None) -> None: ...
+    def take(self, now_ms: int, most: int, bytes_most: int) -> list[tuple[bytes, bytes, bytes, int]]:
+        """Acquires due entries, in the order of their times. Returns (exchange, routing key, content header, bytes of the body) of each.
+
+        Args: now_ms: wall clock; most, bytes_most: where the batch ends. May read the disk. Raises: StoreBusyError: nothing can be read
+        now; MemoryError.
+        """
+    def message(self, index: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """(exchange, routing key, content header, body) of one of them."""
+    def set_aside(self, index: int) -> None:
+        """Leaves one of them out: it stays with the broker, and is there again after the next start. Before `begin`."""
+    def begin(self) -> None:
+        """The others leave the schedule when the batch commits. Raises: StoreError; KeyError: the schedule is deleted."""
+    def place(self, index: int, core: QueueHandle, expires_at_ms: int) -> bool:
+        """One of them goes to this queue, too. False: it is deleted, or a stream that takes nothing. Raises: StoreError, MemoryError."""
+    def decide(self, durable: Callable[[], object]) -> bool:
+        """Commits the batch; `durable()` is called, on any thread, when it may be applied. False: nothing is logged, apply it now.
+
+        Raises: StoreError.
+        """
+    def is_durable(self) -> bool:
+        """Whether what `decide` wrote is durable."""
+    def apply(self) -> None:
+        """The batch takes effect."""
+    def abandon(self) -> None:
+        """Nothing of it stays: its messages are in the schedule as before."""

@@ -1,0 +1,5 @@
+"""Fixtures of the broker tests."""
+
+from tests.support.inprocess import connect, heap_of_others, start
+
+__all__ = ["connect", "heap_of_others", "start"]

@@ -1,0 +1,196 @@
+"""x-delayed-retry-*: what comes back waits longer each time, in its place, and nothing of it is lost with its queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flintmq.broker.message_line import USED_MAX
+from flintmq.broker.retries import Retries
+from flintmq.clock import ManualClock
+from flintmq.vhost.policy import QueuePolicy
+from tests.support.broker import wait_until
+from tests.support.clocks import HeldClock, held
+from tests.support.rawamqp import RawChannel
+
+Connect = Callable[..., Any]
+KINDS = [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}]
+
+
+def waits(kind: str = "all", least: int = 60, **rest: Any) -> dict[str, Any]:
+    return {"x-delayed-retry-type": kind, "x-delayed-retry-min": least, **rest}
+
+
+@pytest.fixture
+def broker(start: Callable[..., Any]) -> Any:
+    return start({"housekeeping_ms": 60_000}, clock=HeldClock())  # the clock alone rings
+
+
+@pytest.fixture
+def ch(broker: Any, connect: Connect) -> RawChannel:
+    return connect(broker).channel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_wait_is_longer_than_the_one_before(ch: RawChannel, kind: dict[str, Any]) -> None:
+    ch.queue("q", durable=True, arguments={**kind, **waits(**{"x-delayed-retry-max": 100})})
+    ch.consume("q", "c")
+    ch.publish(b"x", routing_key="q", delivery_mode=2)
+    begun = 0.0
+    for least_s in (0, 0.06, 0.1, 0.1):  # 60, 100 instead of 120, 100
+        got = ch.expect("basic.deliver")
+        assert time.monotonic() - begun >= least_s - 0.002
+        assert bool(got.redelivered) == (least_s > 0)
+        begun = time.monotonic()
+        ch.send("basic.nack", delivery_tag=got.delivery_tag, requeue=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "delayed"),
+    [
+        ("all", "reject", True),
+        ("all", "nack", True),
+        ("failed", "reject", True),
+        ("failed", "nack", False),
+        ("returned", "reject", False),
+        ("returned", "nack", True),
+        ("returned", "recover", True),
+        ("disabled", "reject", False),
+    ],
+)
+def test_what_waits(ch: RawChannel, broker: Any, kind: str, how: str, delayed: bool) -> None:
+    ch.queue("q", arguments=waits(kind, 3_600_000))
+    ch.publish(b"x", routing_key="q")
+    tag = ch.call("basic.get", queue="q").delivery_tag
+    if how == "recover":
+        ch.call("basic.recover", requeue=True)
+    else:
+        ch.send(f"basic.{how}", delivery_tag=tag, requeue=True)
+    assert ch.ready("q") == (0 if delayed else 1)
+    assert len(broker.node.broker.retries) == (1 if delayed else 0)
+
+
+def test_a_client_that_goes_failed(ch: RawChannel, broker: Any, connect: Connect) -> None:
+    ch.queue("q", arguments=waits("failed", 50))
+    ch.publish(b"x", routing_key="q")
+    other = connect(broker)
+    other.channel().call("basic.get", queue="q")
+    other.drop()
+    ch.consume("q")
+    assert bool(ch.expect("basic.deliver").redelivered)
+
+
+def test_others_overtake_what_waits_and_it_comes_back_to_its_place(ch: RawChannel, broker: Any) -> None:
+    ch.queue("q", arguments=waits(least=80))
+    for body in (b"1", b"2", b"3"):
+        ch.publish(body, routing_key="q")
+    first = ch.call("basic.get", queue="q")
+    with held(broker):
+        ch.send("basic.nack", delivery_tag=first.delivery_tag, requeue=True)
+        assert ch.call("basic.get", queue="q", no_ack=True).body == b"2"
+    ch.wait_ready("q", 2)
+    assert [ch.call("basic.get", queue="q", no_ack=True).body for _ in range(2)] == [b"1", b"3"]
+
+
+def test_the_delivery_limit_ends_it_without_a_wait(ch: RawChannel) -> None:
+    ch.queue("dead")
+    arguments = {"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    ch.queue("q", arguments={**waits(least=20), **arguments})
+    ch.consume("q")
+    ch.publish(b"x", routing_key="q")
+    for _ in range(2):
+        ch.send("basic.reject", delivery_tag=ch.expect("basic.deliver").delivery_tag, requeue=True)
+    ch.wait_ready("dead", 1)
+
+
+def test_a_deleted_queue_takes_what_waits_with_it(ch: RawChannel, broker: Any) -> None:
+    ch.queue("q", arguments=waits(least=3_600_000))
+    for _ in range(5):
+        ch.publish(b"x", routing_key="q")
+        ch.send("basic.nack", delivery_tag=ch.call("basic.get", queue="q").delivery_tag, requeue=True)
+    ch.call("queue.purge", queue="q")
+    core = broker.node.broker
+    assert len(core.retries) == 5  # a purge takes what is ready
+    handle = core.vhosts["/"].queues["q"].core
+    ch.call("queue.delete", queue="q")
+    wait_until(lambda: handle.unacked_count() == 0, what="nothing is left of it")
+    assert len(core.retries) == 0
+
+
+class Core:
+    def __init__(self) -> None:
+        self.back: list[int] = []
+        self.ended: list[int] = []
+
+    def release_waited(self, position: int) -> bool:
+        self.back.append(position)
+        return True
+
+    def settle_held(self, position: int, *_: object) -> bool:
+        self.ended.append(position)
+        return True
+
+
+class Queue:
+    def __init__(self, queue_id: int, **policy: Any) -> None:
+        self.queue_id, self.policy, self.core, self.deleted = queue_id, QueuePolicy(**policy), Core(), False
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 40)), max_size=60))
+def test_all_come_back_at_their_times_in_the_order_of_their_waits(steps: list[tuple[int, int, int]]) -> None:
+    """Model: a list of (due, queue, number); whatever the order of waits and looks, nothing is early, late or lost."""
+    clock = ManualClock()
+    queues = {1: Queue(1, retry_min_ms=10), 2: Queue(2, retry_min_ms=7, retry_max_ms=15)}
+    retries = Retries(clock, queues, lambda at_ms: None)
+    expected: list[tuple[int, int, int]] = []
+    for number, (queue_id, count, pause_ms) in enumerate(steps):
+        position = (255 << 56) + number if queue_id == 2 else number + 1
+        expected.append((clock.wall_ms() + queues[queue_id].policy.retry_ms(count), queue_id, position))
+        retries.add(queues[queue_id], position, count)
+        clock.advance(ms=pause_ms)
+        assert retries.step(clock.monotonic_ns() + 10**12)
+        for queue in queues.values():
+            due = {one for at, of, one in expected if of == queue.queue_id and at <= clock.wall_ms()}
+            assert set(queue.core.back) == due and len(queue.core.back) == len(due)
+    assert retries.due_ms == min([at for at, _, _ in expected if at > clock.wall_ms()], default=0)
+
+
+def test_memory_of_what_came_back_is_given_back() -> None:
+    clock = ManualClock()
+    queue = Queue(1, retry_min_ms=10)
+    retries = Retries(clock, {1: queue}, lambda at_ms: None)
+    for number in range(USED_MAX * 3):
+        retries.add(queue, number + 1, 1)
+        clock.advance(ms=1)
+        retries.step(clock.monotonic_ns() + 10**12)
+        assert all(line.room <= USED_MAX + 64 for lines in retries._lines.values() for line in lines.values())
+    assert queue.core.back == sorted(queue.core.back)
+    assert retries.forget(queue)() and len(queue.core.ended) == 9
+
+
+class SetClock(ManualClock):
+    """Its wall clock may be set."""
+
+    def set(self, ms: int) -> None:
+        self._wall_ms += ms
+
+
+@pytest.mark.parametrize("hour_ms", [-3_600_000, 3_600_000])
+def test_a_wall_clock_that_is_set_changes_no_wait(hour_ms: int) -> None:
+    clock, armed = SetClock(), []
+    queue = Queue(1, retry_min_ms=1_000)
+    retries = Retries(clock, {1: queue}, armed.append)
+    retries.add(queue, 1, 1)
+    clock.set(hour_ms)
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back and not retries.is_due
+    assert retries.due_ms == clock.wall_ms() + 1_000
+    clock.advance(ms=999)
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back
+    clock.advance(ms=1)
+    assert retries.is_due and retries.step(clock.monotonic_ns() + 10**12) and queue.core.back == [1]
+    assert retries.due_ms == 0
