@@ -31,7 +31,6 @@ KNOWN: dict[str, int] = {
     "src/flintmq/admin": 169,
     "src/flintmq/dataplane": 155,
     "src/flintmq/flight": 45,
-    "src/flintmq/session": 168,
     "src/flintmq/vhost": 24,
 }
 

@@ -8,8 +8,8 @@ from flintmq.channel.types cimport channel_t, connection_t, subscription_t
 
 cdef channel_t *channel_new(connection_t *connection, uint16_t number) noexcept nogil
 # Drops the open transaction and releases unacked deliveries to their places, `most` of both at most, the oldest tags first. Consumers must
-# have been removed before. `*at`: 1 at first; 0 afterwards: nothing is left. Returns what is left of `most`.
-cdef uint32_t channel_release_some(channel_t *channel, uint64_t *at, uint32_t most) noexcept nogil
+# have been removed before. `*tag`: 1 at first; 0 afterwards: nothing is left. Returns what is left of `most`.
+cdef uint32_t channel_release_some(channel_t *channel, uint64_t *tag, uint32_t most) noexcept nogil
 cdef void channel_free(channel_t *channel) noexcept nogil
 cdef sink_t *session_sink() noexcept nogil
 # Accepts the message in channel.content along `route`: into the transaction, or published now. Takes the reference on the content,

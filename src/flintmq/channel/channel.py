@@ -87,18 +87,18 @@ def channel_set_route(channel: pointer[channel_t], route: pointer[route_t]) -> v
     channel.route = route
 
 
-def channel_release_some(channel: pointer[channel_t], at: pointer[uint64_t], most: uint32_t) -> uint32_t:
+def channel_release_some(channel: pointer[channel_t], tag: pointer[uint64_t], most: uint32_t) -> uint32_t:
     part: part_t
     part.most = tx_drop_some(channel, most)
     part.upto = channel.unacked.last_tag
     part.in_tx = True
-    part.at = at[0]
+    part.at = tag[0]
     if part.most:
         channel_settle_some(channel.connection, channel, BASIC_REJECT, True, address(part))  # with its client each delivery failed
         if part.at == 0 and channel.content != NULL:
             content_decref(channel.content)
             channel.content = NULL
-    at[0] = part.at
+    tag[0] = part.at
     return part.most
 
 
@@ -191,7 +191,7 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
     channel: pointer[channel_t] = connection_channel(connection, number)
     last: pointer[route_t] = channel.route
     exchange: pointer[exchange_t]
-    found: pointer[route_t]
+    known: pointer[route_t]
     i: c_int
     channel.publish_bits = bits
     channel.slow_publish = 0
@@ -201,9 +201,9 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
         for i in range(AUTHORIZED_MAX):
             exchange = channel.authorized[i]
             if exchange != NULL and exchange.name_len == route[0] and memcmp(exchange.name, route + 1, route[0]) == 0:
-                found = exchange_find(exchange, route, route_len)
-                if found != NULL:
-                    channel_set_route(channel, found)
+                known = exchange_find(exchange, route, route_len)
+                if known != NULL:
+                    channel_set_route(channel, known)
                     return FEED_MORE
                 if at_load32(address(exchange.usable)) and is_utf8(route + 2 + route[0], route_len - 2 - route[0]):
                     connection.slow = SLOW_RESOLVE
@@ -299,7 +299,7 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _on_body(context: p_void, number: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t, left: uint64_t) -> c_int:
+def _on_body(context: p_void, number: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t, remaining: uint64_t) -> c_int:
     connection: pointer[connection_t] = cast(pointer[connection_t], context)
     channel: pointer[channel_t] = connection_channel(connection, number)
     if channel.content.body_len - channel.filled < size and not _make_room(connection, channel, size):
@@ -312,7 +312,7 @@ def _on_body(context: p_void, number: uint16_t, payload: pointer[cython.const[ui
     )
     memcpy(content_body(channel.content) + channel.filled, payload, size)
     channel.filled += size
-    if left == 0:
+    if remaining == 0:
         return _complete(connection, channel)
     return FEED_MORE
 
@@ -436,17 +436,17 @@ def _settle_slowly(connection: pointer[connection_t], number: uint16_t, method: 
 def _may_dead_letter(channel: pointer[channel_t], tag: uint64_t, multiple: bint) -> bint:
     """Whether one of the deliveries that would be settled at once (SETTLE_AT_ONCE) has to be dead-lettered."""
     item: pointer[unacked_t]
-    at: uint64_t
+    tag_at: uint64_t
     most: c_int = SETTLE_AT_ONCE
     if not multiple:
         item = unacked_find(address(channel.unacked), tag)
         return item != NULL and item.dead_letters
-    at = unacked_next(address(channel.unacked), 1)
-    while at and (at <= tag or tag == 0) and most:
-        if unacked_find(address(channel.unacked), at).dead_letters:
+    tag_at = unacked_next(address(channel.unacked), 1)
+    while tag_at and (tag_at <= tag or tag == 0) and most:
+        if unacked_find(address(channel.unacked), tag_at).dead_letters:
             return True
         most -= 1
-        at = unacked_next(address(channel.unacked), at + 1)
+        tag_at = unacked_next(address(channel.unacked), tag_at + 1)
     return False
 
 

@@ -47,8 +47,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_next_expiry, queue_pull, queue_ready_count, queue_release, queue_remove_waiter, queue_settle,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NO_ACK, CONSUMER_SEES_REQUEUES, REASON_ACK, RETURNS_COUNTED, delivery_t, queue_t,
-    waiter_t,
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NO_ACK, CONSUMER_SEES_REQUEUES, REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t,
+    queue_t, waiter_t,
 )  # fmt: skip
 from cython.cimports.flintmq.routing.route_cache import (
     RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_new, route_t,
@@ -361,9 +361,9 @@ class Connection:
 
         Returns True when nothing is left. O(most), however much the channels hold.
         """
-        left: uint32_t = most
+        remaining: uint32_t = most
         channel: pointer[channel_t]
-        while left:
+        while remaining:
             if self.leaving != NULL:
                 channel = self.leaving
                 if channel.subscriptions != NULL:
@@ -373,11 +373,11 @@ class Connection:
                     channel.next_open = self.ending
                     self.ending = channel
                     self.ending_at = 1
-                left -= 1
+                remaining -= 1
             elif self.connection.closed and self.connection.open_channels != NULL:
                 self._leave(self.connection.open_channels)
             elif self.ending != NULL:
-                left = channel_release_some(self.ending, address(self.ending_at), left)
+                remaining = channel_release_some(self.ending, address(self.ending_at), remaining)
                 if self.ending_at == 0:
                     channel = self.ending
                     self.ending = channel.next_open
@@ -441,13 +441,13 @@ class Connection:
         if subscription != NULL:
             subscription.consumer.timeout_us = timeout_ms * 1000
 
-    def time_out(self, number: int, at: int, now_us: int, least_us: int, most: int) -> tuple[int, int]:
-        """A slice of the look at deliveries of a channel from tag `at` on, `most` of them: those whose consumer timeout is over go back.
+    def time_out(self, number: int, tag: int, now_us: int, least_us: int, most: int) -> tuple[int, int]:
+        """A slice of the look at deliveries of a channel from tag `tag` on, `most` of them: those whose consumer timeout is over go back.
         Args: now_us: wall clock; least_us: the shortest timeout. Returns (first tag that is left, 0: none is; how many went back)."""
-        left: uint32_t = most
+        remaining: uint32_t = most
         ended: uint32_t = 0
-        at = channel_time_out(address(self.connection), self.channel(number), at, now_us, least_us, address(left), address(ended))
-        return at, ended
+        tag = channel_time_out(address(self.connection), self.channel(number), tag, now_us, least_us, address(remaining), address(ended))
+        return tag, ended
 
     def set_dead_letters(self, number: int, tag: bytes, handle: QueueHandle) -> None:
         """The policy of a consumer's queue changed: what it is given from now on is dead-lettered when it is refused, or is not."""
@@ -462,10 +462,11 @@ class Connection:
 
     def consumer_figures(self, number: int, tag: bytes) -> tuple:
         """(messages that a consumer took, those that it has not settled, its prefetch); zeros when there is no such consumer."""
-        found: pointer[subscription_t] = self._find(self.channel(number), tag)
-        if found == NULL:
+        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if subscription == NULL:
             return (0, 0, 0)
-        return (at_load64(address(found.consumer.acquired)), at_load32(address(found.consumer.credit.used)), found.consumer.credit.limit)
+        consumer: pointer[consumer_t] = subscription.consumer
+        return at_load64(address(consumer.acquired)), at_load32(address(consumer.credit.used)), consumer.credit.limit
 
     def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
@@ -644,13 +645,13 @@ class Connection:
         """Whether a delivery tag is known and not settled."""
         return unacked_find(address(self.channel(number).unacked), tag) != NULL
 
-    def settle_some(self, number: int, method: int, requeue: bool, at: int, upto: int, most: int) -> tuple[int, int, bool]:
-        """A slice of a settlement of many: the deliveries from tag `at` to `upto`, `most` of them, but for those of an open transaction.
+    def settle_some(self, number: int, method: int, requeue: bool, tag: int, upto: int, most: int) -> tuple[int, int, bool]:
+        """A slice of a settlement of many: the deliveries from tag `tag` to `upto`, `most` of them, but for those of an open transaction.
 
         Returns (first tag that is left, 0 when none is; what is left of `most`; whether that tag must be dead-lettered before it goes on).
         """
         part: part_t
-        part.at = at
+        part.at = tag
         part.upto = upto
         part.most = most
         part.in_tx = False
@@ -793,7 +794,7 @@ class Connection:
         return result == FEED_PAUSE
 
     def take_refused(self, most: int) -> list[tuple[int, int, tuple | None]]:
-        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first, at most `most`, which are forgotten
+        """(queue id, REASON_*, message) of each dead letter that is due after this event, oldest first, at most `most`, which are forgotten
         here: each message is a copy. Message None: the queue is over its limit."""
         taken: list = []
         refused: pointer[refused_t]
@@ -810,7 +811,7 @@ class Connection:
         return taken
 
     def set_traced(self, bits: int) -> None:
-        """What is looked for in messages from now on (broker.spans.traced_bits): the firehose, spans. Any thread."""
+        """What messages are searched for from now on (broker.spans.traced_bits): the firehose, spans. Any thread."""
         at_store32(address(self.connection.traced), cast(uint32_t, bits))
 
     def discard(self, number: int) -> None:

@@ -93,7 +93,7 @@ def _put_large(connection: pointer[connection_t], channel: uint16_t, p: pointer[
     header_size: uint32_t = content.header_len + FRAME_OVERHEAD
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
     body: pointer[uint8_t] = content_body(content)
-    left: uint32_t = content.body_len
+    remaining: uint32_t = content.body_len
     piece: uint32_t
     if content.body_len > connection.largest_out:
         connection.largest_out = content.body_len
@@ -102,8 +102,8 @@ def _put_large(connection: pointer[connection_t], channel: uint16_t, p: pointer[
     if content.body_len >= REFER_SIZE:
         return out_refer(address(connection.out), content, channel, most)
     p += header_size
-    while left:
-        piece = left if left < most else most
+    while remaining:
+        piece = remaining if remaining < most else most
         p[0] = 3
         put16(p + 1, channel)
         put32(p + 3, piece)
@@ -111,7 +111,7 @@ def _put_large(connection: pointer[connection_t], channel: uint16_t, p: pointer[
         p[7 + piece] = FRAME_END
         p += piece + FRAME_OVERHEAD
         body += piece
-        left -= piece
+        remaining -= piece
     return True
 
 

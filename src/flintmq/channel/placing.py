@@ -179,7 +179,7 @@ def _place(
         and queue_refuses(destination.queue, content.body_len, 0, 0)
     ):
         if queue_is_deleted(destination.queue):
-            tally.gone += 1  # it is full of what goes with it
+            tally.gone += 1  # a deleted queue may be full of the entries that end with it
             return
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
@@ -365,14 +365,14 @@ def route_anew(connection: pointer[connection_t], route: pointer[route_t], conte
 
 def ask_again(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> pointer[route_t]:
     key: bytes = PyBytes_FromStringAndSize(cast(p_char, route.key), route.key_len)
-    more: bytes = PyBytes_FromStringAndSize(cast(p_char, route.more), route.more_len) if route.more_len else b""
+    other_keys: bytes = PyBytes_FromStringAndSize(cast(p_char, route.more), route.more_len) if route.more_len else b""
     header: bytes = b""
     if content.flags & CONTENT_HEADERS:
         header = PyBytes_FromStringAndSize(cast(p_char, content_header(content)), content.header_len)
     exchange_len: c_int = route.key[0]
     handler = cast(object, connection.owner).handler
-    handles: list = handler.route_again(key[1 : 1 + exchange_len], [key[2 + exchange_len :], *_unpack_keys(more)], header)
-    return route_new(route.key, route.key_len, handles, more)
+    handles: list = handler.route_again(key[1 : 1 + exchange_len], [key[2 + exchange_len :], *_unpack_keys(other_keys)], header)
+    return route_new(route.key, route.key_len, handles, other_keys)
 
 
 def pack_keys(keys: list | None) -> bytes:

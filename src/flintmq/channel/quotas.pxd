@@ -8,5 +8,5 @@ cdef class Quotas:
     cdef object _lock
     cdef dict _of_vhosts          # name -> its connections; who has none is not in it
     cdef dict _of_users           # CONNECTIONS, CHANNELS, CONSUMERS -> name -> number
-    cdef object _take(self, str what, object user)
-    cdef long _reached(self, object user, str what, long default, long own) except -2
+    cdef object _take(self, str limit, object user)
+    cdef long _reached(self, object user, str limit, long default, long own) except -2

@@ -69,7 +69,7 @@ class Quotas:
             return [LimitsRecord(kind, name, dict(limits)) for (kind, name), limits in sorted(self._set.items())]
 
     def of(self, kind: str, name: str) -> dict[str, int]:
-        """What is set of one virtual host or user."""
+        """The limits that are set for one virtual host or user."""
         with self._lock:
             return dict(self._set.get((kind, name), {}))
 
@@ -81,9 +81,9 @@ class Quotas:
         """What the operator set for a virtual host: name of the limit -> number, below 0: none."""
         return self._set.get(("vhost", name), {})
 
-    def count(self, what: str, kind: str, name: str) -> int:
+    def count(self, limit: str, kind: str, name: str) -> int:
         """How many connections, channels or consumers (`max-...`) a "user" or "vhost" has."""
-        counts = self._of_users[what] if kind == "user" else self._of_vhosts if what == CONNECTIONS else {}
+        counts = self._of_users[limit] if kind == "user" else self._of_vhosts if limit == CONNECTIONS else {}
         return counts.get(name, 0)
 
     # --- connections ----------------------------------------------------------------------------------------------------
@@ -128,21 +128,21 @@ class Quotas:
         with self._lock:
             _less(self._of_users[CONSUMERS], user, 1)
 
-    def _take(self, what: str, user: object) -> object:
+    def _take(self, limit: str, user: object) -> object:
         with self._lock:
-            counts: dict = self._of_users[what]
+            counts: dict = self._of_users[limit]
             own: long = counts.get(user, 0)
-            default: long = self._most[what]
-            if (self._set or own >= default) and (most := self._reached(user, what, default, own)) >= 0:
-                whose = f"channels opened for user '{user}'" if what == CHANNELS else f"consumers of user '{user}'"
+            default: long = self._most[limit]
+            if (self._set or own >= default) and (most := self._reached(user, limit, default, own)) >= 0:
+                whose = f"channels opened for user '{user}'" if limit == CHANNELS else f"consumers of user '{user}'"
                 text = f"number of {whose} has reached the maximum allowed user limit of ({most})"
                 raise PeerError(ReplyCode.NOT_ALLOWED, text, hard=True)
             counts[user] = own + 1
 
-    def _reached(self, user: object, what: str, default: long, own: long) -> long:
+    def _reached(self, user: object, limit: str, default: long, own: long) -> long:
         """The limit of a user that `own` of them have reached; -1: none."""
         limits: dict = self._set.get(("user", user), {})
-        most = limits.get(what)
+        most = limits.get(limit)
         if most is None:
             most = -1 if self._user_count() <= 1 else default
         return most if 0 <= most <= own else -1
@@ -150,8 +150,8 @@ class Quotas:
 
 @cfunc
 def _less(counts: dict, name: object, number: long) -> object:
-    left: long = counts.get(name, 0) - number
-    if left > 0:
-        counts[name] = left
+    remaining: long = counts.get(name, 0) - number
+    if remaining > 0:
+        counts[name] = remaining
     else:
         counts.pop(name, None)

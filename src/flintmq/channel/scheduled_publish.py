@@ -37,8 +37,8 @@ def timed_accept(connection: Connection, number: c_int, due_ms: int64_t) -> bint
     channel.due_ms = due_ms
     result: c_int = channel_schedule(address(connection.connection), channel)
     if result == FEED_ERROR:
-        code, text, at, _, _ = connection.engine_error()
-        raise PeerError(ReplyCode(code), text, hard=at == 0)
+        code, text, channel_number, _, _ = connection.engine_error()
+        raise PeerError(ReplyCode(code), text, hard=channel_number == 0)
     policy: bint = result == FEED_PAUSE and connection.connection.slow != SLOW_NONE
     connection.connection.slow = SLOW_NONE
     return policy

@@ -3,7 +3,7 @@
 in: the headers of a publish. out: the time at which it is to be routed.
 
 D1  A message is never early: a delay counts from the first whole millisecond after its header was read.
-D2  Of several fields the latest time counts. What is not above zero, or is past already, asks for nothing.
+D2  Of several fields the latest time counts. A time that is not above zero, or past already, asks for nothing.
 D3  A delay of more than DELAY_MS_MAX asks for nothing in x-delay, as with RabbitMQ's plugin; in the other fields it is refused (due_of).
 
 | field | value | from |
@@ -109,7 +109,7 @@ def _negate(value: pointer[uint8_t], end: pointer[cython.const[uint8_t]]) -> voi
 def schedule_of(content: pointer[content_t], offset: int64_t, size: uint32_t, due_ms: pointer[int64_t]) -> uint8_t:
     fields: pointer[uint8_t] = content_header(content) + offset
     end: pointer[cython.const[uint8_t]] = fields + size
-    at: pointer[uint8_t] = fields
+    place: pointer[uint8_t] = fields
     value: pointer[uint8_t]
     behind: pointer[cython.const[uint8_t]]
     field: c_int
@@ -118,13 +118,13 @@ def schedule_of(content: pointer[content_t], offset: int64_t, size: uint32_t, du
     now_ms: int64_t = cast(int64_t, (wall_us() + 999) // 1000)
     latest: int64_t = 0
     delays: bint = False
-    while at < end:
-        value = at + 1 + at[0]
+    while place < end:
+        value = place + 1 + place[0]
         behind = value_end(value, end)
         if behind == NULL:
             return SLOWLY_ASKED
-        field = _field(at + 1, at[0])
-        at = cast(pointer[uint8_t], behind)
+        field = _field(place + 1, place[0])
+        place = cast(pointer[uint8_t], behind)
         if field == FIELD_NONE:
             continue
         if not _number(value, address(number), address(signed)) or (field != FIELD_TIME and not signed):
@@ -144,12 +144,12 @@ def schedule_of(content: pointer[content_t], offset: int64_t, size: uint32_t, du
     if latest <= now_ms:
         return 0
     if delays:
-        at = fields
-        while at < end:
-            value = at + 1 + at[0]
+        place = fields
+        while place < end:
+            value = place + 1 + place[0]
             behind = value_end(value, end)
-            field = _field(at + 1, at[0])
-            at = cast(pointer[uint8_t], behind)
+            field = _field(place + 1, place[0])
+            place = cast(pointer[uint8_t], behind)
             if (field == FIELD_X_DELAY or field == FIELD_DELAY) and _number(value, address(number), address(signed)):
                 if 0 < number <= DELAY_MS_MAX:
                     _negate(value, behind)

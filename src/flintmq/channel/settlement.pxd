@@ -40,7 +40,7 @@ cdef void settle_taken(connection_t *connection, channel_t *channel, unacked_t *
 cdef void channel_settle_some(connection_t *connection, channel_t *channel, uint32_t method, bint requeue, part_t *part) noexcept nogil
 # Deliveries from tag `at` on whose consumer timeout is over at `now_us` go back to their queues, flagged and counted; the channel stays open.
 # Looks at `*most` of them at most, and at none that was delivered in the last `least_us`. Returns the first tag that is left, 0 when none is.
-cdef uint64_t channel_time_out(connection_t *connection, channel_t *channel, uint64_t at, uint64_t now_us, uint64_t least_us, uint32_t *most, uint32_t *ended) noexcept nogil
+cdef uint64_t channel_time_out(connection_t *connection, channel_t *channel, uint64_t first_tag, uint64_t now_us, uint64_t least_us, uint32_t *most, uint32_t *ended) noexcept nogil
 # A delivery that is known is settled as far as its consumer goes, and the broker holds its entry. Its position; 0: its time was over.
 cdef uint64_t channel_pass_on(connection_t *connection, channel_t *channel, uint64_t tag) noexcept nogil
 # Makes the channel's consumers that wait for credit want work again (after a settlement of shared credit, flow, qos).

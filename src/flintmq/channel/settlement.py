@@ -42,12 +42,12 @@ def channel_settle(
     connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, tag: uint64_t, multiple: bint, requeue: bint
 ) -> c_int:
     part: part_t
-    found: pointer[unacked_t]
+    delivery: pointer[unacked_t]
     if not multiple:
-        found = unacked_find(address(channel.unacked), tag)
-        if found == NULL:
+        delivery = unacked_find(address(channel.unacked), tag)
+        if delivery == NULL:
             return _settle_late(channel, tag)
-        _settle_found(connection, channel, tag, found, method, requeue)
+        _settle_found(connection, channel, tag, delivery, method, requeue)
         return SETTLE_DONE
     # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
     if tag > channel.unacked.last_tag:
@@ -76,27 +76,27 @@ def _settle_late(channel: pointer[channel_t], tag: uint64_t) -> c_int:
 def channel_settle_some(
     connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, requeue: bint, part: pointer[part_t]
 ) -> void:
-    at: uint64_t = unacked_next(address(channel.unacked), part.at)
+    tag: uint64_t = unacked_next(address(channel.unacked), part.at)
     item: pointer[unacked_t]
     part.dead = False
-    while at and at <= part.upto and part.most:
-        item = unacked_find(address(channel.unacked), at)
+    while tag and tag <= part.upto and part.most:
+        item = unacked_find(address(channel.unacked), tag)
         part.most -= 1
         if part.in_tx or not item.in_tx:
             if item.dead_letters and method != BASIC_ACK and not requeue:
                 part.dead = True
                 break
-            _settle_found(connection, channel, at, item, method, requeue)
-        at = unacked_next(address(channel.unacked), at + 1)
-    part.at = at if at <= part.upto else 0
+            _settle_found(connection, channel, tag, item, method, requeue)
+        tag = unacked_next(address(channel.unacked), tag + 1)
+    part.at = tag if tag <= part.upto else 0
 
 
 def channel_settle_item(
     connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t, method: uint32_t, requeue: bint
 ) -> void:
-    found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
-    check(found != NULL, b"settlement I1 a delivery that is settled is the channel's", tag, channel.unacked.last_tag)
-    _settle_found(connection, channel, tag, found, method, requeue)
+    delivery: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+    check(delivery != NULL, b"settlement I1 a delivery that is settled is the channel's", tag, channel.unacked.last_tag)
+    _settle_found(connection, channel, tag, delivery, method, requeue)
 
 
 @cfunc
@@ -106,11 +106,11 @@ def _settle_found(
     connection: pointer[connection_t],
     channel: pointer[channel_t],
     tag: uint64_t,
-    found: pointer[unacked_t],
+    delivery: pointer[unacked_t],
     method: uint32_t,
     requeue: bint,
 ) -> void:
-    item: unacked_t = found[0]
+    item: unacked_t = delivery[0]
     unacked_remove(address(channel.unacked), tag)
     settle_taken(connection, channel, address(item), method, requeue, False)
 
@@ -166,7 +166,7 @@ def _give_back(connection: pointer[connection_t], item: pointer[unacked_t], how:
 def channel_time_out(
     connection: pointer[connection_t],
     channel: pointer[channel_t],
-    at: uint64_t,
+    first_tag: uint64_t,
     now_us: uint64_t,
     least_us: uint64_t,
     most: pointer[uint32_t],
@@ -174,9 +174,9 @@ def channel_time_out(
 ) -> uint64_t:
     item: pointer[unacked_t]
     timeout_us: uint64_t
-    at = unacked_next(address(channel.unacked), at)
-    while at and most[0]:
-        item = unacked_find(address(channel.unacked), at)
+    first_tag = unacked_next(address(channel.unacked), first_tag)
+    while first_tag and most[0]:
+        item = unacked_find(address(channel.unacked), first_tag)
         if item.delivered_us + least_us > now_us:
             return 0
         most[0] -= 1
@@ -186,10 +186,10 @@ def channel_time_out(
             if item.consumer != NULL and item.consumer.timeout_us:
                 timeout_us = item.consumer.timeout_us
             if timeout_us and item.delivered_us + timeout_us <= now_us:
-                _time_out_one(connection, channel, at, item)
+                _time_out_one(connection, channel, first_tag, item)
                 ended[0] += 1
-        at = unacked_next(address(channel.unacked), at + 1)
-    return at
+        first_tag = unacked_next(address(channel.unacked), first_tag + 1)
+    return first_tag
 
 
 @cfunc
@@ -210,14 +210,14 @@ def _time_out_one(connection: pointer[connection_t], channel: pointer[channel_t]
 
 
 def channel_pass_on(connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t) -> uint64_t:
-    found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+    delivery: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
     item: unacked_t
     passed_on: bint
-    if found == NULL:
+    if delivery == NULL:
         return 0
-    item = found[0]
+    item = delivery[0]
     passed_on = not item.lost and queue_pass_on(item.queue, item.position, item.owner)
-    found.lost = 1  # what follows is about its credit alone
+    delivery.lost = 1  # what follows is about its credit alone
     channel_settle_item(connection, channel, tag, BASIC_REJECT, False)
     return item.position if passed_on else 0
 

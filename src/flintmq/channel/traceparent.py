@@ -41,7 +41,7 @@ def trace_wanted(table: pointer[cython.const[uint8_t]], size: uint32_t, traced: 
     last: uint32_t = 0
     value: pointer[uint8_t]
     digit: c_int
-    at: uint32_t
+    index: uint32_t
     if limit == 0 or size < START_SIZE - VERSION_SIZE + VALUE_SIZE:
         return False
     value = cast(pointer[uint8_t], memmem(table, size, cast(p_char, b"\x0btraceparentS\x00\x00\x00\x3700-"), START_SIZE))
@@ -51,8 +51,8 @@ def trace_wanted(table: pointer[cython.const[uint8_t]], size: uint32_t, traced: 
     digit = _digit(value[FLAGS_END])
     if digit < 0 or digit & 1 == 0 or memcmp(value + 35, cast(p_char, b"-"), 1) != 0:
         return False
-    for at in range(TRACE_END, TRACE_END + 6):
-        digit = _digit(value[at])
+    for index in range(TRACE_END, TRACE_END + 6):
+        digit = _digit(value[index])
         if digit < 0:
             return False
         last = last << 4 | cast(uint32_t, digit)

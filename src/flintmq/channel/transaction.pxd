@@ -38,7 +38,7 @@ cdef class Transaction(Landing):
     cdef Enrolment enrolment          # its messages on queues, and what of it is logged
     cdef uint64_t wait_lsn            # what the answer waits for after it was applied (immediate messages)
     cdef log_port_t *port             # of streams; NULL: there is no store
-    cdef uint64_t wait_ticket         # the same for what went to streams
+    cdef uint64_t wait_ticket         # the same for messages on streams
     cdef bint applied
     cdef late_t *late
     cdef uint32_t late_count

@@ -274,7 +274,7 @@ class Transaction(Landing):
         messages: uint64_t = before[0]
         size: uint64_t = before[1]
         if queue_is_deleted(destination.queue):
-            return False  # it is full of what goes with it
+            return False  # a deleted queue may be full of the entries that end with it
         before[0] += 1
         before[1] += content.body_len
         if destination.share != NULL and not share_takes(destination.share, messages, size, content.body_len):

@@ -1,4 +1,4 @@
-"""Who wants to work, one turn each (seed 004, steps 3 to 12).
+"""Turns of the targets and channels that want to work (seed 004, steps 3 to 12).
 
 in: notify_work from queues (any thread). out: pulls from queues and delivery frames in the output buffer.
 
@@ -89,16 +89,16 @@ def target_notify(target: pointer[target_t]) -> void:
 
 def forget_target(connection: pointer[connection_t], channel: pointer[channel_t], target: pointer[target_t]) -> void:
     """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
-    at: pointer[target_t]
+    one: pointer[target_t]
     before: pointer[target_t] = NULL
     if not at_load32(address(target.pending)):
         return  # it is on no list, and its consumer, which is detached, puts it on none (I1)
     spin_lock(address(connection.work_lock))
-    at = channel.work_first
-    while at != NULL and at != target:
-        before = at
-        at = at.next_pending
-    if at == target:
+    one = channel.work_first
+    while one != NULL and one != target:
+        before = one
+        one = one.next_pending
+    if one == target:
         if before == NULL:
             channel.work_first = target.next_pending
         else:
@@ -109,17 +109,17 @@ def forget_target(connection: pointer[connection_t], channel: pointer[channel_t]
 
 
 def forget_channel(connection: pointer[connection_t], channel: pointer[channel_t]) -> void:
-    at: pointer[channel_t]
+    one: pointer[channel_t]
     before: pointer[channel_t] = NULL
     spin_lock(address(connection.work_lock))
     channel.open = False
     channel.work_first = NULL
     channel.work_last = NULL
-    at = connection.work_first
-    while at != NULL and at != channel:
-        before = at
-        at = at.next_working
-    if at == channel:
+    one = connection.work_first
+    while one != NULL and one != channel:
+        before = one
+        one = one.next_working
+    if one == channel:
         if before == NULL:
             connection.work_first = channel.next_working
         else:
@@ -127,12 +127,12 @@ def forget_channel(connection: pointer[connection_t], channel: pointer[channel_t
         if connection.work_last == channel:
             connection.work_last = before
     spin_unlock(address(connection.work_lock))
-    at = connection.confirming
+    one = connection.confirming
     before = NULL
-    while at != NULL and at != channel:
-        before = at
-        at = at.next_confirming
-    if at == channel:
+    while one != NULL and one != channel:
+        before = one
+        one = one.next_confirming
+    if one == channel:
         if before == NULL:
             connection.confirming = channel.next_confirming
         else:

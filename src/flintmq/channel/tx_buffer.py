@@ -63,33 +63,33 @@ def tx_add_settle(
     connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, tag: uint64_t, multiple: bint, requeue: bint
 ) -> c_int:
     item: pointer[unacked_t]
-    at: uint64_t = tag
-    found: bint = False
+    number: uint64_t = tag
+    is_known: bint = False
     if multiple:
         if tag > channel.unacked.last_tag:
             return TX_UNKNOWN_TAG
-        at = unacked_next(address(channel.unacked), 1)
-    while at and (not multiple or at <= tag or tag == 0):
-        item = unacked_find(address(channel.unacked), at)
+        number = unacked_next(address(channel.unacked), 1)
+    while number and (not multiple or number <= tag or tag == 0):
+        item = unacked_find(address(channel.unacked), number)
         if (
             item == NULL
             and not multiple
             and channel.late
             and channel_settle(connection, channel, method, tag, False, requeue) == SETTLE_DONE
         ):
-            found = True
+            is_known = True
         elif item != NULL and item.lost:
-            channel_settle_item(connection, channel, at, method, requeue)  # it is no part of anything
-            found = True
+            channel_settle_item(connection, channel, number, method, requeue)  # it is no part of anything
+            is_known = True
         elif item != NULL and not item.in_tx:
-            if not _add_record(channel, at, method, requeue):
+            if not _add_record(channel, number, method, requeue):
                 return TX_NO_MEMORY
             item.in_tx = 1
-            found = True
+            is_known = True
         if not multiple:
             break
-        at = unacked_next(address(channel.unacked), at + 1)
-    if not found and not (multiple and (tag == 0 or channel.late)):
+        number = unacked_next(address(channel.unacked), number + 1)
+    if not is_known and not (multiple and (tag == 0 or channel.late)):
         return TX_UNKNOWN_TAG
     return TX_TOO_LARGE if channel.tx_bytes > connection.tx_bytes_max else TX_TAKEN
 
@@ -154,7 +154,7 @@ def tx_apply(connection: pointer[connection_t], channel: pointer[channel_t]) -> 
         item = unacked_find(address(channel.unacked), settle.tag)
         check(item != NULL and item.in_tx != 0, b"tx_buffer I1 a settlement that is applied has its delivery", settle.tag, i)
         if settle.method != BASIC_ACK and not settle.requeue and item.dead_letters:
-            # What is not in memory is in a log, and such a transaction does not come here (Transaction).
+            # A content that is not in memory is in a log, and such a transaction does not come here (Transaction).
             content = unacked_content(item, address(message_id))
             if content != NULL:
                 note_refused(connection, item.queue, content, REASON_REJECT)

@@ -195,7 +195,7 @@ def _fill(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer
 @nogil
 @exceptval(check=False)
 def _rotates(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer[found_t], out: pointer[delivery_t]) -> bint:
-    """Whether others have their turn after this delivery (`out.rotate`). True: one of them is to be woken for what is left."""
+    """Whether others have their turn after this delivery (`out.rotate`). True: one of them is to be woken for the rest."""
     group: pointer[group_t] = consumer.group
     if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
