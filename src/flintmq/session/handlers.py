@@ -253,12 +253,12 @@ class ConnectionHandler:
             text = f"message size {value} is larger than configured max size {self.broker.limits.message_size_max}"
         self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
 
-    def blocked(self, what: str) -> None:
-        """The loop paused this publisher. `what`: is low: memory (above the watermark), disk (the log has only its reserve)."""
+    def blocked(self, resource: str) -> None:
+        """The loop paused this publisher. `resource`: is low: memory (above the watermark), disk (the log has only its reserve)."""
         self.is_blocked = True
         if self.wants_blocked:
-            self.send(0, spec.ConnectionBlocked(f"low on {what}"))
-        self.complain(log.warning, "connection %s: publisher is blocked: low on %s", self.name, what)
+            self.send(0, spec.ConnectionBlocked(f"low on {resource}"))
+        self.complain(log.warning, "connection %s: publisher is blocked: low on %s", self.name, resource)
 
     def unblocked(self) -> None:
         """Nothing is low any more: the publisher is read on."""
@@ -363,10 +363,10 @@ class ConnectionHandler:
         if queue is None:
             return True
         until_ns = self.broker.clock.monotonic_ns() + STEP_NS
-        left = partial(self.broker.expiry.expire, queue, time.time_ns() // 1_000_000, until_ns)
+        ends = partial(self.broker.expiry.expire, queue, time.time_ns() // 1_000_000, until_ns)
         done: list[bool] = []
-        # What can't be done now must not keep the consumer from what is not expired.
-        guarded("expiry", f"queue {queue.name!r}", lambda: done.append(left()))
+        # An expiry that fails must not keep the consumer from the messages that are not expired.
+        guarded("expiry", f"queue {queue.name!r}", lambda: done.append(ends()))
         return not done or done[0]
 
     def keep_limit(self, queue_id: int) -> None:

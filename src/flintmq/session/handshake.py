@@ -135,18 +135,18 @@ def _start_ok(handler: Session, method: spec.ConnectionStartOk) -> None:
     else:
         loop = handler.loop
         handler.login = users.submit_login(
-            user, password, lambda found: loop.call(partial(_logged_in, handler, user, found)), _source(handler)
+            user, password, lambda login: loop.call(partial(_logged_in, handler, user, login)), _source(handler)
         )
 
 
-def _logged_in(handler: Session, claimed: str, found: str | bool | None) -> None:
+def _logged_in(handler: Session, claimed: str, user: str | bool | None) -> None:
     """The user of a name and a password, on the connection's loop; a directory may spell the name in another way."""
-    if isinstance(found, str) and found != claimed and handler.broker.users.refused_from(found, handler.peer_host):
-        found = False
-    if isinstance(found, str):
-        _authenticated(handler, found, True)
+    if isinstance(user, str) and user != claimed and handler.broker.users.refused_from(user, handler.peer_host):
+        user = False
+    if isinstance(user, str):
+        _authenticated(handler, user, True)
     else:
-        _authenticated(handler, claimed, found)
+        _authenticated(handler, claimed, user)
 
 
 def _source(handler: Session) -> str:
@@ -161,7 +161,7 @@ def _ask_for_token(handler: Session, token: Secret, answer: Callable[[TokenUser 
     if known is not None:
         answer(known)
     else:
-        handler.login = tokens.submit(token, _source(handler), lambda found: loop.call(partial(answer, found)))
+        handler.login = tokens.submit(token, _source(handler), lambda login: loop.call(partial(answer, login)))
 
 
 def _token_answer(handler: Session, claimed: str, answer: TokenUser | str | None) -> None:

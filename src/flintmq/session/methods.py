@@ -148,7 +148,7 @@ def exchange_unbind(handler: Session, number: int, method: spec.ExchangeUnbind) 
 
 
 def _answer(handler: Session, number: int, no_wait: bool, answer: Callable[[], spec.Method]) -> Callable[[Any], None]:
-    """What is sent when the verb is over, unless the client does not wait for it."""
+    """The answer to the method when the verb is over, unless the client does not wait for it."""
 
     def send(result: Any) -> None:
         if not no_wait:
@@ -211,8 +211,8 @@ def _declared(handler: Session, number: int, no_wait: bool, queue: Any) -> None:
 
 def _declare_reply_queue(handler: Session, number: int, name: str, no_wait: bool) -> None:
     """Direct reply-to: a passive declare asks whether a requester is still there; the pseudo-queue itself always is, as on RabbitMQ."""
-    found = handler.broker.reply_queues.get((handler.vhost.name, name))
-    if name != REPLY_TO and found is None:
+    is_there = (handler.vhost.name, name) in handler.broker.reply_queues
+    if name != REPLY_TO and not is_there:
         raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{handler.vhost.name}'")
     if not no_wait:
         handler.send(number, spec.QueueDeclareOk(name, 0, 1))
@@ -273,9 +273,9 @@ def queue_delete(handler: Session, number: int, method: spec.QueueDelete) -> Non
     answer = partial(_deleted, handler, number, method.no_wait, cancels)
     shared = None
     if handler.broker.shared is not None:
-        found = handler.vhost.queues.get(name)
-        if found is not None and found.policy.is_shared:
-            shared = found
+        known = handler.vhost.queues.get(name)
+        if known is not None and known.policy.is_shared:
+            shared = known
     # Whether a shared queue is empty is the engine's to say.
     if_empty = method.if_empty and shared is None
     verb = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=if_empty, connection_id=handler.connection_id)

@@ -120,22 +120,22 @@ def publish(handler: Session, channel: int) -> None:
             broker.spans.published(handler, span, [], due_ms)
         return
     try:
-        found = broker.routes.cores_of_keys(vhost, exchange_name, keys, headers)
+        cores = broker.routes.cores_of_keys(vhost, exchange_name, keys, headers)
     except PeerError:
         connection.discard(channel)
         headers.refused()
         raise
     if vhost.tracing:
-        broker.tracer.published(handler, channel, connection.message(channel), keys, properties, found)
+        broker.tracer.published(handler, channel, connection.message(channel), keys, properties, cores)
     broker.counters.add_drops(connection.take_drops() if headers.undo else {})
-    again = connection.accept(channel, found, keys[1:])
+    again = connection.accept(channel, cores, keys[1:])
     if headers.undo:
         drops = connection.take_drops()
         broker.counters.add_drops(drops)
-        if not found or "refused" in drops:
+        if not cores or "refused" in drops:
             headers.refused()
     if span is not None and broker.spans is not None:
-        broker.spans.published(handler, span, found)
+        broker.spans.published(handler, span, cores)
     if again:
         after_publish(handler)
 
@@ -197,14 +197,14 @@ def dead_letter_one(handler: Session, channel: int, method_id: int, tag: int) ->
     `after_publish`."""
     connection, broker = handler.connection, handler.broker
     try:
-        found = connection.unacked_message(channel, tag)
+        message = connection.unacked_message(channel, tag)
     except (StoreError, KeyError) as error:
         # It goes back to its place instead: a delivery of it finds out whether it can be read then.
         broker.counters.drop("unreadable_content")
         log.error("a refused message can't be read for its dead-letter exchange, it stays in its queue: %s", error)
         connection.settle(channel, method_id, tag, True)
         return
-    queue = None if found is None else broker.queues.get(found[0])
+    queue = None if message is None else broker.queues.get(message[0])
     if queue is not None and queue.policy.keeps_letters:
         position = connection.pass_on(channel, tag)
         if position:
@@ -212,9 +212,9 @@ def dead_letter_one(handler: Session, channel: int, method_id: int, tag: int) ->
         return
     # Not done: the node is short of something, so it stays in its queue.
     kept = (
-        found is not None
+        message is not None
         and queue is not None
-        and not guarded("dead letters", queue.name, broker.dead_letters.publish, queue, found[1:], REJECTED)
+        and not guarded("dead letters", queue.name, broker.dead_letters.publish, queue, message[1:], REJECTED)
     )
     connection.settle(channel, method_id, tag, kept)
 

@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 def change(handler: Session, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
     """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
 
-    What was given to the database is carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at
+    A change that the database has is carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at
     once and none is under way.
     """
     verbs = handler.verbs
