@@ -28,7 +28,7 @@ def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicCon
     """What the consumer reads with. A group that has a place goes on there, whatever x-stream-offset says.
 
     None: the group is new; `again` is called, and asks again, when its place is on disk. What the client sends meanwhile waits.
-    Raises: PeerError 406 for a client that wants no stream, without a prefetch, for a bad argument, or another filter than the group's; 540 with
+    Raises: PeerError 406 for one that wants no stream, without a prefetch, for a bad argument, or another filter than the group's; 540 with
     no_ack; 541 when the log takes no place.
     """
     description = handler.vhost.describe("queue", queue.name)

@@ -114,7 +114,7 @@ class Job:
         self.failure: Exception | None = None
 
     def end(self) -> None:
-        """Tells the asker."""
+        """Tells the asker, when the routes that the verb changed are told."""
         self.over = True
         self.finished(self.result, self.failure)
 
@@ -154,7 +154,11 @@ class Changes:
         not called.
         """
         job = Job(verb, call, finished, wanted)
-        self._go_on(job)
+        try:
+            self._advance(job, None)
+        finally:
+            if self._after:
+                self._run_after()
         return job
 
     def run(self, verb: Verb[T]) -> T:
@@ -200,7 +204,8 @@ class Changes:
             if job.holds:
                 self._release(job)
         if not job.late or not spreading.wait(partial(job.call, job.end)):
-            job.end()
+            job.over = True
+            job.finished(job.result, job.failure)
 
     def _part(self, job: Job, error: Exception | None) -> bool:
         """Runs a verb until it waits. True: it is over, with its result or failure."""
@@ -213,7 +218,9 @@ class Changes:
                     step = verb.send(None) if error is None else verb.throw(error)
                     error = None
                 if isinstance(step, Names):
-                    if not self._reserve(job, step):
+                    if not self._held:  # as most of the time
+                        job.names, job.wants = step, None
+                    elif not self._reserve(job, step):
                         return False
                 elif callable(step):
                     if not step() and not self._in_slices(job, step):
@@ -257,7 +264,7 @@ class Changes:
 
     def _reserve(self, job: Job, names: Names) -> bool:
         """Reserves names for a verb. False: another one has one of them, and this one is woken when it is free."""
-        taken = self._taken(names, job.woken) if self._held else None
+        taken = self._taken(names, job.woken)
         if taken is None:
             job.names, job.wants = names, None
             return True
