@@ -96,7 +96,7 @@ class Transaction(Protocol):
         ...
 
     def watch(self, key: bytes, on_change: Callable[[], None]) -> Watch:
-        """`on_change()` is called once, on any thread, after the key changed (G7). Begins with the commit, also of a transaction that writes
+        """`on_change()` is called once, on any thread, after a change (G7). Begins with the commit, also of a transaction that writes
         nothing. `on_change` must not block, and must not call the engine."""
         ...
 
