@@ -74,8 +74,8 @@ class PeerError(FlintError):
     def reply_text(self) -> str:
         """`NOT_FOUND - no queue 'q' in vhost '/'`: the form that people grep for. At most 255 bytes of UTF-8 go on the wire."""
         plain = self.plain_text
-        told = f"{self.code.name} - {self.told}"
-        return told if len(told.encode("utf-8", "surrogateescape")) <= REPLY_TEXT_MAX else plain
+        text = f"{self.code.name} - {self.told}"
+        return text if len(text.encode("utf-8", "surrogateescape")) <= REPLY_TEXT_MAX else plain
 
     @property
     def plain_text(self) -> str:

@@ -25,6 +25,6 @@ def _failed(name: str, state: tuple[object, ...]) -> None:
     now = time.time()
     stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
     place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
-    told = " ".join(ascii(one) for one in state)
-    os.write(2, f"{stamp} [CRITICAL] flintmq.check: invariant broken: {name} at {place}, state {told}; the process ends\n".encode())
+    values = " ".join(ascii(one) for one in state)
+    os.write(2, f"{stamp} [CRITICAL] flintmq.check: invariant broken: {name} at {place}, state {values}; the process ends\n".encode())
     os.abort()

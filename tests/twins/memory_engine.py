@@ -80,7 +80,7 @@ class MemoryEngine:
         if not request.is_empty:
             self.watches.tell(changed, [])
         for watch in late:
-            watch.told()
+            watch.on_change()
         if fault is Fault.UNKNOWN_AFTER:
             raise UnknownOutcome("injected")
         return version

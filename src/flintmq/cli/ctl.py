@@ -514,12 +514,12 @@ def export_definitions(session: Session, file: Path) -> None:
 
 def say_passed_over(answer: Any) -> None:
     """A line on stderr for each object of a definitions file that the broker passed over."""
-    told = answer.get("passed_over", []) if isinstance(answer, dict) else []
-    for one in told:
+    passed_over = answer.get("passed_over", []) if isinstance(answer, dict) else []
+    for one in passed_over:
         where = f" in vhost '{one['vhost']}'" if one["vhost"] else ""
         click.echo(f"passed over: {one['section']} '{one['name']}'{where}: {one['reason']}", err=True)
-    if told and answer["passed_over_count"] > len(told):
-        click.echo(f"passed over: {answer['passed_over_count'] - len(told)} more", err=True)
+    if passed_over and answer["passed_over_count"] > len(passed_over):
+        click.echo(f"passed over: {answer['passed_over_count'] - len(passed_over)} more", err=True)
 
 
 @ctl.command("import_definitions")

@@ -133,8 +133,8 @@ def record_line(source: Log, record: Record, bodies: bool, for_json: bool) -> st
         head: dict[str, Any] = {"log": source.name, "lsn": record.lsn, "container": container, "offset": offset, "type": record.name}
         line = head | {"time_us": record.time_us, "length": record.length} | common
         return json.dumps(line | {"fields": {name: _plain(value) for name, value in own.items()}})
-    told = " ".join(f"{name}={_shown(value)}" for name, value in {**common, **own}.items())
-    return f"{record.lsn} {source.name}/{container}+{offset} {record.name} {time_text(record.time_us)} {told}"
+    fields = " ".join(f"{name}={_shown(value)}" for name, value in {**common, **own}.items())
+    return f"{record.lsn} {source.name}/{container}+{offset} {record.name} {time_text(record.time_us)} {fields}"
 
 
 def _damage_json(damage: Damage) -> dict[str, Any]:
@@ -310,8 +310,8 @@ def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
         click.echo(json.dumps(result))
     else:
         for name, figure in figures.items():
-            told = "{containers} containers of {container_size:,} bytes, {blocks:,} blocks, {records:,} records, LSN {base} to {tail}"
-            click.echo(f"{name + ':':<14}{told.format(**figure)}")
+            summary = "{containers} containers of {container_size:,} bytes, {blocks:,} blocks, {records:,} records, LSN {base} to {tail}"
+            click.echo(f"{name + ':':<14}{summary.format(**figure)}")
         for line in (*notes, *map(describe, findings[:SHOWN_MAX])):
             click.echo(line)
         if len(findings) > SHOWN_MAX:
@@ -476,8 +476,8 @@ def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
         yield "also: messages whose end lay there come back to their queues"
     if any(damage.log == "transactions" for damage in lost):
         undecided = [t.id for t in state.transactions.values() if t.state in ("open", "prepared") and not t.deleted]
-        told = f": {_ids(undecided)}" if undecided else ""
-        yield f"also: transactions whose outcome lay there count as not decided ({len(undecided)} now{told})"
+        suffix = f": {_ids(undecided)}" if undecided else ""
+        yield f"also: transactions whose outcome lay there count as not decided ({len(undecided)} now{suffix})"
         spots = [spot for message in state.messages.values() for spot in state.spots(message)]
         dropped = sum(state.tx_state(spot.enqueued_by) == "open" for spot in spots if spot.enqueued_by)
         back = sum(state.tx_state(spot.dequeued_by) == "open" for spot in spots if spot.dequeued_by)

@@ -76,12 +76,12 @@ def verdict(result: dict[str, Any]) -> str:
 
     if result["ok"]:
         return "ok"
-    told = report.faults(result)
+    faults = report.faults(result)
     if result.get("failures"):
-        told.append(f"{result['failures']:,} failed cycles")
+        faults.append(f"{result['failures']:,} failed cycles")
     if result.get("error"):
-        told.append(str(result["error"]))
-    return "FAILED: " + (", ".join(told) or "not everything was done")
+        faults.append(str(result["error"]))
+    return "FAILED: " + (", ".join(faults) or "not everything was done")
 
 
 def exit_code(result: dict[str, Any]) -> int:

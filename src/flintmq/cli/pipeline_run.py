@@ -104,13 +104,13 @@ def _guarded(name: str, job: Any, given: dict[str, Any], own: dict[str, Any]) ->
     except Exception as error:
         if own["debug"]:
             traceback.print_exc()
-        told = error if isinstance(error, FlintError) and not hasattr(error, "code") else explained(error, name)
-        code = getattr(told, "exit_code", 74)
+        clear_error = error if isinstance(error, FlintError) and not hasattr(error, "code") else explained(error, name)
+        code = getattr(clear_error, "exit_code", 74)
         if own["json"]:
-            click.echo(json.dumps({"event": "error", "job": name, "text": str(told), "exit_code": code}))
+            click.echo(json.dumps({"event": "error", "job": name, "text": str(clear_error), "exit_code": code}))
         if own["debug"]:
-            raise told from error
-        raise told from None
+            raise clear_error from error
+        raise clear_error from None
 
 
 def _run(job: Any, params: Any, own: dict[str, Any]) -> int:

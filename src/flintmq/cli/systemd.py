@@ -26,11 +26,11 @@ def inherited(environment: MutableMapping[str, str] = os.environ) -> tuple[tuple
     pid, count, names = (environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
     if pid != str(os.getpid()) or not count.isdigit() or int(count) == 0:
         return ()
-    told = names.split(":") if names else []
+    given_names = names.split(":") if names else []
     sockets: dict[str, int] = {}
     for index in range(int(count)):
         fd = _FIRST + index
-        name = told[index] if index < len(told) else ""
+        name = given_names[index] if index < len(given_names) else ""
         if name not in NAMES and int(count) == 1:
             name = "amqp"
         if name not in NAMES or name in sockets:

@@ -95,9 +95,9 @@ class Transaction(Protocol):
         """Sets prefix + stamp + suffix, where the stamp (STAMP_BYTES) follows the order of commits (G5)."""
         ...
 
-    def watch(self, key: bytes, told: Callable[[], None]) -> Watch:
-        """`told()` is called once, on any thread, after the key changed (G7). Begins with the commit, also of a transaction that writes
-        nothing. `told` must not block, and must not call the engine."""
+    def watch(self, key: bytes, on_change: Callable[[], None]) -> Watch:
+        """`on_change()` is called once, on any thread, after a change (G7). Begins with the commit, also of a transaction that writes
+        nothing. `on_change` must not block, and must not call the engine."""
         ...
 
     def commit(self) -> int:

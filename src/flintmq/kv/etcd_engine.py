@@ -299,9 +299,9 @@ class EtcdTransaction:
     def set_stamped(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
         self._writes.set_stamped(prefix, suffix, value)
 
-    def watch(self, key: bytes, told: Callable[[], None]) -> KeyWatch:
+    def watch(self, key: bytes, on_change: Callable[[], None]) -> KeyWatch:
         self._look(key)
-        watch = KeyWatch(self._engine.watches, key, told)
+        watch = KeyWatch(self._engine.watches, key, on_change)
         self._watches.append(watch)
         return watch
 
@@ -312,7 +312,7 @@ class EtcdTransaction:
             engine.watches.add(watch)
             if self._changed(watch.key):
                 watch.cancel()
-                watch.told()
+                watch.on_change()
         return revision
 
     def _changed(self, key: bytes) -> bool:

@@ -141,9 +141,9 @@ class _FdbWatch:
 
     __slots__ = ("_cancelled", "_future", "_told", "key")
 
-    def __init__(self, key: bytes, told: Callable[[], None]) -> None:
+    def __init__(self, key: bytes, on_change: Callable[[], None]) -> None:
         self.key = key
-        self._told = told
+        self._told = on_change
         self._future: Any = None
         self._cancelled = False
 
@@ -234,10 +234,10 @@ class FdbTransaction:
     def set_stamped(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
         self._writes.set_stamped(prefix, suffix, value)
 
-    def watch(self, key: bytes, told: Callable[[], None]) -> _FdbWatch:
+    def watch(self, key: bytes, on_change: Callable[[], None]) -> _FdbWatch:
         """In a transaction that writes, FoundationDB declares the key, too."""
         self._version()
-        watch = _FdbWatch(key, told)
+        watch = _FdbWatch(key, on_change)
         self._watches.append(watch)
         return watch
 

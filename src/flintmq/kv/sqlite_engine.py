@@ -144,7 +144,7 @@ class SqliteEngine:
                 else:
                     self._watches.add(watch)
         for watch in late:
-            watch.told()
+            watch.on_change()
 
     def _commit_all(self, due: list[_Waiting]) -> None:
         """Under `_writing`. Each of them is done afterwards."""
@@ -295,9 +295,9 @@ class SqliteTransaction:
     def set_stamped(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
         self._writes.set_stamped(prefix, suffix, value)
 
-    def watch(self, key: bytes, told: Callable[[], None]) -> KeyWatch:
+    def watch(self, key: bytes, on_change: Callable[[], None]) -> KeyWatch:
         self._snapshot()
-        watch = KeyWatch(self._engine._watches, key, told)
+        watch = KeyWatch(self._engine._watches, key, on_change)
         self._watches.append(watch)
         return watch
 

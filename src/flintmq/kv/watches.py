@@ -14,12 +14,12 @@ from flintmq.guard import guarded
 class KeyWatch:
     """One watch. Any thread."""
 
-    __slots__ = ("_owner", "key", "told")
+    __slots__ = ("_owner", "key", "on_change")
 
-    def __init__(self, owner: Watches, key: bytes, told: Callable[[], None]) -> None:
+    def __init__(self, owner: Watches, key: bytes, on_change: Callable[[], None]) -> None:
         self._owner = owner
         self.key = key
-        self.told = told
+        self.on_change = on_change
 
     def cancel(self) -> None:
         self._owner.remove(self)
@@ -54,7 +54,7 @@ class Watches:
                 gone.update(key for key in self._by_key if begin <= key < end)
             due = [watch for key in gone for watch in self._by_key.pop(key)]
         for watch in due:
-            guarded("watches of an engine", repr(watch.key), watch.told)
+            guarded("watches of an engine", repr(watch.key), watch.on_change)
 
     def __len__(self) -> int:
         with self._lock:

@@ -40,17 +40,17 @@ def churn_steps(options: Options, channel_max: int, frame_max: int) -> list[Step
 
 
 def _wait(threads: list[threading.Thread], callers: list[Caller], progress: Progress | None) -> None:
-    began = told = time.monotonic()
+    began = reported_s = time.monotonic()
     try:
         while any(thread.is_alive() for thread in threads):
             threads[0].join(0.05)
             if not threads[0].is_alive():
                 for thread in threads:
                     thread.join(0.05)
-            if progress and time.monotonic() - told > 0.5:
-                told = time.monotonic()
+            if progress and time.monotonic() - reported_s > 0.5:
+                reported_s = time.monotonic()
                 done = sum(caller.counts()["done"] for caller in callers)
-                progress(told - began, done, done)
+                progress(reported_s - began, done, done)
     finally:
         for caller in callers:
             caller.stop()

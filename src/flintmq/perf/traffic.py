@@ -272,7 +272,7 @@ class Traffic:
 
     def _looks(self, start_ns: int) -> Iterator[dict[str, int]]:
         """The workers' sums, again and again, until one fails; tells the progress."""
-        told = 0.0
+        reported_s = 0.0
         while True:
             sums = self.sums()
             yield sums
@@ -282,8 +282,8 @@ class Traffic:
             if self.error:
                 return
             elapsed = (time.monotonic_ns() - start_ns) / 1e9
-            if self.progress and elapsed - told > 0.5:
-                told = elapsed
+            if self.progress and elapsed - reported_s > 0.5:
+                reported_s = elapsed
                 self.progress(elapsed, sums["published"], sums["received"])
             time.sleep(LOOK_S)
 

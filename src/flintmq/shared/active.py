@@ -33,8 +33,8 @@ def has_holder(transaction: Transaction, keys: QueueKeys) -> bool:
     return holder != _NOBODY and transaction.get(owner_row(holder, b"e"), snapshot=True) == ALIVE
 
 
-def claim(queue: SharedQueue, told: Callable[[], None]) -> tuple[bool, Watch | None]:
-    """Makes this node the active one, unless another one that lives is; `told()` is called when that may have changed.
+def claim(queue: SharedQueue, on_change: Callable[[], None]) -> tuple[bool, Watch | None]:
+    """Makes this node the active one, unless another one that lives is; `on_change()` is called when that may have changed.
 
     Raises: Fenced, QueueGone, EngineError.
     """
@@ -44,7 +44,7 @@ def claim(queue: SharedQueue, told: Callable[[], None]) -> tuple[bool, Watch | N
         if holder == queue.owner:
             return (True, None), False
         if holder != _NOBODY and transaction.get(owner_row(holder, b"e")) == ALIVE:
-            return (False, transaction.watch(queue.keys.signal, told)), False
+            return (False, transaction.watch(queue.keys.signal, on_change)), False
         transaction.set(queue.keys.active, queue.owner + (epoch + 1).to_bytes(_EPOCH_BYTES, "big"))
         return (True, None), True
 

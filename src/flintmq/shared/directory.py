@@ -53,9 +53,9 @@ def read_arguments(engine: Engine, keys: QueueKeys) -> bytes:
 
 
 def read(
-    engine: Engine, token: bytes | None, known: Collection[bytes], told: Callable[[], None] | None
+    engine: Engine, token: bytes | None, known: Collection[bytes], on_change: Callable[[], None] | None
 ) -> tuple[Directory | None, Watch | None]:
-    """The definitions, None: they are those of `token`; and a watch of the next change, when `told` is given. O(definitions).
+    """The definitions, None: they are those of `token`; and a watch of the next change, when `on_change` is given. O(definitions).
 
     Args: known: lives whose arguments are not needed. Raises: EngineError.
     """
@@ -63,7 +63,7 @@ def read(
     try:
         now = transaction.get(CHANGED, snapshot=True) or b""
         directory = None if now == token else _read_all(transaction, now, known)
-        watch = None if told is None else transaction.watch(CHANGED, told)
+        watch = None if on_change is None else transaction.watch(CHANGED, on_change)
         transaction.commit()
         return directory, watch
     finally:

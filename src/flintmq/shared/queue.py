@@ -434,10 +434,10 @@ class SharedQueue:
 
     # --- take, settle -----------------------------------------------------------------------------------------------
 
-    def take(self, count: int, size_bytes: int, told: Callable[[], None] | None = None) -> tuple[list[Taken], Watch | None]:
+    def take(self, count: int, size_bytes: int, on_change: Callable[[], None] | None = None) -> tuple[list[Taken], Watch | None]:
         """Leases up to `count` messages from the head, one at least if there is one, `size_bytes` of contents at most.
 
-        Nothing ready: `told()` is called when that changes; the watch is the second part of the answer.
+        Nothing ready: `on_change()` is called when that changes; the watch is the second part of the answer.
         """
 
         def body(transaction: Transaction) -> tuple[tuple[list[Taken], Watch | None], bool]:
@@ -446,7 +446,7 @@ class SharedQueue:
                 size = sum(one.meta.size for one in taken)
                 self._count(transaction, Counts(leased=len(taken), leased_bytes=size))
                 return (taken, None), True
-            return ([], None if told is None else transaction.watch(self.keys.signal, told)), False
+            return ([], None if on_change is None else transaction.watch(self.keys.signal, on_change)), False
 
         taken, watch = self.run(body)
         self.note_taken(taken)

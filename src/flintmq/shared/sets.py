@@ -142,10 +142,10 @@ class Record:
 
     def encode(self) -> bytes:
         held = self.held
-        told = None
+        members = None
         if held is not None:
             lives = {life.hex(): one for life, one in held.lives.items()}
-            told = {"seq": held.seq, "ms": held.since_ms, "state": held.state, "parts": held.parts, "lives": lives, "read": held.read}
+            members = {"seq": held.seq, "ms": held.since_ms, "state": held.state, "parts": held.parts, "lives": lives, "read": held.read}
         value = {
             "format": _FORMAT,
             "vhost": self.vhost,
@@ -157,7 +157,7 @@ class Record:
             "created_ms": self.created_ms,
             "planned": self.planned,
             "drain": self.drain,
-            "held": told,
+            "held": members,
             "mark": self.mark,
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -210,43 +210,43 @@ def decode_part(value: bytes) -> Part:
 def decode(identity: bytes, value: bytes) -> Record:
     """Whatever stands in the engine becomes a record, or raises: ValueError."""
     try:
-        told = json.loads(value)
-        if told["format"] != _FORMAT:
-            raise ValueError(f"format {told['format']!r}")
-        if not told["queues"]:
+        members = json.loads(value)
+        if members["format"] != _FORMAT:
+            raise ValueError(f"format {members['format']!r}")
+        if not members["queues"]:
             raise ValueError("no queue")
-        planned, drain, held = told["planned"], told["drain"], told["held"]
+        planned, drain, held = members["planned"], members["drain"], members["held"]
         return Record(
             identity=identity,
-            vhost=_name(told["vhost"]),
-            name=_name(told["name"]),
-            user=_name(told["user"]),
-            epoch=_number(told["epoch"]),
-            committed=_number(told["committed"]),
-            queues=[_name(name) for name in _list(told["queues"])],
-            created_ms=_number(told["created_ms"]),
+            vhost=_name(members["vhost"]),
+            name=_name(members["name"]),
+            user=_name(members["user"]),
+            epoch=_number(members["epoch"]),
+            committed=_number(members["committed"]),
+            queues=[_name(name) for name in _list(members["queues"])],
+            created_ms=_number(members["created_ms"]),
             planned=None if planned is None else (_number(planned[0]), _number(planned[1]), _number(planned[2])),
             drain=None if drain is None else {_name(name): _number(count) for name, count in drain.items()},
             held=None if held is None else _held(held),
-            mark=_name(told["mark"]),
+            mark=_name(members["mark"]),
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(f"the row of subscription {identity.hex()} can't be read: {error}") from None
 
 
-def _held(told: Any) -> Held:
-    if told["state"] not in STATES:
-        raise ValueError(f"a set in state {told['state']!r}")
+def _held(members: Any) -> Held:
+    if members["state"] not in STATES:
+        raise ValueError(f"a set in state {members['state']!r}")
     lives: dict[bytes, list[Any]] = {}
-    for life, one in told["lives"].items():
+    for life, one in members["lives"].items():
         name, count, size = one
         lives[bytes.fromhex(life)] = [_name(name), _number(count), _number(size)]
     if any(len(life) != ID_BYTES for life in lives):
         raise ValueError("an id of a queue of another length")
-    read = told.get("read")
+    read = members.get("read")
     if read is not None and not isinstance(read, bool):
         raise ValueError("whether a set was read")
-    return Held(_number(told["seq"]), _number(told["ms"]), told["state"], _number(told["parts"]), lives, read)
+    return Held(_number(members["seq"]), _number(members["ms"]), members["state"], _number(members["parts"]), lives, read)
 
 
 def _name(value: Any) -> str:

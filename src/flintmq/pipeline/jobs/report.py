@@ -77,8 +77,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "")
     """A table; the first column is text, the others numbers."""
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    told = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="wide"><table>{told}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    caption_html = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f'<div class="wide"><table>{caption_html}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def line_chart(
