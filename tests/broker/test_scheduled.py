@@ -18,7 +18,7 @@ from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock, held
 from tests.support.rawamqp import RawChannel
 
-from .test_quotas import two_users
+from tests.channel.test_quotas import two_users
 
 DELAY_MS_MAX = Limits().schedule_delay_ms_max
 Start = Callable[..., Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flintmq.broker import underway
 from flintmq.core.memory_account import bytes_by_kind
+from flintmq.session import underway
 from flintmq.store.sql.failures import NotSaved
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until

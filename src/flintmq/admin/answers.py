@@ -158,25 +158,25 @@ def _kept(value: Any) -> int:
 async def made(value: Any) -> AsyncIterator[bytes]:
     """The pieces of the JSON of a value; others have their turns while one is made, and are to have one behind each."""
     writing = steps(value)
-    found: Any = None
+    piece: Any = None
     while True:
         try:
-            step = writing.send(found)
+            step = writing.send(piece)
         except StopIteration:
             return
-        found = None
+        piece = None
         if isinstance(step, str):
             if step:
                 yield step.encode("ascii")
             else:
                 await asyncio.sleep(0)
         else:
-            found = await step
+            piece = await step
 
 
-def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None, **facts: Any) -> Response:
     """A response of JSON. Args: more: of Answer."""
-    return Answer(value, status, headers, **more)
+    return Answer(value, status, headers, **facts)
 
 
 def small(value: Any) -> bytes:

@@ -116,15 +116,15 @@ def shown_topic(record: ParameterRecord) -> dict[str, Any]:
     return {"user": user_name, "vhost": record.vhost, "exchange": exchange, **record.value}
 
 
-def _of_path(call: Call, found: list[T], user_of: Callable[[T], str]) -> list[T]:
+def _of_path(call: Call, records: list[T], user_of: Callable[[T], str]) -> list[T]:
     """Those of the virtual host, or user, of the path. Raises: HttpError 404."""
     if "vhost" in call.request.path_params:
         name = call.vhost().name
-        found = [record for record in found if record.vhost == name]  # type: ignore[attr-defined]
+        records = [record for record in records if record.vhost == name]  # type: ignore[attr-defined]
     if "user" in call.request.path_params:
         name = _user(call).name
-        found = [record for record in found if user_of(record) == name]
-    return found
+        records = [record for record in records if user_of(record) == name]
+    return records
 
 
 async def permissions(call: Call) -> Response:
@@ -148,10 +148,10 @@ async def delete_permission(call: Call) -> Response:
 
 
 async def topics(call: Call) -> Response:
-    found = _of_path(call, call.service.of(TOPIC), lambda record: str(json.loads(record.name)[0]))
-    if not found and {"vhost", "user"} <= call.request.path_params.keys():
+    records = _of_path(call, call.service.of(TOPIC), lambda record: str(json.loads(record.name)[0]))
+    if not records and {"vhost", "user"} <= call.request.path_params.keys():
         raise not_found()
-    return await plain_list(call, found, shown_topic)
+    return await plain_list(call, records, shown_topic)
 
 
 async def put_topic(call: Call) -> Response:
@@ -177,24 +177,24 @@ def limits_of(call: Call, kind: str) -> list[dict[str, Any]]:
 
 
 async def vhost_limits(call: Call) -> Response:
-    found = limits_of(call, "vhost")
+    limits = limits_of(call, "vhost")
     if "vhost" in call.request.path_params:
         name = call.vhost().name
-        return await plain_list(call, (value for value in found if value["vhost"] == name))
-    return await plain_list(call, (value for value in found if call.sees(value["vhost"])))
+        return await plain_list(call, (value for value in limits if value["vhost"] == name))
+    return await plain_list(call, (value for value in limits if call.sees(value["vhost"])))
 
 
 async def user_limits(call: Call) -> Response:
     """Of all users; who does not see everything sees the own ones, and of others not even whether they are there."""
-    found = limits_of(call, "user")
+    limits = limits_of(call, "user")
     if not sees_everything(call.tags):
-        found = [value for value in found if value["user"] == call.caller.user]
+        limits = [value for value in limits if value["user"] == call.caller.user]
     if "user" in call.request.path_params:
         name = call.name("user")
         if name == call.caller.user or sees_everything(call.tags):
             _user(call)  # 404
-        found = [value for value in found if value["user"] == name]
-    return await plain_list(call, found)
+        limits = [value for value in limits if value["user"] == name]
+    return await plain_list(call, limits)
 
 
 async def put_limit(call: Call) -> Response:
@@ -331,8 +331,8 @@ def all_parameters(call: Call, vhost: str | None, show: Callable[[ParameterRecor
 async def parameters(call: Call) -> Response:
     component = call.name("component") if "component" in call.request.path_params else None
     seen = {vhost.name for vhost in call.vhosts()}
-    found = sorted((value for value in all_parameters(call, None, shown_parameter) if value["vhost"] in seen), key=itemgetter("vhost"))
-    return await plain_list(call, (value for value in found if component in (None, value["component"])))
+    values = sorted((value for value in all_parameters(call, None, shown_parameter) if value["vhost"] in seen), key=itemgetter("vhost"))
+    return await plain_list(call, (value for value in values if component in (None, value["component"])))
 
 
 async def parameter(call: Call) -> Response:
@@ -381,7 +381,7 @@ async def delete_global(call: Call) -> Response:
 
 def operations() -> list[Operation]:
     """The rows of this module."""
-    found: list[Operation] = [
+    rows: list[Operation] = [
         rabbit("GET", "users", "user.look", users),
         rabbit("GET", "users/without-permissions", "user.look", users_without_permissions),
         rabbit("POST", "users/bulk-delete", Access.SERVICE, delete_users, BODY_USERS),
@@ -425,11 +425,11 @@ def operations() -> list[Operation]:
         rabbit("DELETE", "global-parameters/{name}", Access.SERVICE, delete_global),
     ]
     for path in ("policies", "operator-policies"):
-        found += [
+        rows += [
             rabbit("GET", path, "look", policies),
             rabbit("GET", f"{path}/{{vhost}}", "vhost.use", policies),
             rabbit("GET", f"{path}/{{vhost}}/{{name}}", "policy.look", policy),
             rabbit("PUT", f"{path}/{{vhost}}/{{name}}", Access.SERVICE, put_policy, BODY_POLICY),
             rabbit("DELETE", f"{path}/{{vhost}}/{{name}}", Access.SERVICE, delete_policy),
         ]
-    return found
+    return rows

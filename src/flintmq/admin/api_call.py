@@ -115,10 +115,10 @@ class Call:
 
     def vhost(self) -> Any:
         """The virtual host of the path. Raises: HttpError 404."""
-        found = self.broker.vhosts.get(self.name("vhost"))
-        if found is None:
+        vhost = self.broker.vhosts.get(self.name("vhost"))
+        if vhost is None:
             raise not_found()
-        return found
+        return vhost
 
     def sees(self, vhost: str) -> bool:
         """Whether lists show what is in it."""
@@ -129,8 +129,10 @@ class Call:
         if "vhost" in self.request.path_params:
             return [self.vhost()]
         every = sees_everything(self.tags)
-        found = [one for one in list(self.broker.vhosts.values()) if every or self.broker.permissions.has_vhost(self.caller.user, one.name)]
-        return sorted(found, key=lambda one: one.name)
+        vhosts = [
+            one for one in list(self.broker.vhosts.values()) if every or self.broker.permissions.has_vhost(self.caller.user, one.name)
+        ]
+        return sorted(vhosts, key=lambda one: one.name)
 
     def authorize(self, vhost: Any, method: str, **names: str | None) -> None:
         """AMQP's permissions for a method. Raises: PeerError."""

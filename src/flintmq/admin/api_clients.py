@@ -81,9 +81,9 @@ def _connection(call: Call) -> Any:
     """By its name, or by the one that its application gave it when that is the only one. Raises: HttpError 404; 400: several."""
     name = call.name("connection")
     seen = _connections(call)
-    found = next((handler for handler in seen if handler.name == name), None)
-    if found is not None:
-        return found
+    client = next((handler for handler in seen if handler.name == name), None)
+    if client is not None:
+        return client
     octets = name.encode("utf-8", "surrogateescape")
     named = [
         handler
@@ -103,10 +103,10 @@ async def connection(call: Call) -> Response:
 
 async def close_connection(call: Call) -> Response:
     """An administrator closes any, others their own. The client is told the header X-Reason, or RabbitMQ's text."""
-    found = _connection(call)
-    if found.user != call.caller.user:
+    client = _connection(call)
+    if client.user != call.caller.user:
         call.service.allow(call.actor, "node.change")
-    _close(call, lambda handler: handler is found)
+    _close(call, lambda handler: handler is client)
     return nothing()
 
 
@@ -117,8 +117,8 @@ def _close(call: Call, which: Callable[[Any], bool]) -> None:
 
 async def connections_of(call: Call) -> Response:
     user = call.name("user")
-    found = [handler for handler in _connections(call) if handler.user == user]
-    return await plain_list(call, found, partial(show_connection, call))
+    clients = [handler for handler in _connections(call) if handler.user == user]
+    return await plain_list(call, clients, partial(show_connection, call))
 
 
 async def close_connections_of(call: Call) -> Response:
@@ -174,10 +174,10 @@ async def on_loops(items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, 
     results: list[Any] = [None] * len(items)
 
     def begin(loop: Any, indexes: list[int], done: Callable[[Any, Exception | None], None]) -> None:
-        left = iter(indexes)
+        remaining = iter(indexes)
 
         def step() -> bool:
-            some = list(islice(left, _AT_ONCE))
+            some = list(islice(remaining, _AT_ONCE))
             for index in some:
                 results[index] = show(items[index])
             return not some
@@ -204,11 +204,11 @@ async def channels_of(call: Call) -> Response:
 
 async def channel(call: Call) -> Response:
     name = call.name("channel")
-    found = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
-    if found is None:
+    shown_item = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
+    if shown_item is None:
         raise not_found()
-    (value,) = await on_loops([found], partial(show_channel, call))
-    state = found[0].channels.get(found[1])
+    (value,) = await on_loops([shown_item], partial(show_channel, call))
+    state = shown_item[0].channels.get(shown_item[1])
     consumers_ = [] if state is None else list(state.consumers.values())
     return one(value | {"consumer_details": Rows(consumers_, partial(show_consumer, call.app))}, call.query)
 
@@ -251,7 +251,7 @@ async def consumers(call: Call) -> Response:
     """Those at queues of the virtual hosts that the caller sees."""
     seen = {vhost.name for vhost in call.vhosts()}
     with call.broker.lock:
-        found = [consumer for known in call.broker.consumers.values() for consumer in known if consumer.queue.vhost in seen]
+        matching = [consumer for known in call.broker.consumers.values() for consumer in known if consumer.queue.vhost in seen]
     show = partial(show_consumer, call.app)
 
     async def fetch(some: Sequence[Any]) -> list[dict[str, Any]]:
@@ -259,7 +259,7 @@ async def consumers(call: Call) -> Response:
         prefetches = await on_loops([(each.client, each.channel) for each in some], _prefetch)
         return [show(each) | {"prefetch_count": prefetch} for each, prefetch in zip(some, prefetches, strict=True)]
 
-    return await listed(Listing(found, show, lambda each: str(each.tag), fetch=fetch), call.query, paged=False)
+    return await listed(Listing(matching, show, lambda each: str(each.tag), fetch=fetch), call.query, paged=False)
 
 
 def _prefetch(item: tuple[Any, int]) -> int:

@@ -126,8 +126,8 @@ async def export(call: Call) -> Response:
     }
     things: dict[str, list[Any]] = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in call.vhosts():
-        for kind, found in (await asyncio.to_thread(_things, vhost)).items():
-            things[kind] += [(vhost.name, one) for one in found]
+        for kind, rows in (await asyncio.to_thread(_things, vhost)).items():
+            things[kind] += [(vhost.name, one) for one in rows]
     for kind, owned in things.items():
         sections[kind] = owned, lambda item: {**item[1], "vhost": item[0]}
     return answer(_head() | {name: Rows(records, show) for name, (records, show) in sections.items()}, 200, _attachment(call))
@@ -296,19 +296,19 @@ async def _topic(call: Call, value: dict[str, Any]) -> None:
 
 
 async def _parameter(call: Call, value: dict[str, Any]) -> None:
-    component, name, found = value["component"], value["name"], value["value"]
+    component, name, content = value["component"], value["name"], value["value"]
     vhost = value.get("vhost", "")
     if component in (VHOST_LIMITS, OPERATOR_POLICY):
-        found = as_object(found)
+        content = as_object(content)
     if component == VHOST_LIMITS:
-        for limit, most in found.items() if isinstance(found, dict) else ():
+        for limit, most in content.items() if isinstance(content, dict) else ():
             await call.change("put_limit", "vhost", vhost, limit, most)
     elif component == OPERATOR_POLICY:
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise bad("the value of an operator policy must be an object")
-        await call.change("put_policy", vhost, name, _with_definition(found), operator=True)
+        await call.change("put_policy", vhost, name, _with_definition(content), operator=True)
     else:
-        await call.change("put_parameter", component, vhost, name, found)
+        await call.change("put_parameter", component, vhost, name, content)
 
 
 async def _global(call: Call, value: dict[str, Any]) -> None:

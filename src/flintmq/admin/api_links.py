@@ -21,8 +21,8 @@ def _shovels(call: Call) -> list[dict[str, Any]]:
     """Of the virtual host of the path, or of those that the caller sees."""
     seen = {vhost.name for vhost in call.vhosts()}
     links = call.app.parts.links
-    found = [] if links is None else links.shovels()
-    return [{"node": call.app.node_name, **one} for one in found if one["vhost"] in seen]
+    shovels = [] if links is None else links.shovels()
+    return [{"node": call.app.node_name, **one} for one in shovels if one["vhost"] in seen]
 
 
 async def shovels(call: Call) -> Response:
@@ -32,10 +32,10 @@ async def shovels(call: Call) -> Response:
 async def shovel(call: Call) -> Response:
     """A list of one, as RabbitMQ has it."""
     name = call.name("name")
-    found = [one for one in _shovels(call) if one["name"] == name]
-    if not found:
+    shovels = [one for one in _shovels(call) if one["name"] == name]
+    if not shovels:
         raise not_found()
-    return await plain_list(call, found)
+    return await plain_list(call, shovels)
 
 
 async def delete(call: Call) -> Response:
@@ -54,8 +54,8 @@ async def federation(call: Call) -> Response:
     """Of the virtual host of the path, or of those that the caller sees."""
     seen = {vhost.name for vhost in call.vhosts()}
     links = call.app.parts.links
-    found = [] if links is None else links.federation()
-    return await plain_list(call, [{"node": call.app.node_name, **one} for one in found if one["vhost"] in seen])
+    upstreams = [] if links is None else links.federation()
+    return await plain_list(call, [{"node": call.app.node_name, **one} for one in upstreams if one["vhost"] in seen])
 
 
 async def restart_federation(call: Call) -> Response:

@@ -141,15 +141,15 @@ async def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T
 
 async def _chosen(listing: Listing[T], is_wanted: Callable[[str], bool]) -> Sequence[T]:
     """In pieces (G2)."""
-    found: list[T] = []
+    chosen: list[T] = []
     began = time.monotonic_ns()
     for one in listing.items:
         if is_wanted(listing.name(one)):
-            found.append(one)
+            chosen.append(one)
         if time.monotonic_ns() - began > NAMES_NS:
             await asyncio.sleep(0)
             began = time.monotonic_ns()
-    return found
+    return chosen
 
 
 # --- order ------------------------------------------------------------------------------------------------------------------
@@ -179,11 +179,11 @@ async def in_order(items: Iterable[T], key: Callable[[T], Any], downwards: bool 
             run = []
         await asyncio.sleep(0)
     merged = merge(*runs, key=itemgetter(0), reverse=downwards)
-    found: list[T] = []
+    ordered: list[T] = []
     while some := [one for _, one in islice(merged, KEYS_PIECE)]:
-        found += some
+        ordered += some
         await asyncio.sleep(0)
-    return found
+    return ordered
 
 
 def _comparable(value: Any) -> tuple[int, Any]:
@@ -217,14 +217,14 @@ def _cut(value: dict[str, Any], columns: Sequence[Sequence[str]]) -> dict[str, A
         return value
     result: dict[str, Any] = {}
     for path in columns:
-        found = _at(value, path)
-        if found is None and (len(path) > 1 or path[0] not in value):
+        field = _at(value, path)
+        if field is None and (len(path) > 1 or path[0] not in value):
             continue
         place = result
         for name in path[:-1]:
             inner = place.setdefault(name, {})
             place = inner if isinstance(inner, dict) else {}
-        place[path[-1]] = found
+        place[path[-1]] = field
     return result
 
 

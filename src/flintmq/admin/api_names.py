@@ -54,7 +54,7 @@ def shown(name: str) -> str:
 async def sorted_names(call: Call, kind: str) -> list[Any]:
     """Queues, or exchanges, of the virtual hosts of the call by name. The order is kept until a definition changes: a list of 10,000 queues
     that is polled costs its page."""
-    found: list[Any] = []
+    ordered: list[Any] = []
     for vhost in call.vhosts():
         known = call.app.orders.get((vhost, kind))
         version = call.broker.routes.version
@@ -64,8 +64,8 @@ async def sorted_names(call: Call, kind: str) -> list[Any]:
             call.app.orders[vhost, kind] = known
             for gone in [key for key in call.app.orders if key[0].deleted]:
                 del call.app.orders[gone]
-        found += known[1]
-    return found
+        ordered += known[1]
+    return ordered
 
 
 def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
     policy, operator, definition = None, None, {}
     vhost = call.broker.vhosts.get(queue.vhost)
     if vhost is not None and vhost.policies:
-        found = vhost.policies.of(QUEUE, queue.name, queue.policy.queue_type)
-        policy, operator = (None if one is None else one.name for one in found)
+        policies = vhost.policies.of(QUEUE, queue.name, queue.policy.queue_type)
+        policy, operator = (None if one is None else one.name for one in policies)
         definition = vhost.policies.definition(QUEUE, queue.name, queue.policy.queue_type)
     working, ignored = effective(queue.arguments, queue.policy) if queue.arguments else ([], [])
     value = {
@@ -152,18 +152,18 @@ async def queues(call: Call) -> Response:
 
 def queue_of(call: Call) -> Any:
     """The queue of the path. Raises: HttpError 404."""
-    found = call.vhost().queues.get(call.name("queue"))
-    if found is None:
+    queue = call.vhost().queues.get(call.name("queue"))
+    if queue is None:
         raise not_found()
-    return found
+    return queue
 
 
 async def queue(call: Call) -> Response:
-    found = queue_of(call)
-    value = show_queue(call, found)
+    shown_queue = queue_of(call)
+    value = show_queue(call, shown_queue)
     with call.broker.lock:
-        consumers = list(call.broker.consumers.get(found.queue_id, ()))
-    add_samples(call.query, call.app.sampler.queues.get(found.queue_id), value, value["message_stats"])
+        consumers = list(call.broker.consumers.get(shown_queue.queue_id, ()))
+    add_samples(call.query, call.app.sampler.queues.get(shown_queue.queue_id), value, value["message_stats"])
     value["consumer_details"] = Rows(consumers, call.app.show_consumer)
     return one(value | {"incoming": [], "deliveries": []}, call.query)
 
@@ -206,32 +206,32 @@ async def told_shared(call: Call, vhost: Any, name: str) -> None:
 
 
 def _vhost_to_change(call: Call) -> Any:
-    found = call.broker.vhosts.get(call.name("vhost"))
-    if found is None:
+    vhost = call.broker.vhosts.get(call.name("vhost"))
+    if vhost is None:
         raise not_found("vhost_not_found")
-    return found
+    return vhost
 
 
 async def delete_queue(call: Call) -> Response:
-    vhost, found = call.vhost(), queue_of(call)
-    call.authorize(vhost, "queue.delete", queue=found.name)
+    vhost, queue = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.delete", queue=queue.name)
     only = {name.replace("-", "_"): call.query.get(name) == "true" for name in ("if-unused", "if-empty")}
     shared = call.broker.shared
-    if found.policy.is_shared and shared is not None:
-        if only["if_unused"] and found.core.consumer_count():
-            raise bad(f"{vhost.describe('queue', found.name)} in use")
-        await waited(partial(shared.unmake, vhost.name, found.name, only.pop("if_empty")))
-    await call.perform(vhost, vhost.delete_queue(found.name, connection_id=0, **only))
+    if queue.policy.is_shared and shared is not None:
+        if only["if_unused"] and queue.core.consumer_count():
+            raise bad(f"{vhost.describe('queue', queue.name)} in use")
+        await waited(partial(shared.unmake, vhost.name, queue.name, only.pop("if_empty")))
+    await call.perform(vhost, vhost.delete_queue(queue.name, connection_id=0, **only))
     return nothing()
 
 
 async def purge_queue(call: Call) -> Response:
-    vhost, found = call.vhost(), queue_of(call)
-    call.authorize(vhost, "queue.purge", queue=found.name)
-    core = vhost.queue_to_purge(found.name, connection_id=0).core
+    vhost, queue = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.purge", queue=queue.name)
+    core = vhost.queue_to_purge(queue.name, connection_id=0).core
     shared = call.broker.shared
-    if found.policy.is_shared and shared is not None:
-        await waited(partial(shared.purge, found.queue_id))
+    if queue.policy.is_shared and shared is not None:
+        await waited(partial(shared.purge, queue.queue_id))
         return nothing()
     await purge(call, core)
     return nothing()
@@ -252,10 +252,10 @@ def _next_call(loop: Any, done: Any) -> None:
 
 async def _pause(call: Call, paused: bool) -> Response:
     """Deliveries rest, or go on. Who may delete the queue may do that."""
-    vhost, found = call.vhost(), queue_of(call)
-    call.authorize(vhost, "queue.delete", queue=found.name)
-    vhost.queue(found.name, 0)
-    await call.change("pause_queue", vhost.name, found.name, paused)
+    vhost, queue = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.delete", queue=queue.name)
+    vhost.queue(queue.name, 0)
+    await call.change("pause_queue", vhost.name, queue.name, paused)
     for loop in call.broker.loops:  # where consumers were told: what is published after the answer finds them at rest
         await waited(partial(_next_call, loop))
     return nothing()
@@ -325,15 +325,15 @@ async def exchanges(call: Call) -> Response:
 
 def _exchange_of(call: Call) -> tuple[Any, Any]:
     vhost = call.vhost()
-    found = vhost.exchanges.get(call.exchange_name())
-    if found is None:
+    exchange = vhost.exchanges.get(call.exchange_name())
+    if exchange is None:
         raise not_found()
-    return vhost, found
+    return vhost, exchange
 
 
 async def exchange(call: Call) -> Response:
-    vhost, found = _exchange_of(call)
-    return one(_show_exchange(call, vhost, found) | {"incoming": [], "outgoing": []}, call.query)
+    vhost, shown_exchange = _exchange_of(call)
+    return one(_show_exchange(call, vhost, shown_exchange) | {"incoming": [], "outgoing": []}, call.query)
 
 
 async def put_exchange(call: Call) -> Response:
@@ -352,9 +352,9 @@ async def put_exchange(call: Call) -> Response:
 
 
 async def delete_exchange(call: Call) -> Response:
-    vhost, found = _exchange_of(call)
-    call.authorize(vhost, "exchange.delete", exchange=found.name)
-    await call.perform(vhost, vhost.delete_exchange(found.name, if_unused=call.query.get("if-unused") == "true"))
+    vhost, exchange = _exchange_of(call)
+    call.authorize(vhost, "exchange.delete", exchange=exchange.name)
+    await call.perform(vhost, vhost.delete_exchange(exchange.name, if_unused=call.query.get("if-unused") == "true"))
     return nothing()
 
 
@@ -401,48 +401,48 @@ def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, a
     }
 
 
-def _show_binding(vhost: Any, found: Binding | Any) -> dict[str, Any]:
-    if not isinstance(found, Binding):  # a queue: its place in the default exchange
-        key = found.name.encode("utf-8", "surrogateescape")
-        return _binding(vhost.name, "", QUEUE, found.name, key, {}, properties_key(key, None))
-    end = found.destination
-    args = found.routing_key, found.arguments, properties_key(found.routing_key, found.identity[4])
-    return _binding(vhost.name, found.source.name, end.destination_kind, end.name, *args)
+def _show_binding(vhost: Any, binding: Binding | Any) -> dict[str, Any]:
+    if not isinstance(binding, Binding):  # a queue: its place in the default exchange
+        key = binding.name.encode("utf-8", "surrogateescape")
+        return _binding(vhost.name, "", QUEUE, binding.name, key, {}, properties_key(key, None))
+    end = binding.destination
+    args = binding.routing_key, binding.arguments, properties_key(binding.routing_key, binding.identity[4])
+    return _binding(vhost.name, binding.source.name, end.destination_kind, end.name, *args)
 
 
 async def _bindings_of(vhost: Any) -> list[Any]:
     """All of a virtual host, the implicit ones first: in pieces, each of which is a copy of a table."""
-    found = list(vhost.queues.values())
+    sources = list(vhost.queues.values())
     for exchange_ in list(vhost.exchanges.values()):
         if exchange_.bindings:
-            found += exchange_.bindings.values()
+            sources += exchange_.bindings.values()
             await asyncio.sleep(0)
-    return found
+    return sources
 
 
 async def bindings(call: Call) -> Response:
     items: list[tuple[Any, Any]] = []
     for vhost in call.vhosts():
-        found = await _bindings_of(vhost)
-        for start in range(0, len(found), KEYS_PIECE):
-            items += [(vhost, one) for one in found[start : start + KEYS_PIECE]]
+        bindings_found = await _bindings_of(vhost)
+        for start in range(0, len(bindings_found), KEYS_PIECE):
+            items += [(vhost, one) for one in bindings_found[start : start + KEYS_PIECE]]
             await asyncio.sleep(0)
     return await listed(Listing(items, lambda item: _show_binding(*item), lambda item: ""), call.query, paged=False)
 
 
 async def queue_bindings(call: Call) -> Response:
-    vhost, found = call.vhost(), queue_of(call)
-    own = [found, *(found.bindings or {}).values()]
+    vhost, queue = call.vhost(), queue_of(call)
+    own = [queue, *(queue.bindings or {}).values()]
     return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
 
 
 async def exchange_bindings(call: Call) -> Response:
-    vhost, found = _exchange_of(call)
+    vhost, exchange = _exchange_of(call)
     end = call.name("end")
     if end == "source":
-        own = list(vhost.queues.values()) if not found.name else list(found.bindings.values())
+        own = list(vhost.queues.values()) if not exchange.name else list(exchange.bindings.values())
     elif end == "destination":
-        own = list(found.incoming.values())
+        own = list(exchange.incoming.values())
     else:
         raise not_found()
     return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
@@ -455,20 +455,20 @@ def _between(call: Call) -> tuple[Any, str, str, str, list[Any]]:
     if kind is None:
         raise not_found()
     name = call.name("destination")
-    found = vhost.exchanges.get(source)
+    exchange = vhost.exchanges.get(source)
     implicit = [vhost.queues[name]] if not source and kind == QUEUE and name in vhost.queues else []
     end = (vhost.queues if kind == QUEUE else vhost.exchanges).get(name)
-    if found is None or end is None or (kind == EXCHANGE and found not in end.upstream):
+    if exchange is None or end is None or (kind == EXCHANGE and exchange not in end.upstream):
         return vhost, source, kind, name, implicit
     # a queue knows its own bindings, which are fewer than those of an exchange
-    known = (end.bindings or {}).values() if kind == QUEUE else found.bindings.values()
-    own = [one for one in list(known) if one.source is found and one.destination is end]
+    known = (end.bindings or {}).values() if kind == QUEUE else exchange.bindings.values()
+    own = [one for one in list(known) if one.source is exchange and one.destination is end]
     return vhost, source, kind, name, [*implicit, *own]
 
 
 async def bindings_between(call: Call) -> Response:
-    vhost, _, _, _, found = _between(call)
-    return await listed(Listing(found, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
+    vhost, _, _, _, matching = _between(call)
+    return await listed(Listing(matching, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
 
 
 async def put_binding(call: Call) -> Response:
@@ -508,11 +508,11 @@ def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, keys
 
 async def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
     """In pieces: two ends may have very many bindings."""
-    vhost, source, kind, name, found = _between(call)
+    vhost, source, kind, name, matching = _between(call)
     wanted = _key_of(call.request.path_params["properties"])
     key = unquote_to_bytes(wanted.partition("~")[0].replace("+", " "))
-    for start in range(0, len(found), _MATCHED):
-        for one_ in found[start : start + _MATCHED]:
+    for start in range(0, len(matching), _MATCHED):
+        for one_ in matching[start : start + _MATCHED]:
             frozen = one_.identity[4] if isinstance(one_, Binding) else None
             own = one_.routing_key if isinstance(one_, Binding) else one_.name.encode("utf-8", "surrogateescape")
             if own == key and properties_key(own, frozen) == wanted:
@@ -522,19 +522,19 @@ async def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
 
 
 async def binding(call: Call) -> Response:
-    vhost, _, _, _, found = await _one_between(call)
-    return answer(_show_binding(vhost, found))
+    vhost, _, _, _, one_binding = await _one_between(call)
+    return answer(_show_binding(vhost, one_binding))
 
 
 async def delete_binding(call: Call) -> Response:
-    vhost, source, kind, name, found = await _one_between(call)
-    if not isinstance(found, Binding):
+    vhost, source, kind, name, one_binding = await _one_between(call)
+    if not isinstance(one_binding, Binding):
         raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    _authorize_binding(call, vhost, source, kind, name, found.routing_key, unbind=True)
+    _authorize_binding(call, vhost, source, kind, name, one_binding.routing_key, unbind=True)
     if kind == QUEUE:
-        verb = vhost.unbind_queue(name, source, found.routing_key, found.arguments, connection_id=0)
+        verb = vhost.unbind_queue(name, source, one_binding.routing_key, one_binding.arguments, connection_id=0)
     else:
-        verb = vhost.unbind_exchange(name, source, found.routing_key, found.arguments)
+        verb = vhost.unbind_exchange(name, source, one_binding.routing_key, one_binding.arguments)
     await call.perform(vhost, verb)
     if kind == QUEUE:
         await told_shared(call, vhost, name)

@@ -50,10 +50,10 @@ class Totals:
         """Messages, counters and objects of each virtual host. In pieces."""
         if time.monotonic() - self._at_s < _KEEP_S:
             return self._kept
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for vhost in list(broker.vhosts.values()):
             queues = list(vhost.queues.values())
-            sums = found[vhost.name] = dict.fromkeys(_SUMS, 0) | {"queues": len(queues), "exchanges": len(vhost.exchanges)}
+            sums = counts[vhost.name] = dict.fromkeys(_SUMS, 0) | {"queues": len(queues), "exchanges": len(vhost.exchanges)}
             for start in range(0, len(queues), _PIECE):
                 for queue in queues[start : start + _PIECE]:
                     core = queue.core
@@ -63,8 +63,8 @@ class Totals:
                     sums["delivered"] += core.delivered_total()
                     sums["consumers"] += core.consumer_count()
                 await asyncio.sleep(0)
-        self._at_s, self._kept = time.monotonic(), found
-        return found
+        self._at_s, self._kept = time.monotonic(), counts
+        return counts
 
     async def of(self, broker: Any, vhosts: Iterable[Any]) -> dict[str, int]:
         """Of these virtual hosts together."""
@@ -89,9 +89,9 @@ class Rates:
                 self._looks.clear()
             self._looks[key] = now, count, 0.0
             return 0.0
-        at, before, rate = known
-        if now - at >= 1.0:
-            rate = (count - before) / (now - at)
+        at_s, before, rate = known
+        if now - at_s >= 1.0:
+            rate = (count - before) / (now - at_s)
             self._looks[key] = now, count, rate
         return round(rate, 2)
 
@@ -226,7 +226,7 @@ async def nodes(call: Call) -> Response:
 
 
 async def node(call: Call) -> Response:
-    other = next((found for found in _other_nodes(call) if found["name"] == call.name("node")), None)
+    other = next((other_node for other_node in _other_nodes(call) if other_node["name"] == call.name("node")), None)
     if other is not None:
         return one(other, call.query)
     _own_node(call)
@@ -274,8 +274,8 @@ async def hash_password(call: Call) -> Response:
 # --- health -----------------------------------------------------------------------------------------------------------------
 
 
-def _failed(reason: str, **more: Any) -> HttpError:
-    return HttpError(503, "", reason, value={"status": "failed", "reason": reason, **more})
+def _failed(reason: str, **facts: Any) -> HttpError:
+    return HttpError(503, "", reason, value={"status": "failed", "reason": reason, **facts})
 
 
 async def alarms(call: Call) -> Response:

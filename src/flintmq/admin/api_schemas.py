@@ -11,9 +11,9 @@ from typing import Any
 from flintmq.admin.schema import Schema
 
 
-def _maybe(*types: str, **more: Any) -> Schema:
+def _maybe(*types: str, **rules: Any) -> Schema:
     """What may be left out, or null."""
-    return {"type": [*types, "null"], **more}
+    return {"type": [*types, "null"], **rules}
 
 
 def _record(**members: Schema) -> Schema:

@@ -22,7 +22,7 @@ _UTF8 = "send names as UTF-8, percent-encoded"
 _DOTS = {"%ff.": ".", "%ff..": ".."}
 
 
-def path_name(segment: str, what: str) -> str:
+def path_name(segment: str, kind: str) -> str:
     """A percent-encoded name of the path. Raises: HttpError 400, also when it is not UTF-8, as names of JSON answers must be."""
     dots = _DOTS.get(segment.lower()) if len(segment) <= len("%ff..") else None
     if dots is not None:
@@ -30,27 +30,27 @@ def path_name(segment: str, what: str) -> str:
     try:
         name = unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        raise bad(f"the name of the {what} in the path is not UTF-8", _UTF8) from None
+        raise bad(f"the name of the {kind} in the path is not UTF-8", _UTF8) from None
     if not 1 <= len(name.encode()) <= NAME_MAX:
-        raise bad(f"the {what} in the path has no name of 1 to {NAME_MAX} bytes")
+        raise bad(f"the {kind} in the path has no name of 1 to {NAME_MAX} bytes")
     return name
 
 
 def query(sent: bytes, known: Iterable[str]) -> dict[str, str]:
     """Query parameters, each at most once, known, and UTF-8. `sent`: the percent-encoded query. Raises: HttpError 400."""
     names = tuple(known)
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     # Bytes that are not UTF-8 are kept apart from all text: replaced, two groups would become one.
     for name, value in parse_qsl(sent.decode("ascii", "surrogateescape"), keep_blank_values=True, errors="surrogateescape"):
         if name not in names:
             shown = name[:80].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             raise bad(f"unknown parameter '{shown}'", f"known are: {', '.join(names)}")
-        if name in found:
+        if name in values:
             raise bad(f"parameter '{name}' is given twice")
         if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
             raise bad(f"parameter '{name}' is not UTF-8", _UTF8)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def number(values: Mapping[str, str], name: str, default: int, low: int, high: int, unit: str = "") -> int:
@@ -88,21 +88,21 @@ def parameters(sent: bytes, schemas: Mapping[str, Schema]) -> dict[str, Any]:
     """The query's parameters as their schemas say: whole numbers, flags, words of a list, texts; times in seconds become milliseconds. One
     that is not sent has the schema's default, or is left out. Raises: HttpError 400."""
     values = query(sent, schemas)
-    found: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for name, schema in schemas.items():
         default = schema.get("default")
         if name not in values:
             if default is not None:
-                found[name] = round(default * 1000) if schema["type"] == "number" else default
+                typed[name] = round(default * 1000) if schema["type"] == "number" else default
         elif schema["type"] == "integer":
-            found[name] = number(values, name, 0, schema["minimum"], schema["maximum"])
+            typed[name] = number(values, name, 0, schema["minimum"], schema["maximum"])
         elif schema["type"] == "number":
-            found[name] = seconds_ms(values, name, 0, round(schema["minimum"] * 1000), round(schema["maximum"] * 1000))
+            typed[name] = seconds_ms(values, name, 0, round(schema["minimum"] * 1000), round(schema["maximum"] * 1000))
         elif schema["type"] == "boolean":
-            found[name] = word(values, name, ("true", "false")) == "true"
+            typed[name] = word(values, name, ("true", "false")) == "true"
         else:
-            found[name] = word(values, name, tuple(schema["enum"])) if "enum" in schema else values[name]
-    return found
+            typed[name] = word(values, name, tuple(schema["enum"])) if "enum" in schema else values[name]
+    return typed
 
 
 # bytes of JSON that are read in one call
@@ -125,55 +125,55 @@ def _in_pieces(text: str) -> Any:
     """As json.loads. Members of the object, and items of lists in them, are read one by one: a definitions file of 4 MiB would keep the
     interpreter for 50 ms in one call. Raises: ValueError, as that does."""
     text = text.removeprefix("\ufeff")
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        value, at = _DECODER.raw_decode(text, at)
+    place = _skip(text, 0)
+    if text[place : place + 1] != "{":
+        value, place = _DECODER.raw_decode(text, place)
     else:
-        value, at = {}, _skip(text, at + 1)
-        while text[at : at + 1] != "}":
-            name, at = _DECODER.raw_decode(text, at)
+        value, place = {}, _skip(text, place + 1)
+        while text[place : place + 1] != "}":
+            name, place = _DECODER.raw_decode(text, place)
             if not isinstance(name, str):
-                raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-            at = _skip(text, _expect(text, _skip(text, at), ":"))
-            value[name], at = _list(text, at) if text[at : at + 1] == "[" else _DECODER.raw_decode(text, at)
-            at = _next(text, _skip(text, at), "}")
-        at += 1
-    at = _skip(text, at)
-    if at != len(text):
-        raise json.JSONDecodeError("Extra data", text, at)
+                raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, place)
+            place = _skip(text, _expect(text, _skip(text, place), ":"))
+            value[name], place = _list(text, place) if text[place : place + 1] == "[" else _DECODER.raw_decode(text, place)
+            place = _next(text, _skip(text, place), "}")
+        place += 1
+    place = _skip(text, place)
+    if place != len(text):
+        raise json.JSONDecodeError("Extra data", text, place)
     return value
 
 
-def _list(text: str, at: int) -> tuple[list[Any], int]:
+def _list(text: str, place: int) -> tuple[list[Any], int]:
     items: list[Any] = []
-    at = _skip(text, at + 1)
-    while text[at : at + 1] != "]":
-        one, at = _DECODER.raw_decode(text, at)
+    place = _skip(text, place + 1)
+    while text[place : place + 1] != "]":
+        one, place = _DECODER.raw_decode(text, place)
         items.append(one)
-        at = _next(text, _skip(text, at), "]")
-    return items, at + 1
+        place = _next(text, _skip(text, place), "]")
+    return items, place + 1
 
 
-def _next(text: str, at: int, end: str) -> int:
+def _next(text: str, place: int, end: str) -> int:
     """Where the next item begins, or `end` stands."""
-    if text[at : at + 1] == end:
-        return at
-    at = _skip(text, _expect(text, at, ","))
-    if text[at : at + 1] == end:
-        raise json.JSONDecodeError("Illegal trailing comma", text, at)
-    return at
+    if text[place : place + 1] == end:
+        return place
+    place = _skip(text, _expect(text, place, ","))
+    if text[place : place + 1] == end:
+        raise json.JSONDecodeError("Illegal trailing comma", text, place)
+    return place
 
 
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None  # it matches nothing, too
-    return found.end()
+def _skip(text: str, place: int) -> int:
+    space = _SPACE.match(text, place)
+    assert space is not None  # it matches nothing, too
+    return space.end()
 
 
-def _expect(text: str, at: int, sign: str) -> int:
-    if text[at : at + 1] != sign:
-        raise json.JSONDecodeError(f"Expecting {sign!r} delimiter", text, at)
-    return at + 1
+def _expect(text: str, place: int, sign: str) -> int:
+    if text[place : place + 1] != sign:
+        raise json.JSONDecodeError(f"Expecting {sign!r} delimiter", text, place)
+    return place + 1
 
 
 def json_object_any(body: bytes) -> dict[str, Any]:

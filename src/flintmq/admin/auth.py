@@ -107,10 +107,10 @@ class Caller:
             permissions.authorize_method(self.user, vhost, method, names)
         except PeerError as error:
             raise of_peer_error(error) from None
-        found = self.broker.vhosts.get(vhost)
-        if found is None:
+        known = self.broker.vhosts.get(vhost)
+        if known is None:
             raise HttpError(404, "not_found", f"there is no virtual host '{vhost}'", "percent-encode its name in the path: / is %2F")
-        return found
+        return known
 
     def require_tag(self, tags: frozenset[str] = MONITORING_TAGS) -> None:
         """Raises: HttpError 403 when the user has none of the tags."""
@@ -155,26 +155,26 @@ class Authenticator:
             before = Caller.of(user, self._broker)  # a password that changes while it is checked is the old one
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
-            found = users.login_cached(user, password) or await self._checked(user, password, peer, gone)
-            if not isinstance(found, str):
+            login = users.login_cached(user, password) or await self._checked(user, password, peer, gone)
+            if not isinstance(login, str):
                 raise _unauthenticated("wrong user or password")
-            if found != user and users.refused_from(found, peer):
-                raise _unauthenticated(f"user '{found}' can only connect from this machine")
+            if login != user and users.refused_from(login, peer):
+                raise _unauthenticated(f"user '{login}' can only connect from this machine")
         except HttpError as error:
             self.refused += error.status == 401
             if header is not None and error.status == 401:
                 reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
                 self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
-        return before if type(found) is str and found == user else Caller.of(found, self._broker)
+        return before if type(login) is str and login == user else Caller.of(login, self._broker)
 
     async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:
-        found = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
-        if not isinstance(found, TokenUser):
+        login = self._broker.tokens.cached(token) or await self._checked("", token, peer, gone)
+        if not isinstance(login, TokenUser):
             refused = _unauthenticated("the token was refused")
-            refused.add_note(str(found))  # for the audit: who has the token need not learn about keys and users
+            refused.add_note(str(login))  # for the audit: who has the token need not learn about keys and users
             raise refused
-        return Caller.of(found, self._broker)
+        return Caller.of(login, self._broker)
 
     async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool | TokenUser | str:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""

@@ -39,10 +39,10 @@ _SAMPLES_MAX = 1_000
 
 def counted(rate: Callable[[Any, int], float], scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
     """Members with a count each, and their rates. Args: rate: of a key and its count; scope: whose counts they are."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, count in counts.items():
-        found |= {name: count, f"{name}_details": {"rate": rate((scope, name), count)}}
-    return found
+        figures |= {name: count, f"{name}_details": {"rate": rate((scope, name), count)}}
+    return figures
 
 
 def sums_of(names: Mapping[str, tuple[str, ...]], sums: Mapping[str, int]) -> dict[str, int]:
@@ -52,7 +52,7 @@ def sums_of(names: Mapping[str, tuple[str, ...]], sums: Mapping[str, int]) -> di
 def add_samples(query: Mapping[str, str], series: Any, lengths: dict[str, Any], stats: dict[str, Any]) -> None:
     """Puts what the query asks for into the `_details` of lengths and of message_stats. Args: series: admin.samples.Series; None: there
     are no samples."""
-    for kind, columns, found in (("lengths", _LENGTHS, lengths), ("msg_rates", STATS, stats)):
+    for kind, columns, figures in (("lengths", _LENGTHS, lengths), ("msg_rates", STATS, stats)):
         age, every = _seconds(query, f"{kind}_age"), _seconds(query, f"{kind}_incr")
         if series is None or not age or not every:
             continue
@@ -62,7 +62,7 @@ def add_samples(query: Mapping[str, str], series: Any, lengths: dict[str, Any], 
         for name, of in columns.items():
             rows = [known["samples"][column] for column in of]
             values = [sum(row) for row in zip(*rows, strict=True)][::-1][::step][:most]
-            found.setdefault(f"{name}_details", {}).update(_details(values, known["end_s"], step * known["every_s"]))
+            figures.setdefault(f"{name}_details", {}).update(_details(values, known["end_s"], step * known["every_s"]))
 
 
 def _details(values: list[int], end_s: int, step_s: int) -> dict[str, Any]:

@@ -152,8 +152,8 @@ def rabbit_refusal(error: BaseException) -> HttpError | None:
         return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
     if isinstance(error, StoreError):
         return HttpError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")
-    found = refusal(error)
-    if found is not None and found.error == "unauthenticated":
-        reason = "Login failed" if "only connect from" not in found.reason else "User can only log in via localhost"
-        return HttpError(401, "not_authorized", reason, "", found.headers)
-    return found
+    refused = refusal(error)
+    if refused is not None and refused.error == "unauthenticated":
+        reason = "Login failed" if "only connect from" not in refused.reason else "User can only log in via localhost"
+        return HttpError(401, "not_authorized", reason, "", refused.headers)
+    return refused

@@ -71,10 +71,10 @@ class Listener:
         """All that waits."""
         before = _LOST % self.lost if self.lost else b""
         self.lost = 0
-        found = before + b"".join(self.waiting)
+        octets = before + b"".join(self.waiting)
         self.waiting.clear()
         self.wake.clear()
-        return found
+        return octets
 
 
 class _Tap(logging.Handler):

@@ -130,11 +130,11 @@ def own_families(parts: Parts) -> list[Family]:
         spans = [({"outcome": "made"}, broker.spans.made), ({"outcome": "dropped"}, broker.spans.dropped)]
         text.add("spans_total", "counter", "Spans of messages for OpenTelemetry; dropped: no room, or not taken by the collector.", spans)
     caught = sorted(guard.counts().items())
-    what = "Failures of one object that a loop over all went past, by place."
-    text.add("guarded_errors_total", "counter", what, [({"place": place}, count) for place, count in caught])
+    help_text = "Failures of one object that a loop over all went past, by place."
+    text.add("guarded_errors_total", "counter", help_text, [({"place": place}, count) for place, count in caught])
     searches = sorted(patterns.undecided().items())
-    what = "Searches that a user's pattern did not decide within its budget, by use: refused for permissions, no match else."
-    text.add("patterns_undecided_total", "counter", what, [({"use": use}, count) for use, count in searches])
+    help_text = "Searches that a user's pattern did not decide within its budget, by use: refused for permissions, no match else."
+    text.add("patterns_undecided_total", "counter", help_text, [({"use": use}, count) for use, count in searches])
     guarded("metrics", "pulls", _pulls, text, parts)
     guarded("metrics", "streams", _streams, text, parts)
     guarded("metrics", "shared queues", _shared, text, parts)
@@ -149,13 +149,13 @@ def _memory(text: Families, parts: Parts, figures: Mapping[str, Any]) -> None:
     held = [({"kind": kind}, size) for kind, size in figures["held"].items()]
     text.add("memory_held_bytes", "gauge", "Memory that clients make the broker hold.", held)
     text.one("memory_limit_bytes", "gauge", "Sum of held bytes above which publishers are blocked.", parts.memory_limit)
-    for name, what in (
+    for name, help_text in (
         ("evicted", "Bodies in consumers' hands, or that came back, that left memory: they are in the log."),
         ("evicted_bytes", "Bytes of those."),
         ("copied", "Bodies copied out of chunks that were kept for little else."),
         ("copied_bytes", "Bytes of those."),
     ):
-        text.one(f"memory_{name}_total", "counter", what, figures[name])
+        text.one(f"memory_{name}_total", "counter", help_text, figures[name])
     text.one(
         "memory_connections_closed_total", "counter", "Connections closed because they held most while memory was low.", figures["closed"]
     )
@@ -166,7 +166,7 @@ def _pulls(text: Families, parts: Parts) -> None:
     text.one("pull_groups", "gauge", "Groups of pulls.", values["groups"])
     text.one("pulls_waiting", "gauge", "Pulls asked for and not answered.", values["waiting"])
     text.one("pull_leases", "gauge", "Messages handed out by pulls and not settled.", values["leased"])
-    for name, what in (
+    for name, help_text in (
         ("pulls", "Pulls accepted."),
         ("delivered", "Messages handed out by pulls."),
         ("acked", "Leases acknowledged."),
@@ -174,7 +174,7 @@ def _pulls(text: Families, parts: Parts) -> None:
         ("expired", "Leases whose time was over."),
         ("given_back", "Messages that went back because their client was gone."),
     ):
-        text.one(f"{'pulls' if name == 'pulls' else f'pull_messages_{name}'}_total", "counter", what, values[name])
+        text.one(f"{'pulls' if name == 'pulls' else f'pull_messages_{name}'}_total", "counter", help_text, values[name])
     refused = (({"reason": "busy"}, values["refused_busy"]), ({"reason": "invalid"}, values["refused_invalid"]))
     text.add("pulls_refused_total", "counter", "Pulls that were not accepted.", refused)
 
@@ -226,7 +226,7 @@ def _shared(text: Families, parts: Parts) -> None:
         return
     labels = {"engine": facts["engine"]}
     text.add("shared_engine_answers", "gauge", "1 while the engine of shared queues answers.", [(labels, facts["answers"])])
-    for name, kind, what in (
+    for name, kind, help_text in (
         ("queues", "gauge", "Shared queues of this node."),
         ("waiting_bytes", "gauge", "Bytes of messages that wait for the engine."),
         ("taken_total", "counter", "Messages that this node leased."),
@@ -239,7 +239,7 @@ def _shared(text: Families, parts: Parts) -> None:
         ("definitions_refused", "gauge", "Definitions of shared queues on other nodes that this node does not follow; its log says why."),
         ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
     ):
-        text.one(f"shared_{name}", kind, what, facts[name.removesuffix("_total")])
+        text.one(f"shared_{name}", kind, help_text, facts[name.removesuffix("_total")])
     if cluster is not None:
         states = Counter(str(node["state"]) for node in cluster.members())
         rows = [({"state": state}, states[state]) for state in ("up", "draining", "drained", "down")]
@@ -254,14 +254,14 @@ def _pipeline(text: Families, parts: Parts) -> None:
     values = parts.pipeline()
     subscriptions = [({"vhost": shown_name(one["vhost"]), "subscription": shown_name(one["name"])}, one) for one in values["subscriptions"]]
     text.one("pipeline_subscriptions", "gauge", "Subscriptions of Spark queries.", len(subscriptions))
-    for key, name, factor, what in (
+    for key, name, factor, help_text in (
         ("committed", "committed_batches", 1, "Batches that a subscription has committed."),
         ("behind", "messages_behind", 1, "Messages ready in a subscription's queues."),
         ("prepared", "prepared_messages", 1, "Messages of the batch that is prepared and not committed."),
         ("prepared_age_ms", "prepared_age_seconds", 0.001, "Seconds since that batch was prepared; 0: there is none."),
         ("active", "reader_active", 1, "1 while the reader of a subscription works."),
     ):
-        text.add(f"pipeline_{name}", "gauge", what, [(labels, one[key] * factor) for labels, one in subscriptions])
+        text.add(f"pipeline_{name}", "gauge", help_text, [(labels, one[key] * factor) for labels, one in subscriptions])
     scopes = [({"kind": kind}, count) for kind, count in values["scopes"].items()]
     text.add("pipeline_scopes", "gauge", "What sinks committed by: queries, named writes, writes once.", scopes)
     text.one("pipeline_scopes_forgotten_total", "counter", "Scopes that made room for others.", values["forgotten"])

@@ -75,7 +75,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
                 raise bad(f"the JSON path {text[:80]!r} has neither an index nor a quoted name in brackets", "write $.a[0] or $['a b']")
         else:
             rest = rest.removeprefix(".")
-            end = min((at for at in (rest.find("."), rest.find("[")) if at >= 0), default=len(rest))
+            end = min((index for index in (rest.find("."), rest.find("[")) if index >= 0), default=len(rest))
             if not end:
                 raise bad(f"the JSON path {text[:80]!r} has an empty step", "write $.a.b[0]")
             steps.append(rest[:end])
@@ -176,7 +176,7 @@ def _body_meets(message: Readable, operation: str, wanted: Any) -> bool:
     sought = wanted.encode("utf-8", "replace")
     if operation == "prefix":
         return bool(message.body(0, len(sought)) == sought)
-    return any(sought in message.body(at, _PIECE + len(sought)) for at in range(0, max(message.body_bytes, 1), _PIECE))
+    return any(sought in message.body(offset, _PIECE + len(sought)) for offset in range(0, max(message.body_bytes, 1), _PIECE))
 
 
 def _meets(value: Any, operation: str, wanted: Any) -> bool:

@@ -116,9 +116,9 @@ class Getting:
             self._copied += message.size
         self._found.append((kept, bool(facts and facts[1])))
 
-    def _too_much(self, more: int, holding: Holding) -> str:
+    def _too_much(self, extra: int, holding: Holding) -> str:
         """M2. Why a message is one too many for the answer; "": it is not. Its bytes are the holding's then."""
-        limits, count, size = self._broker.limits, len(self._found), self._size + more
+        limits, count, size = self._broker.limits, len(self._found), self._size + extra
         if count >= limits.http_get_messages_max:
             return f"{limits.http_get_messages_max} messages are the most of one answer: get the rest with the next"
         if count and size > limits.pull_bytes_max:
@@ -146,6 +146,6 @@ class Getting:
         core.settle_held(position, DequeueReason.REJECT if self._reject else DequeueReason.ACK, False)
 
     def _rows(self) -> list[Row]:
-        ready, found = self._core.ready_count(), self._found
-        first = ready - 1 if self._requeue else ready + len(found) - 1
-        return [(message, redelivered, first - number) for number, (message, redelivered) in enumerate(found)]
+        ready, messages = self._core.ready_count(), self._found
+        first = ready - 1 if self._requeue else ready + len(messages) - 1
+        return [(message, redelivered, first - number) for number, (message, redelivered) in enumerate(messages)]

@@ -315,8 +315,8 @@ class _Writer:
                 yield ""
             while stack:
                 frame = stack[-1]
-                found = next(frame.items, _END)
-                if found is _END:
+                item = next(frame.items, _END)
+                if item is _END:
                     if frame.fetch is not None:
                         batch = yield frame.fetch()
                         if batch:
@@ -325,17 +325,17 @@ class _Writer:
                     stack.pop()
                     self._put(frame.closing)
                     continue
-                if found is TURN:
+                if item is TURN:
                     yield ""
                     continue
-                pending = self._next(frame, found)
+                pending = self._next(frame, item)
                 if pending is not _END:
                     break
             else:
                 break
         yield self._taken()
 
-    def _next(self, frame: _Frame, found: Any) -> Any:
+    def _next(self, frame: _Frame, item: Any) -> Any:
         """Writes what stands before an item; its value, or _END: the list ends here."""
         rows = frame.rows
         if rows is not None:
@@ -348,8 +348,8 @@ class _Writer:
             self._put(",")
         frame.empty = False
         if not frame.is_object:
-            return found
-        name, one = found
+            return item
+        name, one = item
         self._put(_name(name, frame))
         return one
 

@@ -131,12 +131,12 @@ class Links:
         larger = most if most is not None and self._largest > count + 1 else None
         for state in (FRESH, IDLE):
             for place in (larger, own):
-                found = None if place is None else place.first(state)
-                if found is not None:
-                    return found
-            found = next(iter(self._all[state]), None)
-            if found is not None:
-                return found
+                link = None if place is None else place.first(state)
+                if link is not None:
+                    return link
+            link = next(iter(self._all[state]), None)
+            if link is not None:
+                return link
         return larger.first(BUSY) if larger is not None and self._largest > 2 * count else None
 
     def _spare_place(self, source: str) -> Link | None:

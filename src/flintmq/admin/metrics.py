@@ -242,16 +242,20 @@ class Metrics:
         """`/metrics/detailed`: the groups of the query alone, of the virtual hosts of the query (none: all)."""
         chosen, seen = frozenset(families), frozenset(vhosts) or None
         async with self._turn:
-            found = [one for group, one in await self._grouped_node_families() if group in chosen]
+            chosen_families = [one for group, one in await self._grouped_node_families() if group in chosen]
             if "queue_metrics" in chosen:
                 chosen |= {"queue_consumer_count"}  # a subset of it
-            found += await self._queue_families(chosen, seen, labelled=True)
+            chosen_families += await self._queue_families(chosen, seen, labelled=True)
             if "channel_metrics" in chosen:
-                found += await self._channel_families(seen, labelled=True)
+                chosen_families += await self._channel_families(seen, labelled=True)
             if "connection_metrics" in chosen:
-                found.append(await self._connection_channels(seen))
+                chosen_families.append(await self._connection_channels(seen))
             cluster = await self._definitions(chosen, seen)
-        for prefix, some in (("rabbitmq_", self._identity("detailed")), ("rabbitmq_detailed_", found), ("rabbitmq_cluster_", cluster)):
+        for prefix, some in (
+            ("rabbitmq_", self._identity("detailed")),
+            ("rabbitmq_detailed_", chosen_families),
+            ("rabbitmq_cluster_", cluster),
+        ):
             for piece in _text(prefix, some):
                 yield piece
 
@@ -292,18 +296,18 @@ class Metrics:
             ("queues_created_total", "Total number of queues created", broker.counters.queues_created),
             ("queues_deleted_total", "Total number of queues deleted", broker.counters.queues_deleted),
         )
-        found = [("connection_churn_metrics", _one(name, "counter", text, value)) for name, text, value in churn]
+        families = [("connection_churn_metrics", _one(name, "counter", text, value)) for name, text, value in churn]
         facts = await asyncio.to_thread(_of_process, self._parts)  # asks the operating system
-        return found + [(group, _one(name, "gauge", text, value)) for group, name, text, value in facts]
+        return families + [(group, _one(name, "gauge", text, value)) for group, name, text, value in facts]
 
     def _alarms(self) -> list[Family]:
         loops = self._parts.broker.loops
         disk = any(loop.disk_low for loop in loops)
         memory = any(loop.alarmed for loop in loops) and bytes_mapped() > self._parts.memory_limit // 2 and not disk
-        what = "is 1 if an alarm is in effect"
+        help_text = "is 1 if an alarm is in effect"
         return [
-            _one("alarms_memory_used_watermark", "gauge", f"{what}: memory", int(memory)),
-            _one("alarms_free_disk_space_watermark", "gauge", f"{what}: disk", int(disk)),
+            _one("alarms_memory_used_watermark", "gauge", f"{help_text}: memory", int(memory)),
+            _one("alarms_free_disk_space_watermark", "gauge", f"{help_text}: disk", int(disk)),
         ]
 
     def _totals(self) -> list[Family]:
@@ -327,14 +331,14 @@ class Metrics:
 
     def _global(self) -> list[Family]:
         counts = counters(self._parts)
-        found = [_one(f"global_{name}", "counter", text, value(counts), labels) for name, text, labels, value in _GLOBAL]
-        found.append(_one("global_publishers", "gauge", "Publishers currently connected", counts["publishers"], _PROTOCOL))
+        families = [_one(f"global_{name}", "counter", text, value(counts), labels) for name, text, labels, value in _GLOBAL]
+        families.append(_one("global_publishers", "gauge", "Publishers currently connected", counts["publishers"], _PROTOCOL))
         lines, below = [], 0
         for bound, count in zip(_BOUNDS, counts["sizes"], strict=True):
             below += count
             lines.append(f'_bucket{{protocol="amqp091",le="{bound}"}} {below}\n')
         lines += [f"_count{_PROTOCOL} {below}\n", f"_sum{_PROTOCOL} {counts['size_sum']}\n"]
-        found.append(("message_size_bytes", "histogram", "Size of messages received from publishers", lines))
+        families.append(("message_size_bytes", "histogram", "Size of messages received from publishers", lines))
         letters, drops = dict(self._parts.broker.counters.dead_lettered), dict(self._parts.broker.counters.drops)
         for reason in ("expired", "rejected", "maxlen", "delivery_limit"):
             labels = 'queue_type="rabbit_classic_queue",dead_letter_strategy='
@@ -343,8 +347,8 @@ class Metrics:
                 f'{{{labels}"at_most_once"}} {letters.get(reason, 0)}\n',
                 f'{{{labels}"disabled"}} {drops.get(reason, 0)}\n',
             ]
-            found.append((f"global_messages_dead_lettered_{reason}_total", "counter", text, lines))
-        return found
+            families.append((f"global_messages_dead_lettered_{reason}_total", "counter", text, lines))
+        return families
 
     # --- objects --------------------------------------------------------------------------------------------------------
 
@@ -396,10 +400,10 @@ class Metrics:
     async def _definitions(self, groups: frozenset[str], vhosts: frozenset[str] | None) -> list[Family]:
         """Of virtual hosts and exchanges; they are the cluster's in RabbitMQ, not a node's."""
         chosen = [one for one in list(self._parts.broker.vhosts.values()) if vhosts is None or one.name in vhosts]
-        found: list[Family] = []
+        families: list[Family] = []
         if "vhost_status" in groups:
             lines = [f"{label_text({'vhost': one.name})} 1\n" for one in chosen]
-            found.append(("vhost_status", "gauge", "Whether a given vhost is running", lines))
+            families.append(("vhost_status", "gauge", "Whether a given vhost is running", lines))
         names: list[str] = []
         bindings: list[str] = []
         for vhost in chosen if groups & {"exchange_names", "exchange_bindings"} else ():
@@ -411,10 +415,10 @@ class Metrics:
                     bindings.append(f"{labels} {len(exchange.bindings)}\n")
                 await asyncio.sleep(0)
         if "exchange_names" in groups:
-            found.append(("exchange_name", "gauge", "Enumerates exchanges without any additional info", names))
+            families.append(("exchange_name", "gauge", "Enumerates exchanges without any additional info", names))
         if "exchange_bindings" in groups:
-            found.append(("exchange_bindings", "gauge", "Number of bindings for an exchange", bindings))
-        return found
+            families.append(("exchange_bindings", "gauge", "Number of bindings for an exchange", bindings))
+        return families
 
 
 class Counted(StreamingResponse):

@@ -238,10 +238,10 @@ async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: C
         if remove:
             message = await asyncio.to_thread(held_message, parts, queue, position)
         else:
-            found = await asyncio.to_thread(source.message, position)
-            if found is None:
+            read_message = await asyncio.to_thread(source.message, position)
+            if read_message is None:
                 raise HttpError(409, "gone", "the message is not there any more", "look at the queue again")
-            message = whole(found)
+            message = whole(read_message)
         done = False
         try:
             for lsn, ticket in goal.put(change(message), None):

@@ -140,7 +140,7 @@ class Operation:
             answers[status] = {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
         words = [self.method.lower(), *re.findall(r"\w+", self.path.removeprefix(PREFIX))]
         who = f"a user who may {self.access!r} (access.tags)" if isinstance(self.access, str) else "the permissions of AMQP"
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "operationId": "_".join(words),
             "summary": self.summary,
             "description": f"Needs {who}.",
@@ -151,8 +151,8 @@ class Operation:
             kinds = {"application/json": {"schema": self.body}}
             if self.octets:
                 kinds["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-            found["requestBody"] = {"required": self.needs_body, "content": kinds}
-        return found
+            document["requestBody"] = {"required": self.needs_body, "content": kinds}
+        return document
 
 
 def rabbit(

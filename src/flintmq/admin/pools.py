@@ -37,21 +37,21 @@ class Pools:
         return Pool(limit, *self._shares, kind, self._alone)
 
 
-def take(pool: Pool, who: Who, what: str, amount: int = 1) -> Holding:
+def take(pool: Pool, who: Who, thing: str, amount: int = 1) -> Holding:
     """Raises: HttpError 503. Args: what: is refused, for the reason."""
-    found = pool.take(who, amount)
-    if found is None:
-        raise busy(too_many(pool, who, what), "wait for one of them")
-    return found
+    refusal = pool.take(who, amount)
+    if refusal is None:
+        raise busy(too_many(pool, who, thing), "wait for one of them")
+    return refusal
 
 
-def too_many(pool: Pool, who: Who, what: str) -> str:
+def too_many(pool: Pool, who: Who, thing: str) -> str:
     """Why something more is refused."""
     mine = f"user '{who.user}' has {pool.of_user(who.user)} of them" if who.user else f"of {who.source}"
-    return f"too many {what}: {mine}, all together {pool.held} of {pool.limit}"
+    return f"too many {thing}: {mine}, all together {pool.held} of {pool.limit}"
 
 
 def who_of(scope: Any) -> Who:
     """Who asks; before the login only from where."""
-    found: Who = scope.get(WHO) or Who("", "unknown")
-    return found
+    asker: Who = scope.get(WHO) or Who("", "unknown")
+    return asker

@@ -44,8 +44,8 @@ class Words:
 
     def methods(self, rows: Rows) -> str:
         """What a path allows."""
-        more = {"OPTIONS", *(["HEAD"] if "GET" in rows else [])} if self.login_first else set()
-        return ", ".join(sorted({*rows, *more}))
+        implied = {"OPTIONS", *(["HEAD"] if "GET" in rows else [])} if self.login_first else set()
+        return ", ".join(sorted({*rows, *implied}))
 
     def no_method(self, rows: Rows, method: str) -> HttpError:
         """405, or 404 for a path of no row."""
@@ -99,16 +99,16 @@ class Node:
             return self.rows or None
         first, others = segments[0], segments[1:]
         node = self.words.get(first)
-        found = None if node is None else node.find(others, names)
-        if found is None and self.named is not None and first:
+        row = None if node is None else node.find(others, names)
+        if row is None and self.named is not None and first:
             name, node = self.named
-            found = node.find(others, names)
-            if found is not None:
+            row = node.find(others, names)
+            if row is not None:
                 names[name] = first
-        if found is None and self.rest is not None:
-            name, found = self.rest
+        if row is None and self.rest is not None:
+            name, row = self.rest
             names[name] = "/".join(segments)
-        return found
+        return row
 
 
 class Router:

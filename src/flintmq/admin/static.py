@@ -50,13 +50,13 @@ class File(NamedTuple):
 
 def read(folder: Path = FOLDER) -> dict[str, File]:
     """All files by their path below the folder."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         media = _TYPES.get(path.suffix)
         if media is not None and path.is_file():
             content = path.read_bytes()
-            found[path.relative_to(folder).as_posix()] = File(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-    return found
+            files[path.relative_to(folder).as_posix()] = File(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return files
 
 
 class Slow(Response):
@@ -82,13 +82,13 @@ async def show(call: Call) -> Response:
     """GET /console/{path}"""
     if not _files:
         _files.update(read())
-    found = _files.get(call.request.path_params["path"] or "index.html")
-    if found is None:
+    file = _files.get(call.request.path_params["path"] or "index.html")
+    if file is None:
         raise HttpError(404, "not_found", "there is no such file", "open /console/")
-    headers = {**HEADERS, "etag": found.tag}
-    if call.request.headers.get("if-none-match") == found.tag:
+    headers = {**HEADERS, "etag": file.tag}
+    if call.request.headers.get("if-none-match") == file.tag:
         return Response(b"", 304, headers)
-    return Slow(found.content, 200, headers, found.media)
+    return Slow(file.content, 200, headers, file.media)
 
 
 def operations() -> list[Operation]:

@@ -168,10 +168,10 @@ def _of_node(limits: Limits) -> list[Operation]:
 def _cluster() -> list[Operation]:
     """The nodes that share an engine."""
     part, node = v1_cluster, f"{PREFIX}/cluster/nodes/{{node}}"
-    found = record(("cluster", "node", "nodes"), {"cluster": FLAG, "node": TEXT, "nodes": listing(OBJECT)}, closed=False)
+    schema = record(("cluster", "node", "nodes"), {"cluster": FLAG, "node": TEXT, "nodes": listing(OBJECT)}, closed=False)
     hosts = record(("amqp", "amqps"), {"amqp": listing(TEXT), "amqps": listing(TEXT)})
     return [
-        Operation("GET", f"{PREFIX}/cluster", "node.look", part.look, "Nodes of the cluster, and their states", answer=found),
+        Operation("GET", f"{PREFIX}/cluster", "node.look", part.look, "Nodes of the cluster, and their states", answer=schema),
         Operation("GET", f"{PREFIX}/cluster/addresses", "look", part.addresses, "Where clients go that lose their node", answer=hosts),
         Operation("POST", f"{node}/drain", "node.change", part.drain, "Drains a node", status=202),
         Operation("DELETE", node, "node.change", part.remove, "Forgets a node that is down"),

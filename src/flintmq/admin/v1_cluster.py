@@ -24,10 +24,10 @@ def cluster_of(call: Call) -> Any:
 
 
 def _some_cluster(call: Call) -> Any:
-    found = cluster_of(call)
-    if found is None:
+    cluster = cluster_of(call)
+    if cluster is None:
         raise HttpError(409, "no_cluster", "this node is in no cluster", "start it with --cluster etcd://HOST:PORT,...")
-    return found
+    return cluster
 
 
 async def look(call: Call) -> Response:

@@ -29,7 +29,7 @@ STREAM_TYPE = "text/event-stream"
 def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
     """The node in a few numbers: what the console's tiles show. O(connections)."""
     broker, row = parts.broker, dict(zip(sampler.node.names, sampler.node_row(), strict=True))
-    low = sorted({what for loop in broker.loops for what in (("disk",) if loop.disk_low else ("memory",) if loop.alarmed else ())})
+    low = sorted({resource for loop in broker.loops for resource in (("disk",) if loop.disk_low else ("memory",) if loop.alarmed else ())})
     return {
         "at_ms": broker.clock.wall_ms(),
         **row,
@@ -180,20 +180,20 @@ async def pipelines(call: Call) -> Response:
     source = call.app.parts.pipeline
     if source is None:
         return answer({"available": False, "subscriptions": [], "writers": {}})
-    found = source()
+    figures = source()
     every = sees_everything(call.tags)
     value: dict[str, Any] = {
         "available": True,
-        "subscriptions": [one for one in found["subscriptions"] if every or call.sees(one["vhost"])][:1000],
+        "subscriptions": [one for one in figures["subscriptions"] if every or call.sees(one["vhost"])][:1000],
         "writers": {},
     }
     if every:
         stages: dict[str, int] = {}
-        for (_, _, state), count in found["stages"].items():
+        for (_, _, state), count in figures["stages"].items():
             stages[state] = stages.get(state, 0) + count
-        value["writers"] = {"scopes": found["scopes"], "forgotten": found["forgotten"], "stages": stages}
-        value["writers"]["oldest_prepared_ms"] = found["oldest_prepared_ms"]
-        value["calls"], value["refused"] = found["calls"], found["refused"]
+        value["writers"] = {"scopes": figures["scopes"], "forgotten": figures["forgotten"], "stages": stages}
+        value["writers"]["oldest_prepared_ms"] = figures["oldest_prepared_ms"]
+        value["calls"], value["refused"] = figures["calls"], figures["refused"]
     return answer(value)
 
 

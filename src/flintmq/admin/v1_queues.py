@@ -56,8 +56,8 @@ async def peek(call: Call) -> Response:
         body_bytes=body_bytes,
     )
     with call.turn():
-        found = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found}, kept=look.told)
+        looked = await look.run()
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.told)
 
 
 async def search(call: Call) -> Response:
@@ -80,8 +80,8 @@ async def search(call: Call) -> Response:
         wanted=wanted,
     )
     with call.turn():
-        found = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long}, kept=look.told)
+        looked = await look.run()
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked, "too_long_for_json": wanted.long}, kept=look.told)
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------------

@@ -22,16 +22,16 @@ from flintmq.ports import DequeueReason
 
 def _some(core: Any, position: int, most: int) -> tuple[list[dict[str, Any]], int]:
     """Messages from a position on, in the order in which they were published, and where the next call goes on (0: the end)."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     position = core.next_available(position)
-    while position and len(found) < most:
+    while position and len(messages) < most:
         facts = core.entry_facts(position)
         try:
             exchange, key, _, body = core.message_at(position)
         except (KeyError, StoreError):  # it is being routed, or can't be read now
             facts = None
         if facts is not None:
-            found.append(
+            messages.append(
                 {
                     "position": str(position),
                     "due_ms": facts[2],
@@ -42,7 +42,7 @@ def _some(core: Any, position: int, most: int) -> tuple[list[dict[str, Any]], in
                 }
             )
         position = core.next_available(position + 1)
-    return found, position
+    return messages, position
 
 
 async def look(call: Call) -> Response:
@@ -55,9 +55,9 @@ async def look(call: Call) -> Response:
         return answer({"vhost": shown(vhost.name), "messages_count": 0, "message_bytes": 0, "messages": [], "next": None})
     core = queue.core
     with call.turn():
-        found, position = await asyncio.to_thread(_some, core, start, values.get("count", 10))
+        messages, position = await asyncio.to_thread(_some, core, start, values.get("count", 10))
     figures = {"messages_count": core.ready_count(), "message_bytes": core.ready_bytes()}
-    return answer({"vhost": shown(vhost.name), **figures, "messages": found, "next": str(position) if position else None})
+    return answer({"vhost": shown(vhost.name), **figures, "messages": messages, "next": str(position) if position else None})
 
 
 async def cancel(call: Call) -> Response:

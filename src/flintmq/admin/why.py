@@ -40,14 +40,14 @@ class Why:
         seen, pending = {exchange}, [(exchange, "it is published there")]
         while pending and len(steps) < _EXCHANGES_MAX:
             name, how = pending.pop(0)
-            found = self._vhost.exchanges.get(name)
-            if found is None:
+            known = self._vhost.exchanges.get(name)
+            if known is None:
                 steps.append({"exchange": text(name), "reached": how, "missing": True, "matched": 0, "bindings": [], "left_out": 0})
                 continue
-            step, following = self._step(found, how, key, headers)
+            step, following = self._step(known, how, key, headers)
             steps.append(step)
-            if not step["matched"] and found.alternate is not None:
-                following = [(found.alternate, f"alternate of '{text(name)}', which matched nothing")]
+            if not step["matched"] and known.alternate is not None:
+                following = [(known.alternate, f"alternate of '{text(name)}', which matched nothing")]
             for target in following:
                 if target[0] not in seen:
                     seen.add(target[0])
@@ -126,9 +126,13 @@ class Why:
         states = _closed({0}, wanted)
         for count, word in enumerate(words):
             self._steps -= len(states)
-            following = {at if wanted[at] == b"#" else at + 1 for at in states if at < len(wanted) and wanted[at] in (b"#", b"*", word)}
+            following = {
+                index if wanted[index] == b"#" else index + 1
+                for index in states
+                if index < len(wanted) and wanted[index] in (b"#", b"*", word)
+            }
             if not following:
-                expected = sorted({text(wanted[at]) for at in states if at < len(wanted)})[:5]
+                expected = sorted({text(wanted[index]) for index in states if index < len(wanted)})[:5]
                 end = f"the pattern asks for {' or '.join(map(repr, expected))}" if expected else "the pattern ends before it"
                 return f"word {count + 1} of the key is {text(word)!r}: {end}"
             states = _closed(following, wanted)
@@ -183,13 +187,13 @@ def _matched(exchange: Any, key: bytes, headers: Mapping[str, Any]) -> set[Any]:
 
 def _closed(states: set[int], wanted: list[bytes]) -> set[int]:
     """With what `#` may leave out."""
-    found, pending = set(states), list(states)
+    reached, pending = set(states), list(states)
     while pending:
-        at = pending.pop()
-        if at < len(wanted) and wanted[at] == b"#" and at + 1 not in found:
-            found.add(at + 1)
-            pending.append(at + 1)
-    return found
+        state = pending.pop()
+        if state < len(wanted) and wanted[state] == b"#" and state + 1 not in reached:
+            reached.add(state + 1)
+            pending.append(state + 1)
+    return reached
 
 
 def _direct(wanted: bytes, key: bytes) -> str:

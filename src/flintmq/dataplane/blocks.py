@@ -98,12 +98,12 @@ class Router:
         changed: list[tuple[int, int]] = []  # (offset of an entry, its route from now on)
         replaced: list[tuple[int, int, bytes]] = []  # (from, to, what stands there instead)
         extra: dict[tuple[int, tuple[int, ...]], int] = {}
-        for at, end, route, header_len in _entries(block, len(ways)):
+        for offset, end, route, header_len in _entries(block, len(ways)):
             if header_len > self._header_max:
                 text = f"a message's properties take {header_len} bytes: a frame of AMQP holds {self._header_max}, put it into the body"
                 raise Refused("BAD_ARGUMENT", text)
             way = ways[route]
-            start = at + BLOCK_ENTRY.size
+            start = offset + BLOCK_ENTRY.size
             body_len = end - start - header_len
             counts.count += 1
             counts.bytes += body_len
@@ -118,9 +118,9 @@ class Router:
             queues = self._within_limits(way, keys, queues, body_len, counts)
             index = extra.setdefault((route, tuple(queue.queue_id for queue in queues)), len(ways) + len(extra))
             if new_header is None:
-                changed.append((at, index))
+                changed.append((offset, index))
             else:
-                replaced.append((at, end + (-(end - start) % 8), _entry(block, at, end, header_len, index, new_header)))
+                replaced.append((offset, end + (-(end - start) % 8), _entry(block, offset, end, header_len, index, new_header)))
         for way in ways:
             if way.plain and not way.queues:
                 self._unrouted(way, way.messages, counts)
@@ -156,7 +156,7 @@ class Router:
     def _queues(self, exchange: str, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
         """Queues of the broker; a reply address is none of them."""
         broker = self._plane.broker
-        found: dict[int, Any] = {}
+        queues: dict[int, Any] = {}
         try:
             for handle in broker.routes.cores_of_keys(self._vhost, exchange, keys, headers):
                 queue = broker.queues.get(handle.queue_id)
@@ -164,10 +164,10 @@ class Router:
                     where = f"the shared queue '{queue.name}' in vhost '{queue.vhost}'"
                     raise Refused("BAD_ARGUMENT", f"a message is routed to {where}: a stage does not write there yet")
                 if queue is not None:
-                    found[queue.queue_id] = queue
+                    queues[queue.queue_id] = queue
         except PeerError as error:
             raise refusal_of(error) from None
-        return list(found.values())
+        return list(queues.values())
 
     def _other(self, elsewhere: Elsewhere, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
         if not elsewhere.exchange:
@@ -270,24 +270,24 @@ def over_limit(plane: Plane, staged: Iterable[Counts]) -> str:
 
 def _entries(block: Buffer, routes: int) -> Any:
     """(offset, end without padding, route, length of the header) of each entry. Raises: Refused for a malformed block."""
-    at, size = 0, len(block)
+    offset, size = 0, len(block)
     unpack, head = BLOCK_ENTRY.unpack_from, BLOCK_ENTRY.size
-    while at < size:
-        if size - at < head:
-            raise Refused("BAD_ARGUMENT", f"block: {size - at} bytes at {at} are no entry")
-        length, route, header_len, _, _, _, _ = unpack(block, at)
-        end = at + head + length
+    while offset < size:
+        if size - offset < head:
+            raise Refused("BAD_ARGUMENT", f"block: {size - offset} bytes at {offset} are no entry")
+        length, route, header_len, _, _, _, _ = unpack(block, offset)
+        end = offset + head + length
         if end > size or not _HEADER_MIN <= header_len <= length or route >= routes:
-            text = f"block: the entry at {at} makes no sense (length {length}, route {route}, header {header_len})"
+            text = f"block: the entry at {offset} makes no sense (length {length}, route {route}, header {header_len})"
             raise Refused("BAD_ARGUMENT", text)
-        yield at, end, route, header_len
-        at = end + (-length % 8)
+        yield offset, end, route, header_len
+        offset = end + (-length % 8)
 
 
-def _entry(block: Buffer, at: int, end: int, header_len: int, index: int, header: bytes) -> bytes:
+def _entry(block: Buffer, offset: int, end: int, header_len: int, index: int, header: bytes) -> bytes:
     """The entry with another route and header."""
-    _, _, _, flags, priority, zero, expiration_ms = BLOCK_ENTRY.unpack_from(block, at)
-    content = header + bytes(block[at + BLOCK_ENTRY.size + header_len : end])
+    _, _, _, flags, priority, zero, expiration_ms = BLOCK_ENTRY.unpack_from(block, offset)
+    content = header + bytes(block[offset + BLOCK_ENTRY.size + header_len : end])
     head = BLOCK_ENTRY.pack(len(content), index, len(header), flags, priority, zero, expiration_ms)
     return head + content + bytes(-len(content) % 8)
 
@@ -296,8 +296,8 @@ def _rewritten(block: Buffer, changed: list[tuple[int, int]], replaced: list[tup
     if not changed and not replaced:
         return block
     copy = bytearray(block)
-    for at, index in changed:
-        _ROUTE.pack_into(copy, at + _ROUTE_AT, index)
+    for offset, index in changed:
+        _ROUTE.pack_into(copy, offset + _ROUTE_AT, index)
     if not replaced:
         return copy
     parts: list[Buffer] = []

@@ -48,7 +48,7 @@ class Slice:
 def _cut(parts: list[tuple[int, str, array[int]]], slices: int, appended: int) -> list[Slice]:
     """`slices` parts of about equal numbers of messages."""
     total = sum(len(positions) for _, _, positions in parts)
-    found = []
+    pieces = []
     for number in range(slices):
         begin, end = total * number // slices, total * (number + 1) // slices
         start, mine = 0, []
@@ -57,8 +57,8 @@ def _cut(parts: list[tuple[int, str, array[int]]], slices: int, appended: int) -
             if chosen:
                 mine.append((queue_id, name, chosen))
             start += len(positions)
-        found.append(Slice(mine, appended))
-    return found
+        pieces.append(Slice(mine, appended))
+    return pieces
 
 
 class Browses:
@@ -87,19 +87,19 @@ class Browses:
         queues = [plane.queue(caller.vhost, name) for name in names]
         pin = self._pins.take(caller, "browse", limits.browse_ttl_s, ())
         try:
-            parts, left = [], most
+            parts, room = [], most
             for queue in queues:
-                positions = self._positions(queue.core, start, end, left)
+                positions = self._positions(queue.core, start, end, room)
                 parts.append((queue.queue_id, queue.name, positions))
-                left -= len(positions)
-            slices = max(1, min(slices, most - left))
+                room -= len(positions)
+            slices = max(1, min(slices, most - room))
             pin.browse = _cut(parts, slices, plane.store.messages.tail)
         except BaseException:
             self._pins.release(pin.identity)
             raise
         tickets = [{"kind": "browse", "id": pin.identity, "slice": number} for number in range(slices)]
-        facts = [{"queue": name, "count": len(found), "last": found[-1] if found else 0} for _, name, found in parts]
-        return {"id": pin.identity, "count": most - left, "queues": facts, "tickets": tickets, "more": left == 0}
+        facts = [{"queue": name, "count": len(stands), "last": stands[-1] if stands else 0} for _, name, stands in parts]
+        return {"id": pin.identity, "count": most - room, "queues": facts, "tickets": tickets, "more": room == 0}
 
     def _place(self, arguments: Arguments, name: str) -> tuple[str, int] | None:
         value = arguments.raw(name, None)
@@ -114,11 +114,11 @@ class Browses:
     @staticmethod
     def _positions(core: Any, start: tuple[str, int] | None, end: tuple[str, int] | None, most: int) -> array[int]:
         """Positions from `start` (included) to `end` (not included). An entry without LSN (not logged) goes with the one before it."""
-        found: array[int] = array("Q")
+        positions: array[int] = array("Q")
         inside = start is None or start[0] == "position"
         first = start[1] if start is not None and inside else 0
         position = core.next_available(first)
-        while position and len(found) < most:
+        while position and len(positions) < most:
             if end is not None and end[0] == "position" and position >= end[1]:
                 break
             if not inside or (end is not None and end[0] == "lsn"):
@@ -128,9 +128,9 @@ class Browses:
                 if not inside and start is not None and message_id and message_id >= start[1]:
                     inside = True
             if inside:
-                found.append(position)
+                positions.append(position)
             position = core.next_available(position + 1)
-        return found
+        return positions
 
     def close(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """browse.close. Again is no error."""
@@ -166,25 +166,25 @@ class Browses:
         now_us = self._plane.now_ms() * 1000
         for number, (queue_id, name, positions) in enumerate(mine.parts):
             queue = self._plane.broker.queues.get(queue_id)
-            at = min(first, len(positions))
-            first -= at
-            begin, alive = at, array("Q")
-            while at < len(positions) and total < count and inline < limits.dataplane_inline_max:
-                piece = positions[at : at + min(_PIECE, count - total)]
-                at += len(piece)
-                for found, some, more in () if queue is None else self._looks(queue.core, piece, mine.appended):
-                    alive.extend(found)
+            start = min(first, len(positions))
+            first -= start
+            begin, alive = start, array("Q")
+            while start < len(positions) and total < count and inline < limits.dataplane_inline_max:
+                piece = positions[start : start + min(_PIECE, count - total)]
+                start += len(piece)
+                for looked, some, payload in () if queue is None else self._looks(queue.core, piece, mine.appended):
+                    alive.extend(looked)
                     rows.append(some)
-                    contents += timed(some, more, partial(self._comings.time_of, queue_id, now_us=now_us))
-                    total += len(found)
-                    inline += sum(map(len, more))
-            if at - begin != len(alive):
-                positions = positions[:begin] + alive + positions[at:]
+                    contents += timed(some, payload, partial(self._comings.time_of, queue_id, now_us=now_us))
+                    total += len(looked)
+                    inline += sum(map(len, payload))
+            if start - begin != len(alive):
+                positions = positions[:begin] + alive + positions[start:]
                 mine.parts[number] = (queue_id, name, positions)
-                at = begin + len(alive)
+                start = begin + len(alive)
             if alive:
                 queues.append([name, len(alive), queue_id])
-            if at < len(positions):
+            if start < len(positions):
                 return {"queues": queues, "more": True}, [*rows, *contents]
         mine.was_read = True
         return {"queues": queues, "more": False}, [*rows, *contents]
@@ -195,11 +195,11 @@ class Browses:
         if not seen.count:
             return
         step = rows_at_once(seen)
-        found = seen.positions()
-        for at in range(0, len(found), step):
+        stand = seen.positions()
+        for start in range(0, len(stand), step):
             try:
-                yield found[at : at + step], *seen.rows(at, step)
+                yield stand[start : start + step], *seen.rows(start, step)
             except (KeyError, StoreError):  # one was consumed since, or can't be read: leave that one out
-                for one in range(at, min(at + step, len(found))):
+                for one in range(start, min(start + step, len(stand))):
                     with suppress(KeyError, StoreError):
-                        yield found[one : one + 1], *seen.rows(one, 1)
+                        yield stand[one : one + 1], *seen.rows(one, 1)

@@ -23,23 +23,23 @@ def matching(plane: Plane, caller: Caller, pattern: str) -> list[str]:
     """Names of the queues that match now and that the caller may read (C1), sorted. O(queues of the virtual host)."""
     vhost = plane.vhost(caller)
     start = pattern.partition("*")[0].partition("?")[0]  # most queues of others are told by it
-    found = (
+    queues = (
         queue.name
         for queue in list(vhost.queues.values())
         if queue.name.startswith(start) and not queue.exclusive and not queue.policy.is_elsewhere and matches_glob(pattern, queue.name)
     )
-    return sorted(name for name in found if plane.may_read(caller, [name]))
+    return sorted(name for name in queues if plane.may_read(caller, [name]))
 
 
 def chosen(plane: Plane, caller: Caller, pattern: str, before: Iterable[str]) -> tuple[list[str], int]:
     """The queues of a pattern, and how many more match than one subscription reads: those that it read before are kept, then the names in
     their order."""
-    found, most = matching(plane, caller, pattern), plane.limits.subscription_matches_max
-    if len(found) <= most:
-        return found, 0
+    matches, most = matching(plane, caller, pattern), plane.limits.subscription_matches_max
+    if len(matches) <= most:
+        return matches, 0
     known = set(before)
-    kept = sorted(found, key=lambda name: (name not in known, name))[:most]
-    return sorted(kept), len(found) - most
+    kept = sorted(matches, key=lambda name: (name not in known, name))[:most]
+    return sorted(kept), len(matches) - most
 
 
 def checked(plane: Plane, caller: Caller, names: list[str], before: Iterable[str] = ()) -> list[Any]:
@@ -54,33 +54,33 @@ def checked(plane: Plane, caller: Caller, names: list[str], before: Iterable[str
 def there(look: Callable[[str], Any], names: Iterable[str], before: Iterable[str]) -> list[Any]:
     """What `look` finds of the names. Raises: Refused, of `look`; NOT_FOUND only for a name that is not among those of `before`, or when
     nothing is found."""
-    found, known = [], set(before)
+    queues, known = [], set(before)
     gone: Refused | None = None
     for name in names:
         try:
-            found.append(look(name))
+            queues.append(look(name))
         except Refused as refused:
             if refused.code != "NOT_FOUND" or name not in known:
                 raise
             gone = refused
-    if not found and gone is not None:
+    if not queues and gone is not None:
         raise gone
-    return found
+    return queues
 
 
 def in_use(queue: Any) -> Refused | None:
     """Why nobody else may take from a queue now (C3); None: one may."""
     if queue.core.exclusive_use():
-        what = "an exclusive consumer"
+        reason = "an exclusive consumer"
     elif queue.policy.single_active_consumer and queue.core.consumer_count():
-        what = "x-single-active-consumer, and a consumer"
+        reason = "x-single-active-consumer, and a consumer"
     else:
         return None
-    text = f"queue '{queue.name}' in vhost '{queue.vhost}' has {what}: its messages are for that one alone"
+    text = f"queue '{queue.name}' in vhost '{queue.vhost}' has {reason}: its messages are for that one alone"
     return Refused("QUEUE_BUSY", f"{text}. Stop the consumer, or look at the queue without taking (browse.open)")
 
 
-def readable(plane: Plane, found: Subscription) -> list[Any]:
+def readable(plane: Plane, subscription: Subscription) -> list[Any]:
     """The queues of a subscription that are there and free, for the next set.
 
     A pattern leaves out what is in use; of named queues each must be free. Raises: Refused NOT_FOUND when all named ones are gone;
@@ -88,19 +88,19 @@ def readable(plane: Plane, found: Subscription) -> list[Any]:
     """
     queues = []
     gone: Refused | None = None
-    for name in found.queues:
+    for name in subscription.queues:
         try:
-            queue = plane.queue(found.vhost, name)
+            queue = plane.queue(subscription.vhost, name)
         except Refused as refused:
-            if found.pattern is None and refused.code != "NOT_FOUND":
+            if subscription.pattern is None and refused.code != "NOT_FOUND":
                 raise
             gone = refused
             continue
         busy = in_use(queue)
         if busy is None:
             queues.append(queue)
-        elif found.pattern is None:
+        elif subscription.pattern is None:
             raise busy
-    if not queues and gone is not None and found.pattern is None:
+    if not queues and gone is not None and subscription.pattern is None:
         raise gone
     return queues

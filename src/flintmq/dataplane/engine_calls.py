@@ -51,7 +51,7 @@ class EngineCalls:
         if shared is None:
             raise Refused("NOT_FOUND", "this broker has no shared queue")
         told = threading.Event()
-        found: list[Any] = []
+        answers: list[Any] = []
 
         def run() -> Any:
             try:
@@ -62,7 +62,7 @@ class EngineCalls:
                 return None, Refused("DAMAGED", str(error))
 
         def done(result: Any, error: Exception | None) -> None:
-            found.append((result, error))
+            answers.append((result, error))
             told.set()
 
         self._enter(caller)
@@ -75,7 +75,7 @@ class EngineCalls:
                     raise Refused("UNAVAILABLE", _AWAY)
         finally:
             self._leave(caller)
-        result, error = found[0]
+        result, error = answers[0]
         if error is not None:
             raise Refused("UNAVAILABLE", _AWAY)
         value, refused = result

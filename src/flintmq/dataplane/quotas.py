@@ -17,8 +17,8 @@ from flintmq.dataplane.wire import Refused
 class Quota:
     """Args: what: plural, for people; hint: what to do; node, vhost, user: how many there may be. Threading: under its owner's lock."""
 
-    def __init__(self, what: str, hint: str, *, node: int, vhost: int, user: int) -> None:
-        self._what = what
+    def __init__(self, kind: str, hint: str, *, node: int, vhost: int, user: int) -> None:
+        self._what = kind
         self.hint = hint
         self._node, self._vhost, self._user = node, vhost, user
         self._held: dict[Hashable, tuple[str, str, int]] = {}
@@ -26,13 +26,13 @@ class Quota:
         self._vhosts: Counter[str] = Counter()
         self._all = 0
 
-    def full(self, user: str, vhost: str, more: int = 1) -> str:
-        """Whose places do not suffice for `more`, "user", "vhost" or "node", in this order; "" when they do."""
-        if self._users[user] + more > self._user:
+    def full(self, user: str, vhost: str, amount: int = 1) -> str:
+        """Whose places do not suffice for `amount`, "user", "vhost" or "node", in this order; "" when they do."""
+        if self._users[user] + amount > self._user:
             return "user"
-        if self._vhosts[vhost] + more > self._vhost:
+        if self._vhosts[vhost] + amount > self._vhost:
             return "vhost"
-        return "node" if self._all + more > self._node else ""
+        return "node" if self._all + amount > self._node else ""
 
     def of_user(self, user: str) -> int:
         """How much the user has."""
@@ -48,9 +48,9 @@ class Quota:
             text = f"there are {self._all} {self._what} already, of {self._node}"
         return Refused("LIMIT", f"{text}: {self.hint}")
 
-    def check(self, user: str, vhost: str, more: int = 1) -> None:
+    def check(self, user: str, vhost: str, amount: int = 1) -> None:
         """Raises: Refused LIMIT when there is no place left."""
-        if full := self.full(user, vhost, more):
+        if full := self.full(user, vhost, amount):
             raise self.refused(full, user, vhost)
 
     def enter(self, key: Hashable, user: str, vhost: str, amount: int = 1) -> None:
@@ -61,17 +61,17 @@ class Quota:
 
     def grow(self, key: Hashable, amount: int) -> None:
         """It has so much more. Of one that has left nothing is counted."""
-        found = self._held.get(key)
-        if found is not None:
-            user, vhost, held = found
+        entry = self._held.get(key)
+        if entry is not None:
+            user, vhost, held = entry
             self._held[key] = (user, vhost, held + amount)
             self._count(user, vhost, amount)
 
     def leave(self, key: Hashable) -> None:
         """It is gone."""
-        found = self._held.pop(key, None)
-        if found is not None:
-            user, vhost, held = found
+        entry = self._held.pop(key, None)
+        if entry is not None:
+            user, vhost, held = entry
             self._count(user, vhost, -held)
 
     def _count(self, user: str, vhost: str, change: int) -> None:

@@ -93,10 +93,10 @@ class Scopes:
 
     # --- life -------------------------------------------------------------------------------------------------------------
 
-    def restored(self, found: list[Scope]) -> None:
+    def restored(self, scopes: list[Scope]) -> None:
         """What the notes tell, before anything is served."""
         with self._lock:
-            for scope in sorted(found, key=lambda scope: scope.used_ms):
+            for scope in sorted(scopes, key=lambda scope: scope.used_ms):
                 self._enter(scope)
 
     def used(self, scope: Scope) -> None:
@@ -188,10 +188,10 @@ class Scopes:
 
     def _forget_oldest(self, full: str, caller: Caller, quota: Quota) -> bool:
         """Makes room for a scope among those whose places are taken (`full`: the user's, the vhost's, the node's). False: none may go."""
-        found = min(self._heads(full, caller, quota), key=lambda one: one[:2], default=None)
-        if found is None:
+        head = min(self._heads(full, caller, quota), key=lambda one: one[:2], default=None)
+        if head is None:
             return False
-        lost, _, oldest = found
+        lost, _, oldest = head
         if not self._forget(oldest):
             return False
         self.made_room += 1

@@ -198,10 +198,10 @@ class Service:
         if not isinstance(user, str) or not isinstance(vhost, str):
             raise Refused("BAD_ARGUMENT", "user and vhost are names")
         if (handle := head.get("outside")) is not None:
-            found = self.logins.find(handle)
-            if found is None or found != user:
+            login = self.logins.find(handle)
+            if login is None or login != user:
                 raise Refused("UNAUTHENTICATED", "the login is over: its token ended, or it was not used for long")
-            user = found
+            user = login
         caller = Caller(user, vhost)
         self.plane.vhost(caller)
         self.plane.check_grants(caller, *Verb)
@@ -287,15 +287,15 @@ class Service:
         if not isinstance(password, str) or (len(password) > limits.login_password_max and not by_token):
             raise Refused("BAD_ARGUMENT", f"auth: password must be a string of at most {limits.login_password_max} characters")
         try:
-            found = self._logged_in("" if by_token else user, secret, (peer, source or _SOURCE), by_token)
+            login = self._logged_in("" if by_token else user, secret, (peer, source or _SOURCE), by_token)
         except Refused as error:
             if error.code == "UNAUTHENTICATED":
                 self.plane.broker.audit.refused("" if by_token else user, f"login over Flight: {error.text}", peer or source)
                 error = Refused("UNAUTHENTICATED", "wrong user or password")
             raise error from None
-        record = self.plane.broker.users.get(found)
-        answer = self._identity(found)
-        subject = OUTSIDE + answer["outside"] if "outside" in answer else INSIDE + found
+        record = self.plane.broker.users.get(login)
+        answer = self._identity(login)
+        subject = OUTSIDE + answer["outside"] if "outside" in answer else INSIDE + login
         return {**answer, "tags": [] if record is None else list(record.tags), "token": self.tokens.make(subject)}
 
     def _logged_in(self, user: str, secret: Secret, origin: tuple[str, str], by_token: bool) -> str:
@@ -313,12 +313,12 @@ class Service:
             return known
         if users.refused_from(user, peer):
             raise Refused("UNAUTHENTICATED", f"user '{user}' can only connect via localhost")
-        found = users.login_cached(user, secret) or self._checked(lambda answer: users.submit_login(user, secret, answer, where))
-        if not isinstance(found, str):
+        outcome = users.login_cached(user, secret) or self._checked(lambda answer: users.submit_login(user, secret, answer, where))
+        if not isinstance(outcome, str):
             raise Refused("UNAUTHENTICATED", "wrong user or password")
-        if found != user and users.refused_from(found, peer):
-            raise Refused("UNAUTHENTICATED", f"user '{found}' can only connect via localhost")
-        return found
+        if outcome != user and users.refused_from(outcome, peer):
+            raise Refused("UNAUTHENTICATED", f"user '{outcome}' can only connect via localhost")
+        return outcome
 
     def _identity(self, user: str) -> dict[str, Any]:
         """What the service is told of a user that was let in."""
@@ -395,7 +395,7 @@ class Service:
 
     def queues(self, caller: Caller) -> dict[str, dict[str, int]]:
         """Queue -> ready, unacked, prepared_by_pipeline (a part of unacked): of queues that prepared sets hold messages of."""
-        found = {}
+        queues_by_name = {}
         for name, prepared in sorted(self.subscriptions.prepared_by_queue(caller.vhost).items()):
             if not self.plane.may_read(caller, [name]):
                 continue
@@ -403,5 +403,5 @@ class Service:
                 core = self.plane.queue(caller.vhost, name).core
             except Refused:
                 continue
-            found[name] = {"ready": core.ready_count(), "unacked": core.unacked_count(), "prepared_by_pipeline": prepared}
-        return found
+            queues_by_name[name] = {"ready": core.ready_count(), "unacked": core.unacked_count(), "prepared_by_pipeline": prepared}
+        return queues_by_name

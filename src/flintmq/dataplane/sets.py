@@ -84,21 +84,21 @@ class MessageSet:
         """Row numbers at which slices begin, and the end: slices + 1 numbers. `slices`: 1 to the number of rows; 0 when there are none."""
         if not self.count:
             return [0]
-        found = self._slices.get(slices)
-        if found is None:
-            found = [0, self.count] if slices == 1 else cut(self._sizes(), self.count, slices)
+        slices_of = self._slices.get(slices)
+        if slices_of is None:
+            slices_of = [0, self.count] if slices == 1 else cut(self._sizes(), self.count, slices)
             if len(self._slices) >= 8:
                 self._slices.clear()
-            self._slices[slices] = found
-        return found
+            self._slices[slices] = slices_of
+        return slices_of
 
     def _sizes(self) -> Iterator[int]:
         for run in self.runs:
-            at = 0
-            while at < run.count:
-                rows, _ = run.rows(at, min(rows_at_once(run), run.count - at))
+            index = 0
+            while index < run.count:
+                rows, _ = run.rows(index, min(rows_at_once(run), run.count - index))
                 yield from memoryview(rows).cast("I")[6 :: ROW_SIZE // 4]
-                at += len(rows) // ROW_SIZE
+                index += len(rows) // ROW_SIZE
 
     # --- rows -----------------------------------------------------------------------------------------------------------
 
@@ -113,15 +113,15 @@ class MessageSet:
         contents: list[bytes] = []
         inline = 0
         start = 0
-        at = begin
+        row = begin
         for run in self.runs:
-            while start <= at < min(end, start + run.count) and inline < limits.dataplane_inline_max:
-                wanted = min(rows_at_once(run), end - at, start + run.count - at)
-                rows, more = run.rows(at - start, wanted)
+            while start <= row < min(end, start + run.count) and inline < limits.dataplane_inline_max:
+                wanted = min(rows_at_once(run), end - row, start + run.count - row)
+                rows, goes_on = run.rows(row - start, wanted)
                 number = len(rows) // ROW_SIZE
                 if not number:
                     raise Refused(
-                        "INTERNAL", f"rows {at - start} to {at - start + wanted} of queue {self.names[run.queue_id]} are not there"
+                        "INTERNAL", f"rows {row - start} to {row - start + wanted} of queue {self.names[run.queue_id]} are not there"
                     )
                 name = self.names[run.queue_id]
                 if queues and queues[-1][2] == run.queue_id:
@@ -129,11 +129,11 @@ class MessageSet:
                 else:
                     queues.append([name, number, run.queue_id])
                 parts.append(bytes(rows))
-                contents += self._timed(run.queue_id, rows, more)
-                inline += sum(map(len, more))
-                at += number
+                contents += self._timed(run.queue_id, rows, goes_on)
+                inline += sum(map(len, goes_on))
+                row += number
             start += run.count
-        return queues, [*parts, *contents], at
+        return queues, [*parts, *contents], row
 
     def _timed(self, queue_id: int, rows: bytes, contents: list[bytes]) -> list[bytes]:
         """S2. The contents of rows whose `where` is 0, each with a time."""
@@ -146,12 +146,12 @@ def timed(rows: bytes, contents: list[bytes], time_of: Callable[[int], int]) -> 
     if not contents:
         return contents
     words, step = memoryview(rows).cast("Q"), ROW_SIZE // 8
-    positions = (words[at] for at in range(0, len(words), step) if not words[at + 2])
-    found = []
+    positions = (words[index] for index in range(0, len(words), step) if not words[index + 2])
+    times = []
     for position, content in zip(positions, contents, strict=True):
         length, header_size, known_us = INLINE.unpack_from(content)
-        found.append(INLINE.pack(length, header_size, known_us or time_of(position)) + content[INLINE.size :])
-    return found
+        times.append(INLINE.pack(length, header_size, known_us or time_of(position)) + content[INLINE.size :])
+    return times
 
 
 def cut(sizes: Iterable[int], count: int, slices: int) -> list[int]:
@@ -177,13 +177,13 @@ def shares(ready: Sequence[int], budget: int) -> list[int]:
 
     The first ones get the remainder. The sum is min(budget, sum(ready)).
     """
-    found = [0] * len(ready)
+    shares_of = [0] * len(ready)
     open_ = [number for number, amount in enumerate(ready) if amount > 0]
     while budget > 0 and open_:
         share, rest = divmod(budget, len(open_))
         for turn, number in enumerate(open_):
-            given = min(ready[number] - found[number], share + (turn < rest))
-            found[number] += given
+            given = min(ready[number] - shares_of[number], share + (turn < rest))
+            shares_of[number] += given
             budget -= given
-        open_ = [number for number in open_ if found[number] < ready[number]]
-    return found
+        open_ = [number for number in open_ if shares_of[number] < ready[number]]
+    return shares_of

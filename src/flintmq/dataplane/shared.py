@@ -206,8 +206,8 @@ class Plane:
         Raises: Refused (FORBIDDEN).
         """
         if not self.broker.permissions.grants(caller.user, caller.vhost, *verbs):
-            what = " or ".join(verb.value for verb in verbs)
-            raise Refused("FORBIDDEN", f"user '{caller.user}' has no permission to {what} anything in vhost '{caller.vhost}'")
+            verbs_text = " or ".join(verb.value for verb in verbs)
+            raise Refused("FORBIDDEN", f"user '{caller.user}' has no permission to {verbs_text} anything in vhost '{caller.vhost}'")
 
     def may_read(self, caller: Caller, queues: Iterable[str]) -> bool:
         """Whether the caller may read all of them."""
@@ -228,18 +228,18 @@ class Plane:
 
     def _queue(self, vhost: str, name: str) -> Any:
         """Raises: Refused NOT_FOUND."""
-        found = self.broker.vhosts.get(vhost)
-        if found is None:
+        virtual_host = self.broker.vhosts.get(vhost)
+        if virtual_host is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
         try:
-            return found.queue(name)
+            return virtual_host.queue(name)
         except PeerError as error:
             raise refusal_of(error) from None
 
     def is_shared(self, vhost: str, name: object) -> bool:
         """Whether that is the name of a shared queue of this node."""
-        found = self.broker.vhosts.get(vhost)
-        queue = found.queues.get(name) if found is not None and isinstance(name, str) else None
+        virtual_host = self.broker.vhosts.get(vhost)
+        queue = virtual_host.queues.get(name) if virtual_host is not None and isinstance(name, str) else None
         return queue is not None and bool(queue.policy.is_shared)
 
     def shared_queue(self, vhost: str, name: str) -> Any:
@@ -256,8 +256,8 @@ class Plane:
         if queue.exclusive:
             raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
         if queue.policy.is_shared:
-            what = "a subscription reads shared queues alone, by their names, and nobody looks at them without taking"
-            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a shared queue: {what}")
+            text = "a subscription reads shared queues alone, by their names, and nobody looks at them without taking"
+            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a shared queue: {text}")
         if queue.policy.is_stream:
             raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: it is read by offset (stream.open)")
         return queue

@@ -63,18 +63,18 @@ class Manifest:
     def pieces(self, begin: int, end: int, most: int, size: int) -> Iterator[Piece]:
         """The messages from `begin` on, before `end`: at most `most`, and about `size` bytes (one message at least), in each piece."""
         for piece in self._pieces:
-            at = max(begin, piece.first)
+            row = max(begin, piece.first)
             stop = min(end, piece.first + len(piece.entries))
-            while at < stop:
+            while row < stop:
                 count = total = 0
-                for one in piece.entries[at - piece.first : stop - piece.first]:
+                for one in piece.entries[row - piece.first : stop - piece.first]:
                     total += one.size
                     if count and (count == most or total > size):
                         break
                     count += 1
-                start = at - piece.first
-                yield Piece(piece.life, piece.name, at, piece.entries[start : start + count])
-                at += count
+                start = row - piece.first
+                yield Piece(piece.life, piece.name, row, piece.entries[start : start + count])
+                row += count
 
 
 def read_piece(engine: Engine, transaction: Transaction, leases: bytes, piece: Piece) -> list[bytes]:
@@ -82,13 +82,13 @@ def read_piece(engine: Engine, transaction: Transaction, leases: bytes, piece: P
     rows = fetch(transaction, leases, piece.entries)
     if len(rows) != len(piece.entries):
         raise Refused("SET_CHANGED", f"messages of queue '{piece.name}' are not there any more: it was deleted")
-    found = []
+    contents = []
     for one in piece.entries:
         try:
-            found.append(chunks(engine, piece.life, one) if one.blob else opened(rows[one.order])[1])
+            contents.append(chunks(engine, piece.life, one) if one.blob else opened(rows[one.order])[1])
         except ValueError:
-            found.append(b"")
-    return found
+            contents.append(b"")
+    return contents
 
 
 def rows_of(seq: int, piece: Piece, contents: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:

@@ -238,18 +238,18 @@ class SharedSubscriptions:
             )
         self._plane.check_grants(caller, Verb.READ)
         for _ in range(_TRIES):
-            found = identity if identity is not None else self._find(caller, name)
-            if found is None:
+            known = identity if identity is not None else self._find(caller, name)
+            if known is None:
                 if mode == "attach":
                     raise unknown(caller, name)
                 made = self._create(caller, name, queues or [])
                 if made is not None:
                     return made
                 continue
-            wanted = self._wanted(caller, found, queues)
+            wanted = self._wanted(caller, known, queues)
             opens = partial(self._open, wanted=wanted, same=mode == "create" and fresh != "continue", fresh=fresh, on_lost=on_lost)
             try:
-                return self._change(caller, found, opens)
+                return self._change(caller, known, opens)
             except Refused as refused:
                 if refused.code != "NOT_FOUND" or identity is not None:
                     raise
@@ -419,17 +419,17 @@ class SharedSubscriptions:
         plane, limits = self._plane, self._plane.limits
         held = record.held or Held(asked.seq, plane.now_ms())
         record.held = held
-        room, left = asked.messages - held.count, asked.bytes - held.bytes
-        queues = self._free(transaction, record) if room > 0 and left > 0 else []
+        room, bytes_left = asked.messages - held.count, asked.bytes - held.bytes
+        queues = self._free(transaction, record) if room > 0 and bytes_left > 0 else []
         engine = self._engine()
         batch, bytes_max = sets.at_once(engine, limits), min(limits.shared_batch_bytes, engine.limits.transaction_bytes // 2)
-        taken, more = 0, False
+        taken, goes_on = 0, False
         turn = (held.seq + held.parts) % max(1, len(queues))  # another queue is first each time
         for name in queues[turn:] + queues[:turn]:
             most = room if record.drain is None else min(room, record.drain.get(name, 0))
             try:
                 if most > 0:
-                    taken, more = sets.take_part(transaction, record, name, Bounds(most, left, plane.now_ms()), batch, bytes_max)
+                    taken, goes_on = sets.take_part(transaction, record, name, Bounds(most, bytes_left, plane.now_ms()), batch, bytes_max)
             except sets.Stalled:
                 if not held.count:
                     raise
@@ -441,7 +441,7 @@ class SharedSubscriptions:
             record.held = None
             self._known(record.identity).empty_ns = plane.clock.monotonic_ns() if record.drain is None else None
             return None
-        if taken and (more or len(queues) > 1) and held.count < asked.messages:
+        if taken and (goes_on or len(queues) > 1) and held.count < asked.messages:
             return _AGAIN
         held.state = READY
         return _facts(held)
@@ -504,10 +504,10 @@ class SharedSubscriptions:
                 finally:
                     transaction.close()
 
-            found = self._calls.ask(caller, work)
-            if not found:
+            rows = self._calls.ask(caller, work)
+            if not rows:
                 break
-            parts += found
+            parts += rows
         manifest = Manifest(held.seq, {life: one[0] for life, one in held.lives.items()}, parts)
         if manifest.count != held.count:
             raise Refused("NOT_PREPARED", f"set {held.seq} of subscription {_text(identity)} was decided meanwhile")
@@ -547,21 +547,21 @@ class SharedSubscriptions:
         queues: list[list[Any]] = []
         rows: list[bytes] = []
         contents: list[bytes] = []
-        inline, at = 0, begin
+        inline, row = 0, begin
         for piece in manifest.pieces(begin, end, _PIECE_ROWS, _PIECE_BYTES):
             read = partial(self._read, seq=seq, epoch=epoch, piece=piece)
-            more_rows, more = rows_of(seq, piece, self._change(caller, identity, read))
+            more_rows, more_contents = rows_of(seq, piece, self._change(caller, identity, read))
             rows += more_rows
-            contents += more
-            inline += sum(map(len, more))
-            at += len(more_rows)
+            contents += more_contents
+            inline += sum(map(len, more_contents))
+            row += len(more_rows)
             if queues and queues[-1][0] == piece.name:
                 queues[-1][1] += len(more_rows)
             else:
                 queues.append([piece.name, len(more_rows), 0])
             if inline >= limits.dataplane_inline_max:
                 break
-        return {"queues": queues, "more": at < bounds[number + 1]}, [*rows, *contents]
+        return {"queues": queues, "more": row < bounds[number + 1]}, [*rows, *contents]
 
     def _read(self, transaction: Transaction, record: Record, *, seq: int, epoch: int, piece: Any) -> list[bytes]:
         self._check(record, epoch)
@@ -617,18 +617,18 @@ class SharedSubscriptions:
             if epoch is not None:
                 self._check(record, epoch)
             prepared = {} if record.held is None or record.held.is_ending else _by_queue(record.held)
-            found: list[dict[str, Any]] = []
+            figures: list[dict[str, Any]] = []
             for name in record.queues:
                 life = transaction.get(definition(record.vhost, name), snapshot=True)
                 if life is None:
                     continue  # deleted: sub.acquire says so
                 counts = sets.counts_of(transaction, QueueKeys(life), self._plane.limits.shared_nodes_max)
                 facts = {"queue": name, "ready": counts.ready, "bytes": counts.ready_bytes, "oldest_us": None}
-                found.append({**facts, "prepared": prepared.get(name, [0, 0])[0], "next": 0, "last": SEQ_MAX})
+                figures.append({**facts, "prepared": prepared.get(name, [0, 0])[0], "next": 0, "last": SEQ_MAX})
             if drain:
-                record.drain = {one["queue"]: one["ready"] for one in found}
+                record.drain = {one["queue"]: one["ready"] for one in figures}
                 self._known(identity).empty_ns = None
-            return found
+            return figures
 
         queues = self._change(caller, identity, body)
         return {
@@ -643,24 +643,24 @@ class SharedSubscriptions:
         if self._calls.is_away():
             raise Refused("UNAVAILABLE", "the engine of shared queues does not answer")
         identities = self._calls.ask(caller, lambda engine: [one for _, _, one in sets.names(engine, caller.vhost)])
-        found: list[dict[str, Any]] = []
+        statuses: list[dict[str, Any]] = []
         for start in range(0, len(identities), _LIST_AT_ONCE):
-            found += self._calls.ask(caller, partial(self._statuses, caller, identities[start : start + _LIST_AT_ONCE]))
-        return found
+            statuses += self._calls.ask(caller, partial(self._statuses, caller, identities[start : start + _LIST_AT_ONCE]))
+        return statuses
 
     def _statuses(self, caller: Caller, identities: list[bytes], engine: Engine) -> list[dict[str, Any]]:
-        found = []
+        statuses = []
         for identity in identities:
             transaction = engine.begin()
             try:
                 record = sets.load(transaction, identity, snapshot=True)
                 if record is not None and record.vhost == caller.vhost and self._plane.may_read(caller, record.names()):
-                    found.append(self._status(transaction, record))
+                    statuses.append(self._status(transaction, record))
             except ValueError as error:
                 log.warning("%s", error)
             finally:
                 transaction.close()
-        return found
+        return statuses
 
     def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.status."""
@@ -778,12 +778,12 @@ def _opened(record: Record) -> dict[str, Any]:
 
 def _by_queue(held: Held) -> dict[str, list[int]]:
     """Queue -> [messages, bytes] of a set."""
-    found: dict[str, list[int]] = {}
+    by_queue: dict[str, list[int]] = {}
     for name, count, size in held.lives.values():
-        one = found.setdefault(name, [0, 0])
+        one = by_queue.setdefault(name, [0, 0])
         one[0] += count
         one[1] += size
-    return found
+    return by_queue
 
 
 def _facts(held: Held) -> dict[str, Any]:

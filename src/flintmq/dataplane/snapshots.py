@@ -60,8 +60,8 @@ class Pins:
 
     def lowest(self, log: str) -> int | None:
         """For ManagedLog.set_pins."""
-        found = self._lowest[log]
-        return None if found == _NOTHING else found
+        lowest_lsn = self._lowest[log]
+        return None if lowest_lsn == _NOTHING else lowest_lsn
 
     def take(self, caller: Caller, kind: str, ttl_s: int, logs: tuple[str, ...]) -> Pin:
         """A new pin on all that the logs have. Raises: Refused (LIMIT)."""
@@ -112,10 +112,10 @@ class Pins:
     def release(self, identity: str) -> bool:
         """False when it is not there."""
         with self._lock:
-            found = self._pins.pop(identity, None)
+            pin = self._pins.pop(identity, None)
             self._quota.leave(identity)
             self._count()
-        return found is not None
+        return pin is not None
 
     def tick(self) -> None:
         """Releases what nobody asked about in time."""
@@ -195,8 +195,8 @@ class Snapshots:
         """Consumers that are attached now: their ids and groups are in Name records of the message log, see docs/FORMAT.md."""
         broker = self._plane.broker
         with broker.lock:
-            found = [one for known in broker.consumers.values() for one in known]
-        return [{"queue_id": one.queue.queue_id, "tag": one.tag, "group": one.arguments.get("x-group") or ""} for one in found]
+            consumers = [one for known in broker.consumers.values() for one in known]
+        return [{"queue_id": one.queue.queue_id, "tag": one.tag, "group": one.arguments.get("x-group") or ""} for one in consumers]
 
     def extend(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """log.extend."""

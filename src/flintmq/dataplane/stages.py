@@ -79,18 +79,18 @@ class Stages:
         self._life_ticket = store.note(NOTE_LIFE, _LIFE_KEY, plane.encode({"life": life}))
         try:
             self._scopes.restored([self._restored_scope(key, value) for key, value in plane.notes(NOTE_SCOPE)])
-            found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
+            restored = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"the notes of the pipeline's scopes can't be read: {error!r}") from None
         # A decision's stages are completed in their order (G6); the log has them in the order of their beginnings.
         branches = list(plane.branches(FORMAT_STAGE).items())
         for xid, _ in branches:
-            if (stage := found.get(xid.branch_id)) is not None:
+            if (stage := restored.get(xid.branch_id)) is not None:
                 stage.number = self._next()
-        branches.sort(key=lambda one: self._rank(found.get(one[0].branch_id)))
+        branches.sort(key=lambda one: self._rank(restored.get(one[0].branch_id)))
         outcomes = []
         for xid, view in branches:
-            stage = found.pop(xid.branch_id, None)
+            stage = restored.pop(xid.branch_id, None)
             if stage is not None and stage.xid == xid:
                 outcomes.append(self._restore_branch(stage, view.state))
             elif view.state is BranchState.PREPARED:
@@ -98,7 +98,7 @@ class Stages:
                 outcomes.append(plane.coordinator.rollback(xid))
         for prepared, stages in self._waiting.items():
             self._waiting[prepared] = dict(sorted(stages.items(), key=lambda one: one[1].since_ms))
-        for identity in found:  # they ended, and the crash came before their notes were removed
+        for identity in restored:  # they ended, and the crash came before their notes were removed
             store.note(NOTE_STAGE, identity, b"")
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -217,15 +217,15 @@ class Stages:
         arguments.done()
         everybody, most = self._plane.is_administrator(caller), self._plane.limits.scopes_page
         here = [scope for scope in self._scopes.all() if scope.vhost == caller.vhost and scope.name > after]
-        found = sorted((scope for scope in here if everybody or scope.user == caller.user), key=lambda scope: scope.name)
+        scopes = sorted((scope for scope in here if everybody or scope.user == caller.user), key=lambda scope: scope.name)
         page: list[dict[str, Any]] = []
         shown = 0
-        for scope in found:
+        for scope in scopes:
             if shown >= most:
                 break
             page.append(self._status(scope))
             shown += 1 + len(page[-1]["stages"])
-        return {"scopes": page, "more": len(page) < len(found)}
+        return {"scopes": page, "more": len(page) < len(scopes)}
 
     def forget(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """scope.forget: its stages are rolled back, its committed batch is not known any more."""
@@ -448,10 +448,10 @@ class Stages:
             self._scopes.check_owner(caller, scope)
             if epoch is not None:
                 self._check_epoch(scope, epoch)
-            found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
+            stages = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
             if epoch is not None and stage_id is None:
                 scope.aborted = epoch
-            return {"rolled_back": self._end([stage for stage in found if stage_id in (None, stage.stage_id)])}
+            return {"rolled_back": self._end([stage for stage in stages if stage_id in (None, stage.stage_id)])}
 
     def _end(self, stages: list[Stage], why: str = "it was rolled back") -> int:
         """Rolls stages back (under their scope's lock); durable when this returns. A block under way ends first."""
@@ -496,8 +496,8 @@ class Stages:
     def close(self) -> None:
         """The broker stops: what was not prepared is undone."""
         with self._lock:
-            found = list(self._stages.values())
-        for stage in found:
+            stages = list(self._stages.values())
+        for stage in stages:
             if stage.state == OPEN:
                 self._plane.coordinator.session_closed(stage.session)
 

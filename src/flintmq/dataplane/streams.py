@@ -86,11 +86,11 @@ class Streams:
         }
 
     def _queue(self, vhost: str, name: str) -> Any:
-        found = self._plane.broker.vhosts.get(vhost)
-        if found is None:
+        virtual_host = self._plane.broker.vhosts.get(vhost)
+        if virtual_host is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
         try:
-            queue = found.queue(name)
+            queue = virtual_host.queue(name)
         except PeerError as error:
             raise Refused("NOT_FOUND", error.text) from None
         if not queue.policy.is_stream:

@@ -67,7 +67,7 @@ class Subscriptions:
             try:
                 vhost, _, name = key.decode().partition("\0")
                 planned = value["planned"]
-                found = Subscription(
+                subscription = Subscription(
                     name,
                     vhost,
                     uuid.UUID(value["id"]),
@@ -83,39 +83,41 @@ class Subscriptions:
                 )
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 raise StoreError(f"the note of subscription {key!r} can't be read: {error!r}") from None
-            self._add(found)
+            self._add(subscription)
         outcomes = [self._restore_branch(xid, view.state) for xid, view in plane.branches(FORMAT_SET).items()]
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _restore_branch(self, xid: Xid, state: BranchState) -> Outcome | None:
         coordinator = self._plane.coordinator
-        found = self._by_id.get(uuid.UUID(bytes=xid.global_id)) if len(xid.global_id) == 16 else None
+        subscription = self._by_id.get(uuid.UUID(bytes=xid.global_id)) if len(xid.global_id) == 16 else None
         seq = int.from_bytes(xid.branch_id[:8], "big")
-        if found is not None and found.vhost != xid.vhost:
-            found = None
+        if subscription is not None and subscription.vhost != xid.vhost:
+            subscription = None
         try:
             if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
-                return self._operator_decided(found, seq, xid, state)
+                return self._operator_decided(subscription, seq, xid, state)
             if state is not BranchState.PREPARED:
                 return None
-            if found is not None and (seq <= found.committed or len(xid.branch_id) != 8):
-                log.info("subscription %s: the commit of set %d is completed", found.name, seq)
+            if subscription is not None and (seq <= subscription.committed or len(xid.branch_id) != 8):
+                log.info("subscription %s: the commit of set %d is completed", subscription.name, seq)
                 return coordinator.commit(xid)
-            if found is not None and seq == found.committed + 1:
-                since = found.planned[2] if found.planned is not None and found.planned[0] == seq else self._plane.now_ms()
-                found.prepared = MessageSet(seq, xid, coordinator.runs(xid), self._plane.queue_name, since, read=None)
+            if subscription is not None and seq == subscription.committed + 1:
+                since = (
+                    subscription.planned[2] if subscription.planned is not None and subscription.planned[0] == seq else self._plane.now_ms()
+                )
+                subscription.prepared = MessageSet(seq, xid, coordinator.runs(xid), self._plane.queue_name, since, read=None)
                 return None
             log.warning("transaction %s belongs to no subscription: it is rolled back", xid)
             return coordinator.rollback(xid)
         except TransactionRefused as error:
             raise StoreError(f"transaction {xid} of a subscription can't be completed: {error}") from None
 
-    def _operator_decided(self, found: Subscription | None, seq: int, xid: Xid, state: BranchState) -> Outcome:
+    def _operator_decided(self, subscription: Subscription | None, seq: int, xid: Xid, state: BranchState) -> Outcome:
         """Somebody decided a set with `flintmq tx`: the subscription goes on from there."""
-        if found is not None and state is BranchState.HEURISTIC_COMMIT and seq == found.committed + 1:
-            found.committed = seq
-            self._plane.store.note(NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value()))
-        log.warning("set %d of subscription %s: an operator decided (%s)", seq, found.name if found else "?", state.value)
+        if subscription is not None and state is BranchState.HEURISTIC_COMMIT and seq == subscription.committed + 1:
+            subscription.committed = seq
+            self._plane.store.note(NOTE_SUBSCRIPTION, subscription.key, self._plane.encode(subscription.value()))
+        log.warning("set %d of subscription %s: an operator decided (%s)", seq, subscription.name if subscription else "?", state.value)
         return self._plane.coordinator.forget(xid)
 
     def watch(self) -> None:
@@ -150,31 +152,31 @@ class Subscriptions:
         self._plane.check_grants(caller, Verb.READ)
         while True:
             with self._lock:
-                found = self._by_name.get((caller.vhost, name)) if identity is None else self._by_id.get(identity)
-            if found is None:
+                subscription = self._by_name.get((caller.vhost, name)) if identity is None else self._by_id.get(identity)
+            if subscription is None:
                 if mode == "attach":
                     raise unknown(caller, name if identity is None else str(identity))
                 opened = self._open_new(caller, name, wanted, start)
                 if opened is not None:
                     return opened
                 continue
-            if found.vhost != caller.vhost:
+            if subscription.vhost != caller.vhost:
                 raise unknown(caller, str(identity))
-            with found.lock:
-                if found.deleted:
+            with subscription.lock:
+                if subscription.deleted:
                     continue
-                self._check_control(caller, found)
+                self._check_control(caller, subscription)
                 if mode == "create" and fresh != "continue":
-                    self._check_same(found, wanted)
-                changes = self._changed(caller, found, wanted)
+                    self._check_same(subscription, wanted)
+                changes = self._changed(caller, subscription, wanted)
                 if fresh is not None:
-                    self._check_fresh(found, fresh, on_lost)
-                elif found.is_other(changes) and (heard_ms := self._active_ms(found)) is not None:
-                    raise active(found, heard_ms)  # a query with other queues has the checkpoint of this one
-                found.drain = None
-                self._note(found, epoch=found.epoch + 1, **changes)
-                self._hear(found, found.epoch)
-                return self._opened(found)
+                    self._check_fresh(subscription, fresh, on_lost)
+                elif subscription.is_other(changes) and (heard_ms := self._active_ms(subscription)) is not None:
+                    raise active(subscription, heard_ms)  # a query with other queues has the checkpoint of this one
+                subscription.drain = None
+                self._note(subscription, epoch=subscription.epoch + 1, **changes)
+                self._hear(subscription, subscription.epoch)
+                return self._opened(subscription)
 
     def _open_new(self, caller: Caller, name: str, wanted: _Wanted, start: tuple[str, int]) -> dict[str, Any] | None:
         """None: somebody else was faster. Raises: Refused NOT_FOUND, FORBIDDEN, LIMIT, QUEUE_BUSY."""
@@ -195,70 +197,71 @@ class Subscriptions:
                 raise
             self._hear(created, created.epoch)
         if discarded:
-            what = "subscription %s is new: %d messages that stood in its queues are committed unread, says user %s"
-            log.warning(what, name, discarded, caller.user)
+            text = "subscription %s is new: %d messages that stood in its queues are committed unread, says user %s"
+            log.warning(text, name, discarded, caller.user)
         return {**self._opened(created), "discarded": discarded}
 
     @staticmethod
-    def _check_same(found: Subscription, wanted: _Wanted) -> None:
+    def _check_same(subscription: Subscription, wanted: _Wanted) -> None:
         """Raises: Refused QUEUES_DIFFER."""
         pattern, queues = wanted
-        if pattern == found.pattern and (pattern is not None or sorted(queues or ()) == sorted(found.queues)):
+        if pattern == subscription.pattern and (pattern is not None or sorted(queues or ()) == sorted(subscription.queues)):
             return
-        has = ", ".join(found.queues) if found.pattern is None else f"'{found.pattern}'"
-        text = f"subscription '{found.name}' reads {has}: it can't be opened with {', '.join(queues or ()) if pattern is None else pattern}"
+        has = ", ".join(subscription.queues) if subscription.pattern is None else f"'{subscription.pattern}'"
+        asked = ", ".join(queues or ()) if pattern is None else pattern
+        text = f"subscription '{subscription.name}' reads {has}: it can't be opened with {asked}"
         raise Refused("QUEUES_DIFFER", f"{text}; take another name, or `sub.reset` it with action delete")
 
-    def _changed(self, caller: Caller, found: Subscription, wanted: _Wanted) -> dict[str, Any]:
+    def _changed(self, caller: Caller, subscription: Subscription, wanted: _Wanted) -> dict[str, Any]:
         """What the queues of a subscription become; of named ones those that were read before may be gone.
 
         Raises: Refused FORBIDDEN, NOT_FOUND, BAD_ARGUMENT.
         """
         pattern, queues = wanted
         if pattern is None and queues is None:
-            pattern, queues = found.pattern, found.queues
+            pattern, queues = subscription.pattern, subscription.queues
         if pattern is not None:
-            names, found.left_out = chosen(self._plane, caller, pattern, found.queues)
-            found.looked = (self._plane.clock.monotonic_ns(), self._plane.identity(caller))
+            names, subscription.left_out = chosen(self._plane, caller, pattern, subscription.queues)
+            subscription.looked = (self._plane.clock.monotonic_ns(), self._plane.identity(caller))
             return {"pattern": pattern, "queues": names}
         names = queues or []
-        checked(self._plane, caller, names, found.queues)
-        return {"pattern": None, "queues": found.queues if sorted(names) == sorted(found.queues) else names}
+        checked(self._plane, caller, names, subscription.queues)
+        return {"pattern": None, "queues": subscription.queues if sorted(names) == sorted(subscription.queues) else names}
 
-    def _check_fresh(self, found: Subscription, fresh: str, on_lost: str) -> None:
+    def _check_fresh(self, subscription: Subscription, fresh: str, on_lost: str) -> None:
         """U4. Raises: Refused CHECKPOINT_NEW, READER_ACTIVE, CHECKPOINT_LOST."""
-        active_ms = self._active_ms(found)
-        if found.committed and fresh == "refuse":
-            raise used(found, active_ms is not None)
+        active_ms = self._active_ms(subscription)
+        if subscription.committed and fresh == "refuse":
+            raise used(subscription, active_ms is not None)
         if active_ms is not None:
-            raise active(found, active_ms)
-        held = self._prepared(found)
-        if held is not None and found.may_be_read(held.seq) and on_lost == "fail":
-            raise lost(found, held.seq)
+            raise active(subscription, active_ms)
+        held = self._prepared(subscription)
+        if held is not None and subscription.may_be_read(held.seq) and on_lost == "fail":
+            raise lost(subscription, held.seq)
 
-    def _heard_ms(self, found: Subscription) -> int | None:
+    def _heard_ms(self, subscription: Subscription) -> int | None:
         """Milliseconds since its reader was heard of; None: it said good-bye, or there was none."""
-        heard_ns = found.heard_ns
+        heard_ns = subscription.heard_ns
         return None if heard_ns is None else max(0, self._plane.clock.monotonic_ns() - heard_ns) // 1_000_000
 
-    def _active_ms(self, found: Subscription) -> int | None:
+    def _active_ms(self, subscription: Subscription) -> int | None:
         """The same, of a reader that works; None: there is none."""
-        heard_ms = self._heard_ms(found)
+        heard_ms = self._heard_ms(subscription)
         return heard_ms if heard_ms is not None and heard_ms < self._plane.limits.subscription_alive_ms else None
 
     def alive(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.alive: the reader of the present epoch works, or (`leave`) ends."""
-        found = self._known(caller, arguments)
+        subscription = self._known(caller, arguments)
         epoch = arguments.integer("epoch", 1, SEQ_MAX)
         leave = arguments.boolean("leave", False)
         arguments.done()
-        with found.lock:
-            self._hear(found, epoch)
+        with subscription.lock:
+            self._hear(subscription, epoch)
             if leave:
-                found.heard_ns = None
+                subscription.heard_ns = None
             else:
-                self._keep_queues(found)
-            return {"epoch": found.epoch, "committed": found.committed}
+                self._keep_queues(subscription)
+            return {"epoch": subscription.epoch, "committed": subscription.committed}
 
     def _start(self, arguments: Arguments) -> tuple[str, int]:
         value = arguments.raw("start", "earliest")
@@ -271,22 +274,22 @@ class Subscriptions:
         raise arguments.refuse("start", '"earliest", "latest", {"lsn": n} or {"time_us": n}', value)
 
     @staticmethod
-    def _opened(found: Subscription) -> dict[str, Any]:
-        prepared = None if found.prepared is None else found.prepared.seq
+    def _opened(subscription: Subscription) -> dict[str, Any]:
+        prepared = None if subscription.prepared is None else subscription.prepared.seq
         return {
-            "sub_id": str(found.incarnation),
-            "epoch": found.epoch,
-            "committed": found.committed,
+            "sub_id": str(subscription.incarnation),
+            "epoch": subscription.epoch,
+            "committed": subscription.committed,
             "prepared": prepared,
-            "planned": prepared is not None and found.is_planned(prepared),
-            "queues": found.queues,
-            "pattern": found.pattern,
+            "planned": prepared is not None and subscription.is_planned(prepared),
+            "queues": subscription.queues,
+            "pattern": subscription.pattern,
         }
 
     def acquire(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.acquire."""
         plane, limits = self._plane, self._plane.limits
-        found, epoch, seq = self._subject(caller, arguments)
+        subscription, epoch, seq = self._subject(caller, arguments)
         messages = min(arguments.integer("max_messages", 1, SEQ_MAX, limits.acquire_messages_max), limits.acquire_messages_max)
         size = min(arguments.integer("max_bytes", 1, SEQ_MAX, limits.acquire_bytes_max), limits.acquire_bytes_max)
         wait_ms = min(arguments.integer("max_wait_ms", 0, 2**31, 0), limits.acquire_wait_ms_max)
@@ -295,24 +298,24 @@ class Subscriptions:
         until = time.monotonic() + wait_ms / 1000
         pause = _LOOK_S
         while True:
-            with found.lock:
-                self._hear(found, epoch)
-                self._check_seq(found, seq)
-                if seq > found.committed + 1:
-                    raise ahead(found, seq)
-                held = self._prepared(found)
+            with subscription.lock:
+                self._hear(subscription, epoch)
+                self._check_seq(subscription, seq)
+                if seq > subscription.committed + 1:
+                    raise ahead(subscription, seq)
+                held = self._prepared(subscription)
                 if held is not None:
-                    is_lost = found.may_be_read(seq, before=epoch)
+                    is_lost = subscription.may_be_read(seq, before=epoch)
                     # One that nobody has seen and of which nothing is left makes way: it would mean "nothing is there" for ever.
-                    if not is_lost and (held.count or found.is_planned(seq)):
+                    if not is_lost and (held.count or subscription.is_planned(seq)):
                         return held.facts()
                     if is_lost and on_lost == "fail":
-                        raise lost(found, seq)
-                    log.warning("subscription %s: set %d (%d messages) goes back to its queues", found.name, seq, held.count)
-                    self._roll_back(found, held)
-                self._look(caller, found)  # under this lock: another caller's look may have chosen names that this one may not read
-                self._keep_queues(found)
-                held = self._acquire(found, seq, messages, size)
+                        raise lost(subscription, seq)
+                    log.warning("subscription %s: set %d (%d messages) goes back to its queues", subscription.name, seq, held.count)
+                    self._roll_back(subscription, held)
+                self._look(caller, subscription)  # under this lock: another caller's look may have chosen names that this one may not read
+                self._keep_queues(subscription)
+                held = self._acquire(subscription, seq, messages, size)
                 if held is not None:
                     return held.facts()
             if time.monotonic() >= until:
@@ -322,82 +325,82 @@ class Subscriptions:
 
     def plan(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.plan."""
-        found, epoch, seq = self._subject(caller, arguments)
+        subscription, epoch, seq = self._subject(caller, arguments)
         slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
         arguments.done()
-        with found.lock:
-            self._hear(found, epoch)
-            self._check_seq(found, seq)
-            held = self._prepared(found)
+        with subscription.lock:
+            self._hear(subscription, epoch)
+            self._check_seq(subscription, seq)
+            held = self._prepared(subscription)
             if held is None or held.seq != seq:
-                raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
-            if found.planned != (seq, epoch, held.since_ms):
-                self._note(found, planned=(seq, epoch, held.since_ms))
+                raise Refused("NOT_PREPARED", f"subscription '{subscription.name}': set {seq} is not prepared")
+            if subscription.planned != (seq, epoch, held.since_ms):
+                self._note(subscription, planned=(seq, epoch, held.since_ms))
             bounds = held.bounds(min(slices, held.count))
         # The rows are in the ticket: slices are cut by number, so those of a set that has lost some since must not be mixed with these.
-        ticket = {"kind": "set", "sub_id": str(found.incarnation), "epoch": epoch, "seq": seq, "rows": held.count}
+        ticket = {"kind": "set", "sub_id": str(subscription.incarnation), "epoch": epoch, "seq": seq, "rows": held.count}
         tickets = [{**ticket, "slice": number, "slices": len(bounds) - 1} for number in range(len(bounds) - 1)]
         return {"seq": seq, "count": held.count, "bytes": held.bytes, "tickets": tickets}
 
     def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], list[bytes]]:
         """rows of a ticket of kind set."""
-        found, epoch, seq = self._subject(caller, arguments)
+        subscription, epoch, seq = self._subject(caller, arguments)
         planned = arguments.integer("rows", 1, SEQ_MAX)
         slices = arguments.integer("slices", 1, min(planned, self._plane.limits.slices_max), 1)
         number = arguments.integer("slice", 0, slices - 1, 0)
         first = arguments.integer("first", 0, SEQ_MAX, 0)
         count = arguments.integer("count", 1, SEQ_MAX, self._plane.limits.dataplane_rows_max)
         arguments.done()
-        with found.lock:
-            self._check(found, epoch)
-            self._check_seq(found, seq)
-            held = found.prepared
+        with subscription.lock:
+            self._check(subscription, epoch)
+            self._check_seq(subscription, seq)
+            held = subscription.prepared
             if held is None or held.seq != seq:
-                raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
+                raise Refused("NOT_PREPARED", f"subscription '{subscription.name}': set {seq} is not prepared")
             if planned != held.count:
-                text = f"subscription '{found.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now"
+                text = f"subscription '{subscription.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now"
                 raise Refused("SET_CHANGED", f"{text}: a queue was deleted, or the broker was killed and had transient messages")
             held.read = True
             bounds = held.bounds(slices)
         # Without the lock: slices are read concurrently. Whoever commits meanwhile does not need these rows any more.
         begin = min(bounds[number] + first, bounds[number + 1])
         queues, payload, end = held.rows(begin, min(begin + count, bounds[number + 1]), self._plane.limits)
-        if found.prepared is not held:
-            raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} was decided while it was read")
+        if subscription.prepared is not held:
+            raise Refused("NOT_PREPARED", f"subscription '{subscription.name}': set {seq} was decided while it was read")
         return {"queues": queues, "more": end < bounds[number + 1]}, payload
 
     def commit(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.commit."""
-        found = self._known(caller, arguments)
+        subscription = self._known(caller, arguments)
         epoch = arguments.integer("epoch", 1, SEQ_MAX)
         upto = arguments.integer("upto", 0, SEQ_MAX)
         only_read = arguments.boolean("read", False)
         arguments.done()
-        with found.lock:
-            self._hear(found, epoch)
-            if upto > found.committed:
-                held = self._prepared(found)  # an operator may have committed it meanwhile
-                if upto > found.committed:
+        with subscription.lock:
+            self._hear(subscription, epoch)
+            if upto > subscription.committed:
+                held = self._prepared(subscription)  # an operator may have committed it meanwhile
+                if upto > subscription.committed:
                     if held is None or held.seq != upto:
-                        raise ahead(found, upto)
+                        raise ahead(subscription, upto)
                     if only_read and held.read is False and held.count:
-                        raise unread(found, upto, held.count)
-                    self._commit(found, held)
-            return {"committed": found.committed}
+                        raise unread(subscription, upto, held.count)
+                    self._commit(subscription, held)
+            return {"committed": subscription.committed}
 
     def tail(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.tail. From memory: no record is read but for what was there before the broker started."""
-        found = self._known(caller, arguments)
+        subscription = self._known(caller, arguments)
         epoch = arguments.integer("epoch", 1, SEQ_MAX, None)
         drain = arguments.boolean("drain", False)
         arguments.done()
         now_ms = self._plane.now_ms()
         queues = []
         marks: dict[int, list[int]] = {}
-        held = found.prepared
-        for name in found.queues:
+        held = subscription.prepared
+        for name in subscription.queues:
             try:
-                queue = self._plane.queue(found.vhost, name)
+                queue = self._plane.queue(subscription.vhost, name)
             except Refused:
                 continue  # deleted: sub.acquire says so
             core = queue.core
@@ -416,11 +419,11 @@ class Subscriptions:
                 }
             )
         if epoch is not None or drain:
-            with found.lock:
+            with subscription.lock:
                 if epoch is not None:
-                    self._check(found, epoch)
+                    self._check(subscription, epoch)
                 if drain:
-                    found.drain = marks
+                    subscription.drain = marks
         oldest = min((one["oldest_us"] for one in queues if one["oldest_us"] is not None), default=None)
         return {
             "queues": queues,
@@ -433,18 +436,18 @@ class Subscriptions:
         """sub.list: those whose queues the caller may read."""
         arguments.done()
         with self._lock:
-            found = [one for one in self._by_name.values() if one.vhost == caller.vhost]
-        shown = (one for one in sorted(found, key=lambda one: one.name) if self._may_see(caller, one))
+            subscriptions = [one for one in self._by_name.values() if one.vhost == caller.vhost]
+        shown = (one for one in sorted(subscriptions, key=lambda one: one.name) if self._may_see(caller, one))
         return {"subscriptions": [self._status(one) for one in shown]}
 
     def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.status."""
         if arguments.given("sub_id"):
-            found = self._known(caller, arguments)
+            subscription = self._known(caller, arguments)
         else:
-            found = self._named(caller, arguments.text("name", self._plane.limits.dataplane_name_max))
+            subscription = self._named(caller, arguments.text("name", self._plane.limits.dataplane_name_max))
         arguments.done()
-        return self._status(found)
+        return self._status(subscription)
 
     def reset(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.reset: an operator decides. The reader that has the subscription open is fenced."""
@@ -453,43 +456,43 @@ class Subscriptions:
         seq = arguments.integer("seq", 1, SEQ_MAX, None)
         may_duplicate = arguments.boolean("may_duplicate", True)
         arguments.done()
-        found = self._named(caller, name)
-        with found.lock:
-            if found.deleted:
+        subscription = self._named(caller, name)
+        with subscription.lock:
+            if subscription.deleted:
                 raise unknown(caller, name)
-            held = self._prepared(found)
+            held = self._prepared(subscription)
             if seq is not None and (held is None or held.seq != seq):
-                return self._status(found)  # done before
-            if held is not None and action != "commit" and not may_duplicate and found.may_be_read(held.seq):
-                raise planned(found, held.seq)
+                return self._status(subscription)  # done before
+            if held is not None and action != "commit" and not may_duplicate and subscription.may_be_read(held.seq):
+                raise planned(subscription, held.seq)
             log.warning("subscription %s: reset (%s) by user %s", name, action, caller.user)
-            found.heard_ns = None
+            subscription.heard_ns = None
             if action == "commit":
                 if held is not None:
-                    self._commit(found, held, epoch=found.epoch + 1)
-                return self._status(found)
+                    self._commit(subscription, held, epoch=subscription.epoch + 1)
+                return self._status(subscription)
             if held is not None:
-                self._roll_back(found, held, epoch=found.epoch + 1)
+                self._roll_back(subscription, held, epoch=subscription.epoch + 1)
             if action == "delete":
-                found.deleted = True
-                self._plane.durable(self._plane.store.note(NOTE_SUBSCRIPTION, found.key, b""))
-                self._remove(found)
-                return {**self._status(found), "deleted": True}
-            return self._status(found)
+                subscription.deleted = True
+                self._plane.durable(self._plane.store.note(NOTE_SUBSCRIPTION, subscription.key, b""))
+                self._remove(subscription)
+                return {**self._status(subscription), "deleted": True}
+            return self._status(subscription)
 
     def match(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """queue.match: names of the queues that match a pattern now and that the caller may read."""
         limits = self._plane.limits
         pattern = arguments.text("pattern", limits.name_bytes_max)
         arguments.done()
-        found = matching(self._plane, caller, pattern)
-        if len(found) > limits.subscription_matches_max:
-            raise Refused("LIMIT", f"{len(found)} queues match '{pattern}', at most {limits.subscription_matches_max} are read at once")
-        return {"queues": found}
+        matches = matching(self._plane, caller, pattern)
+        if len(matches) > limits.subscription_matches_max:
+            raise Refused("LIMIT", f"{len(matches)} queues match '{pattern}', at most {limits.subscription_matches_max} are read at once")
+        return {"queues": matches}
 
     def prepared_by_queue(self, vhost: str) -> dict[str, int]:
         """Queue name -> messages that prepared sets of subscriptions hold: neither ready nor lost."""
-        found: dict[str, int] = {}
+        prepared: dict[str, int] = {}
         with self._lock:
             all_ = list(self._by_name.values())
         for one in all_:
@@ -497,8 +500,8 @@ class Subscriptions:
             if one.vhost == vhost and held is not None:
                 for run in held.runs:
                     name = held.names[run.queue_id]
-                    found[name] = found.get(name, 0) + run.count
-        return found
+                    prepared[name] = prepared.get(name, 0) + run.count
+        return prepared
 
     def figures(self) -> list[dict[str, Any]]:
         """For metrics: each subscription with its committed and prepared batch, what waits in its queues, and whether its reader works.
@@ -507,14 +510,14 @@ class Subscriptions:
         """
         with self._lock:
             all_ = sorted(self._by_name.values(), key=lambda one: (one.vhost, one.name))
-        vhosts, found = self._plane.broker.vhosts, []
+        vhosts, rows = self._plane.broker.vhosts, []
         ready: dict[int, int] = {}
         for one in all_:
             here = vhosts.get(one.vhost)
             queues = [queue for name in one.queues if here is not None and (queue := here.queues.get(name)) is not None]
             ready |= {queue.queue_id: queue.core.ready_count() for queue in queues if queue.queue_id not in ready}
             held = one.prepared
-            found.append(
+            rows.append(
                 {
                     "vhost": one.vhost,
                     "name": one.name,
@@ -525,7 +528,7 @@ class Subscriptions:
                     "active": self._active_ms(one) is not None,
                 }
             )
-        return found
+        return rows
 
     def counts(self) -> dict[str, int]:
         """For `status`."""
@@ -556,23 +559,23 @@ class Subscriptions:
             self._by_id[created.incarnation] = created
             return True
 
-    def _add(self, found: Subscription) -> None:
-        self._by_name[found.vhost, found.name] = found
-        self._by_id[found.incarnation] = found
-        self._quota.enter(found.incarnation, found.user, found.vhost)
-        for name in found.queues:
+    def _add(self, subscription: Subscription) -> None:
+        self._by_name[subscription.vhost, subscription.name] = subscription
+        self._by_id[subscription.incarnation] = subscription
+        self._quota.enter(subscription.incarnation, subscription.user, subscription.vhost)
+        for name in subscription.queues:
             try:
-                queue = self._plane.queue(found.vhost, name)
+                queue = self._plane.queue(subscription.vhost, name)
             except Refused:
                 continue
             self._watched(queue.queue_id, queue.core)
 
-    def _remove(self, found: Subscription) -> None:
-        found.deleted = True
+    def _remove(self, subscription: Subscription) -> None:
+        subscription.deleted = True
         with self._lock:
-            self._by_name.pop((found.vhost, found.name), None)
-            self._by_id.pop(found.incarnation, None)
-            self._quota.leave(found.incarnation)
+            self._by_name.pop((subscription.vhost, subscription.name), None)
+            self._by_id.pop(subscription.incarnation, None)
+            self._quota.leave(subscription.incarnation)
 
     def _watched(self, queue_id: int, core: Any) -> QueueWatch:
         watch = self._watches.get(queue_id)
@@ -583,114 +586,117 @@ class Subscriptions:
     def _known(self, caller: Caller, arguments: Arguments) -> Subscription:
         identity = arguments.identity("sub_id")
         with self._lock:
-            found = self._by_id.get(identity)
-        if found is None or found.vhost != caller.vhost:
+            subscription = self._by_id.get(identity)
+        if subscription is None or subscription.vhost != caller.vhost:
             raise Refused("NOT_FOUND", f"there is no subscription with id {identity} in vhost '{caller.vhost}': it was deleted")
-        self._authorize(caller, found)
-        return found
+        self._authorize(caller, subscription)
+        return subscription
 
-    def _authorize(self, caller: Caller, found: Subscription) -> None:
+    def _authorize(self, caller: Caller, subscription: Subscription) -> None:
         """Every queue that is read, and those of which a set holds messages. Raises: Refused FORBIDDEN."""
         plane = self._plane
-        if found.pattern is None:
-            plane.authorize(caller, Verb.READ, "queue", found.queues)
+        if subscription.pattern is None:
+            plane.authorize(caller, Verb.READ, "queue", subscription.queues)
         else:
             plane.check_grants(caller, Verb.READ)
-            self._check_control(caller, found)
-            self._look(caller, found)
-        self._authorize_held(caller, found)
+            self._check_control(caller, subscription)
+            self._look(caller, subscription)
+        self._authorize_held(caller, subscription)
 
-    def _authorize_held(self, caller: Caller, found: Subscription) -> None:
-        held = found.prepared
+    def _authorize_held(self, caller: Caller, subscription: Subscription) -> None:
+        held = subscription.prepared
         if held is not None:
             there = self._plane.broker.queues
             names = [held.names[run.queue_id] for run in held.runs if run.queue_id in there]
             self._plane.authorize(caller, Verb.READ, "queue", names)
 
-    def _check_control(self, caller: Caller, found: Subscription) -> None:
+    def _check_control(self, caller: Caller, subscription: Subscription) -> None:
         """Before anything is asked of a subscription, or its queues are chosen anew: its owner may, and whoever may read all that it reads
         and holds. Who may read one queue, or none that matches, could else take a pattern, or a name, from its reader.
 
         Raises: Refused FORBIDDEN.
         """
-        if found.user in ("", caller.user):
+        if subscription.user in ("", caller.user):
             return
-        names = self._read_by_owner(found)
+        names = self._read_by_owner(subscription)
         if not names and not self._plane.is_administrator(caller):
-            raise Refused("FORBIDDEN", f"subscription '{found.name}' belongs to user '{found.user}', and reads no queue now")
+            raise Refused("FORBIDDEN", f"subscription '{subscription.name}' belongs to user '{subscription.user}', and reads no queue now")
         self._plane.authorize(caller, Verb.READ, "queue", names)
-        self._authorize_held(caller, found)
+        self._authorize_held(caller, subscription)
 
-    def _read_by_owner(self, found: Subscription) -> list[str]:
+    def _read_by_owner(self, subscription: Subscription) -> list[str]:
         """The queues that it reads; of a pattern at which nobody looked since the start, those that its owner would read."""
-        if found.pattern is None or found.queues:
-            return found.queues
+        if subscription.pattern is None or subscription.queues:
+            return subscription.queues
         try:
-            return chosen(self._plane, Caller(found.user, found.vhost), found.pattern, ())[0]
+            return chosen(self._plane, Caller(subscription.user, subscription.vhost), subscription.pattern, ())[0]
         except Refused:  # the owner is gone, or may not open the virtual host any more
             return []
 
-    def _may_see(self, caller: Caller, found: Subscription) -> bool:
-        if found.pattern is not None and found.user in ("", caller.user):
+    def _may_see(self, caller: Caller, subscription: Subscription) -> bool:
+        if subscription.pattern is not None and subscription.user in ("", caller.user):
             return True
-        names = self._read_by_owner(found)
+        names = self._read_by_owner(subscription)
         return bool(names) and self._plane.may_read(caller, names)
 
-    def _look(self, caller: Caller, found: Subscription) -> None:
+    def _look(self, caller: Caller, subscription: Subscription) -> None:
         """The queues of a pattern come and go between sets; those of names are what they are."""
-        if found.pattern is None:
+        if subscription.pattern is None:
             return
-        now, looked, who = self._plane.clock.monotonic_ns(), found.looked, self._plane.identity(caller)
+        now, looked, who = self._plane.clock.monotonic_ns(), subscription.looked, self._plane.identity(caller)
         if looked is not None and looked[1] == who and now - looked[0] < self._plane.limits.subscription_look_ms * 1_000_000:
             return
-        with found.lock:
-            names, left_out = chosen(self._plane, caller, found.pattern, found.queues)
-            if left_out > found.left_out:
-                log.warning("subscription %s: %d queues more match '%s' than are read", found.name, left_out, found.pattern)
-            found.queues, found.left_out, found.looked = names, left_out, (now, who)
+        with subscription.lock:
+            names, left_out = chosen(self._plane, caller, subscription.pattern, subscription.queues)
+            if left_out > subscription.left_out:
+                log.warning("subscription %s: %d queues more match '%s' than are read", subscription.name, left_out, subscription.pattern)
+            subscription.queues, subscription.left_out, subscription.looked = names, left_out, (now, who)
 
     def _named(self, caller: Caller, name: str) -> Subscription:
         with self._lock:
-            found = self._by_name.get((caller.vhost, name))
-        if found is None:
+            subscription = self._by_name.get((caller.vhost, name))
+        if subscription is None:
             raise unknown(caller, name)
-        self._authorize(caller, found)
-        return found
+        self._authorize(caller, subscription)
+        return subscription
 
     def _subject(self, caller: Caller, arguments: Arguments) -> tuple[Subscription, int, int]:
-        found = self._known(caller, arguments)
-        return found, arguments.integer("epoch", 1, SEQ_MAX), arguments.integer("seq", 1, SEQ_MAX)
+        subscription = self._known(caller, arguments)
+        return subscription, arguments.integer("epoch", 1, SEQ_MAX), arguments.integer("seq", 1, SEQ_MAX)
 
     # --- rules: all under the subscription's lock -----------------------------------------------------------------------
 
     @staticmethod
-    def _check(found: Subscription, epoch: int) -> None:
+    def _check(subscription: Subscription, epoch: int) -> None:
         """U3."""
-        if found.deleted:
-            raise Refused("NOT_FOUND", f"subscription '{found.name}' was deleted")
-        if epoch < found.epoch:
+        if subscription.deleted:
+            raise Refused("NOT_FOUND", f"subscription '{subscription.name}' was deleted")
+        if epoch < subscription.epoch:
             raise Refused(
-                "FENCED", f"subscription '{found.name}' was opened again (epoch {found.epoch}, this is {epoch}): another reader has it"
+                "FENCED",
+                f"subscription '{subscription.name}' was opened again (epoch {subscription.epoch}, this is {epoch}): another reader has it",
             )
-        if epoch > found.epoch:
+        if epoch > subscription.epoch:
             raise Refused(
-                "BAD_ARGUMENT", f"subscription '{found.name}': epoch {epoch} was never given out (the present one is {found.epoch})"
+                "BAD_ARGUMENT",
+                f"subscription '{subscription.name}': epoch {epoch} was never given out (the present one is {subscription.epoch})",
             )
 
-    def _hear(self, found: Subscription, epoch: int) -> None:
+    def _hear(self, subscription: Subscription, epoch: int) -> None:
         """The same, and the caller, its reader, works. What only looks does not count: a reader that ended may be asked for its figures."""
-        self._check(found, epoch)
-        found.heard_ns = self._plane.clock.monotonic_ns()
+        self._check(subscription, epoch)
+        subscription.heard_ns = self._plane.clock.monotonic_ns()
 
     @staticmethod
-    def _check_seq(found: Subscription, seq: int) -> None:
-        if seq <= found.committed:
-            text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}: the checkpoint is older"
+    def _check_seq(subscription: Subscription, seq: int) -> None:
+        if seq <= subscription.committed:
+            name, committed = subscription.name, subscription.committed
+            text = f"subscription '{name}' has committed set {committed}, and is asked for set {seq}: the checkpoint is older"
             raise Refused("CHECKPOINT_BEHIND", text)
 
-    def _prepared(self, found: Subscription) -> MessageSet | None:
+    def _prepared(self, subscription: Subscription) -> MessageSet | None:
         """The prepared set. What happened to it behind our back (an operator's `flintmq tx`, a deleted queue) is taken note of first."""
-        held = found.prepared
+        held = subscription.prepared
         if held is None:
             return None
         coordinator = self._plane.coordinator
@@ -702,55 +708,55 @@ class Subscriptions:
             runs = ()
         state = self._plane.branch(held.xid)
         if state is BranchState.PREPARED:
-            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms, held.arrivals, held.read)
-            return found.prepared
-        found.prepared = None
+            subscription.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms, held.arrivals, held.read)
+            return subscription.prepared
+        subscription.prepared = None
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
-            self._plane.wait(self._operator_decided(found, held.seq, held.xid, state))
+            self._plane.wait(self._operator_decided(subscription, held.seq, held.xid, state))
         return None
 
-    def _note(self, found: Subscription, **changes: Any) -> None:
+    def _note(self, subscription: Subscription, **changes: Any) -> None:
         """Changes the subscription, durable when this returns."""
-        ticket = self._plane.store.note(NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value(**changes)))
+        ticket = self._plane.store.note(NOTE_SUBSCRIPTION, subscription.key, self._plane.encode(subscription.value(**changes)))
         for name, value in changes.items():
-            setattr(found, name, value)
+            setattr(subscription, name, value)
         self._plane.durable(ticket)
 
-    def _decide(self, found: Subscription, commits: Sequence[Xid], rollbacks: Sequence[Xid], **changes: Any) -> None:
+    def _decide(self, subscription: Subscription, commits: Sequence[Xid], rollbacks: Sequence[Xid], **changes: Any) -> None:
         """Changes the subscription in one step with transactions; durable and done in the queues when this returns."""
-        note = (NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value(**changes)))
+        note = (NOTE_SUBSCRIPTION, subscription.key, self._plane.encode(subscription.value(**changes)))
         outcome = self._plane.guarded(lambda: self._plane.coordinator.decide(note, commits, rollbacks))
         # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
         for name, value in changes.items():
-            setattr(found, name, value)
-        found.prepared = None
+            setattr(subscription, name, value)
+        subscription.prepared = None
         self._plane.wait(outcome)
 
-    def _commit(self, found: Subscription, held: MessageSet, **changes: Any) -> None:
-        self._decide(found, [held.xid], [], committed=held.seq, planned=None, **changes)
+    def _commit(self, subscription: Subscription, held: MessageSet, **changes: Any) -> None:
+        self._decide(subscription, [held.xid], [], committed=held.seq, planned=None, **changes)
 
-    def _roll_back(self, found: Subscription, held: MessageSet, **changes: Any) -> None:
-        self._decide(found, [], [held.xid], planned=None, **changes)
+    def _roll_back(self, subscription: Subscription, held: MessageSet, **changes: Any) -> None:
+        self._decide(subscription, [], [held.xid], planned=None, **changes)
 
     # --- taking messages ------------------------------------------------------------------------------------------------
 
-    def _acquire(self, found: Subscription, seq: int, messages: int, size: int) -> MessageSet | None:
+    def _acquire(self, subscription: Subscription, seq: int, messages: int, size: int) -> MessageSet | None:
         """Prepares a set of what is there; None when nothing is."""
         plane = self._plane
-        queues = readable(plane, found)
+        queues = readable(plane, subscription)
         for queue in queues:
             self._watched(queue.queue_id, queue.core)
         turn = seq % max(1, len(queues))  # another queue is first each time
         queues = queues[turn:] + queues[:turn]
         rest = plane.broker.paused
-        ready = [0 if queue.queue_id in rest else min(queue.core.ready_count(), allowed(found, queue.queue_id)) for queue in queues]
+        ready = [0 if queue.queue_id in rest else min(queue.core.ready_count(), allowed(subscription, queue.queue_id)) for queue in queues]
         if not any(ready):
             return None
-        xid = found.xid(seq)
-        session = ("set", found.incarnation, seq)
+        xid = subscription.xid(seq)
+        session = ("set", subscription.incarnation, seq)
         plane.begin(session, xid)
         try:
-            taken = take(plane, found, queues, ready, messages, size, session, xid)
+            taken = take(plane, subscription, queues, ready, messages, size, session, xid)
             if taken:
                 plane.prepare(session, xid)
         except BaseException:
@@ -761,19 +767,19 @@ class Subscriptions:
             if outcome is not None:
                 plane.wait(outcome)  # the name must be free for the next try
             return None
-        if found.drain is not None:
+        if subscription.drain is not None:
             for queue_id, count in taken.items():
-                found.drain[queue_id][1] -= count
+                subscription.drain[queue_id][1] -= count
         came = {queue.queue_id: self._watched(queue.queue_id, queue.core).arrivals() for queue in queues if queue.queue_id in taken}
-        found.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms(), came)
-        return found.prepared
+        subscription.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms(), came)
+        return subscription.prepared
 
-    def _keep_queues(self, found: Subscription) -> None:
+    def _keep_queues(self, subscription: Subscription) -> None:
         """A queue with x-expires stays while its reader works, however long its triggers are apart."""
-        vhost = self._plane.broker.vhosts.get(found.vhost)
+        vhost = self._plane.broker.vhosts.get(subscription.vhost)
         if vhost is None:
             return
-        for name in found.queues:
+        for name in subscription.queues:
             queue = vhost.queues.get(name)
             if queue is not None:
                 vhost.keep(queue, self._plane.limits.subscription_alive_ms)
@@ -828,15 +834,15 @@ class Subscriptions:
         skipped.append(xid)
         return int(facts.count)
 
-    def _status(self, found: Subscription) -> dict[str, Any]:
-        held = found.prepared
+    def _status(self, subscription: Subscription) -> dict[str, Any]:
+        held = subscription.prepared
         return {
-            "name": found.name,
-            "vhost": found.vhost,
-            **self._opened(found),
-            "created_ms": found.created_ms,
-            "left_out": found.left_out,
-            "heard_ms": self._heard_ms(found),
+            "name": subscription.name,
+            "vhost": subscription.vhost,
+            **self._opened(subscription),
+            "created_ms": subscription.created_ms,
+            "left_out": subscription.left_out,
+            "heard_ms": self._heard_ms(subscription),
             "prepared_messages": 0 if held is None else held.count,
             "prepared_bytes": 0 if held is None else held.bytes,
             "prepared_age_ms": None if held is None else max(0, self._plane.now_ms() - held.since_ms),

@@ -145,10 +145,10 @@ class Supervisor:
         until = time.monotonic() + timeout_s
         with self._changed:
             while self._listening is None and self._attempts == 0 and not self._stopping.is_set() and not given_up():
-                left = until - time.monotonic()
-                if left <= 0:
+                rest_s = until - time.monotonic()
+                if rest_s <= 0:
                     break
-                self._changed.wait(min(left, 0.2))
+                self._changed.wait(min(rest_s, 0.2))
             if self._listening is None and self._attempts == 0 and not given_up():
                 log.warning("the Flight service is not up after %g s: the broker goes on without it until it is", timeout_s)
             return self._listening

@@ -95,51 +95,54 @@ def unknown(caller: Caller, name: str) -> Refused:
     return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
 
 
-def ahead(found: Named, seq: int) -> Refused:
+def ahead(subscription: Named, seq: int) -> Refused:
     """For a set that the subscription has not come to."""
-    text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}, which was never prepared"
+    name, committed = subscription.name, subscription.committed
+    text = f"subscription '{name}' has committed set {committed}, and is asked for set {seq}, which was never prepared"
     return Refused("CHECKPOINT_AHEAD", f"{text}: the checkpoint belongs to another subscription, or the broker's store is older")
 
 
-def lost(found: Named, seq: int) -> Refused:
+def lost(subscription: Named, seq: int) -> Refused:
     """For a set that tasks of another checkpoint may have read."""
-    text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
+    text = (
+        f"set {seq} of subscription '{subscription.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
+    )
     return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
 
 
-def unread(found: Named, seq: int, count: int) -> Refused:
+def unread(subscription: Named, seq: int, count: int) -> Refused:
     """For a commit of what nobody has read."""
-    return Refused("NOT_READ", f"set {seq} of subscription '{found.name}' has {count} messages, and none of them was read")
+    return Refused("NOT_READ", f"set {seq} of subscription '{subscription.name}' has {count} messages, and none of them was read")
 
 
-def planned(found: Named, seq: int) -> Refused:
+def planned(subscription: Named, seq: int) -> Refused:
     """For an operator who gives back what tasks may have written."""
-    text = f"set {seq} of subscription '{found.name}' was planned: Spark may have written it, and its messages would come twice"
+    text = f"set {seq} of subscription '{subscription.name}' was planned: Spark may have written it, and its messages would come twice"
     return Refused("MAY_DUPLICATE", f"{text}. Start its query once more, which commits what Spark has; or commit it; or say may_duplicate")
 
 
-def used(found: Named, active: bool) -> Refused:
+def used(subscription: Named, active: bool) -> Refused:
     """For a reader without a checkpoint, of a subscription that has served another one."""
-    text = f"subscription '{found.name}' has committed {found.committed} batches for another checkpoint, and this one is new"
+    text = f"subscription '{subscription.name}' has committed {subscription.committed} batches for another checkpoint, and this one is new"
     return Refused("CHECKPOINT_NEW", f"{text}: its messages are gone from the queues{'; its query is running now' if active else ''}")
 
 
-def active(found: Named, heard_ms: int) -> Refused:
+def active(subscription: Named, heard_ms: int) -> Refused:
     """For a reader without a checkpoint, while another one works."""
-    text = f"subscription '{found.name}' has a reader, which was heard of {heard_ms} ms ago"
+    text = f"subscription '{subscription.name}' has a reader, which was heard of {heard_ms} ms ago"
     return Refused("READER_ACTIVE", f"{text}: stop it, or take another name")
 
 
-def allowed(found: Subscription, queue_id: int) -> int:
+def allowed(subscription: Subscription, queue_id: int) -> int:
     """Messages that may still be taken from the queue: bounded after sub.tail with drain."""
-    if found.drain is None:
+    if subscription.drain is None:
         return SEQ_MAX
-    upto, count = found.drain.get(queue_id, (0, 0))
+    upto, count = subscription.drain.get(queue_id, (0, 0))
     return max(0, count) if upto else 0
 
 
 def take(
-    plane: Plane, found: Subscription, queues: Sequence[Any], ready: Sequence[int], messages: int, size: int, session: Any, xid: Xid
+    plane: Plane, subscription: Subscription, queues: Sequence[Any], ready: Sequence[int], messages: int, size: int, session: Any, xid: Xid
 ) -> dict[int, int]:
     """Holds messages: each queue gets its share, then what others left. Returns how many by queue id."""
     taken: dict[int, int] = {}
@@ -150,9 +153,9 @@ def take(
             most = min(most, size)
             if count <= 0 or (taken and not _fits(queue.core, most, size)):
                 continue
-            upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
+            upto = subscription.drain[queue.queue_id][0] if subscription.drain is not None else 0
             try:
-                facts = hold(plane, session, xid, queue.queue_id, count, max(1, most), found.name, upto)
+                facts = hold(plane, session, xid, queue.queue_id, count, max(1, most), subscription.name, upto)
             except Refused as refused:
                 if refused.code != "LIMIT" or not taken:
                     raise

@@ -135,10 +135,10 @@ class _Index:
     """The blocks of a container, as far as they were written when it was read. Cost: 24 bytes a block."""
 
     def __init__(self, data: bytes, start: int) -> None:
-        found = blocks_in(data, start, MESSAGES)
-        self._begins = array("Q", (block[0] for block in found))
-        self._ends = array("Q", (block[0] + block[1] for block in found))
-        self._times = array("Q", (block[6] for block in found))
+        blocks = blocks_in(data, start, MESSAGES)
+        self._begins = array("Q", (block[0] for block in blocks))
+        self._ends = array("Q", (block[0] + block[1] for block in blocks))
+        self._times = array("Q", (block[6] for block in blocks))
 
     @property
     def end(self) -> int:
@@ -147,8 +147,8 @@ class _Index:
 
     def time_at(self, lsn: int) -> int | None:
         """Time base of the block that has the record."""
-        at = bisect_left(self._begins, lsn) - 1
-        return self._times[at] if at >= 0 and lsn < self._ends[at] else None
+        index = bisect_left(self._begins, lsn) - 1
+        return self._times[index] if index >= 0 and lsn < self._ends[index] else None
 
 
 def _blocks(data: bytes, start: int) -> list[Block]:
@@ -229,10 +229,10 @@ class Comings:
         """Half as many, at about equal distances in time, with the first and the last."""
         step = 2 * (known[-1] - known[1]) // self._samples_max
         kept, last = known[:2], known[1]
-        for at in range(2, len(known) - 2, 2):
-            if known[at + 1] - last >= step:
-                last = known[at + 1]
-                kept += known[at : at + 2]
+        for index in range(2, len(known) - 2, 2):
+            if known[index + 1] - last >= step:
+                last = known[index + 1]
+                kept += known[index : index + 2]
         return kept + known[-2:]
 
     def time_of(self, queue_id: int, position: int, now_us: int) -> int:
@@ -240,8 +240,8 @@ class Comings:
         known = self._samples.get((queue_id, position >> POSITION_INDEX_BITS))
         if known is None:
             return now_us
-        at = bisect_left(known[::2], position & _INDEX_MASK)
-        return int(known[2 * at + 1]) if 2 * at < len(known) else now_us
+        index = bisect_left(known[::2], position & _INDEX_MASK)
+        return int(known[2 * index + 1]) if 2 * index < len(known) else now_us
 
 
 class QueueWatch:
@@ -273,12 +273,12 @@ class QueueWatch:
 
     def oldest_us(self) -> int | None:
         """When the oldest available entry came, to one housekeeping pass; None when there is none."""
-        found: list[int] = []
+        times: list[int] = []
         for level in range(min(len(self._samples), _LEVELS_MAX)):
             position = self.core.next_available(level << POSITION_INDEX_BITS | 1)
             if position and position >> POSITION_INDEX_BITS == level:
-                found.append(self.time_of(position))
-        return min(found, default=None)
+                times.append(self.time_of(position))
+        return min(times, default=None)
 
     def time_of(self, position: int) -> int:
         """When the entry came."""

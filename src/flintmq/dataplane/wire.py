@@ -145,15 +145,15 @@ class Channel:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _send_all(self, views: list[memoryview]) -> None:
-        at = 0
+        index = 0
         try:
-            while at < len(views):
-                sent = self.socket.sendmsg(views[at : at + _BUFFERS])
-                while at < len(views) and sent >= len(views[at]):
-                    sent -= len(views[at])
-                    at += 1
+            while index < len(views):
+                sent = self.socket.sendmsg(views[index : index + _BUFFERS])
+                while index < len(views) and sent >= len(views[index]):
+                    sent -= len(views[index])
+                    index += 1
                 if sent:
-                    views[at] = views[at][sent:]
+                    views[index] = views[index][sent:]
         except OSError as error:
             self.close()
             raise ChannelClosed(f"the channel is closed: {error.strerror or error}") from None
@@ -161,17 +161,17 @@ class Channel:
     def _receive(self, size: int, first: bool = False) -> bytearray:
         data = bytearray(size)
         view = memoryview(data)
-        at = 0
-        while at < size:
+        received = 0
+        while received < size:
             try:
-                got = self.socket.recv_into(view[at:])
+                got = self.socket.recv_into(view[received:])
             except OSError as error:
                 self.close()
                 raise ChannelClosed(f"the channel is closed: {error.strerror or error}") from None
             if not got:
                 self.close()
-                if first and at == 0:
+                if first and received == 0:
                     raise ChannelClosed("the peer has closed the channel")
                 raise WireError("the peer went away in the middle of a frame")
-            at += got
+            received += got
         return data

@@ -13,26 +13,26 @@ from flintmq.dataplane.calls import ENVELOPE
 from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
 
 
-def read_object(body: bytes, what: str, limit: int) -> dict[str, Any]:
-    """A JSON object of a client. Args: what: for the text; limit: bytes.
+def read_object(body: bytes, subject: str, limit: int) -> dict[str, Any]:
+    """A JSON object of a client. Args: subject: for the text; limit: bytes.
 
     Raises: PlaneError BAD_ARGUMENT: too long, no UTF-8, no JSON, no object, nested too deep, NaN, or a reserved name.
     """
     if len(body) > limit:
-        raise PlaneError(BAD_ARGUMENT, f"{what}: {len(body)} bytes, at most {limit} are read")
+        raise PlaneError(BAD_ARGUMENT, f"{subject}: {len(body)} bytes, at most {limit} are read")
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_constant) if body else {}
     except UnicodeDecodeError:
-        raise PlaneError(BAD_ARGUMENT, f"{what} is not UTF-8") from None
+        raise PlaneError(BAD_ARGUMENT, f"{subject} is not UTF-8") from None
     except ValueError as error:
-        raise PlaneError(BAD_ARGUMENT, f"{what} is not JSON: {error}") from None
+        raise PlaneError(BAD_ARGUMENT, f"{subject} is not JSON: {error}") from None
     except RecursionError:
-        raise PlaneError(BAD_ARGUMENT, f"{what} is nested too deep") from None
+        raise PlaneError(BAD_ARGUMENT, f"{subject} is nested too deep") from None
     if not isinstance(value, dict):
-        raise PlaneError(BAD_ARGUMENT, f"{what} must be a JSON object, not {type(value).__name__}")
+        raise PlaneError(BAD_ARGUMENT, f"{subject} must be a JSON object, not {type(value).__name__}")
     taken = ENVELOPE & value.keys()
     if taken:
-        raise PlaneError(BAD_ARGUMENT, f"{what}: '{min(taken)}' is not an argument")
+        raise PlaneError(BAD_ARGUMENT, f"{subject}: '{min(taken)}' is not an argument")
     return value
 
 

@@ -330,8 +330,8 @@ class Plane:
 def _given_up(ticket: Ticket, piece: Piece, error: Exception, why: str) -> set[int]:
     """Rows of `piece` to leave out because they can't be read. Raises: PlaneError DAMAGED for who wants all (P3)."""
     rows: list[int] = error.rows  # type: ignore[attr-defined]
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    text = f"{piece.named(error)}{more} can't be read: {why}"
+    suffix = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    text = f"{piece.named(error)}{suffix} can't be read: {why}"
     if not ticket.tolerant:
         raise PlaneError(DAMAGED, text) from None
     log.warning("%s; left out, as the reader wants it (failOnDataLoss=false)", text)
@@ -371,10 +371,10 @@ class Piece:
 
     __slots__ = ("_lengths", "first", "inline", "more", "payload", "queues", "rows")
 
-    def __init__(self, first: int, queues: list[list[Any]], payload: Any, more: bool) -> None:
+    def __init__(self, first: int, queues: list[list[Any]], payload: Any, has_more: bool) -> None:
         self.first = first
         self.queues = queues
-        self.more = more
+        self.more = has_more
         self.payload = payload
         self.rows = sum(int(entry[1]) for entry in queues)
         table = memoryview(payload).cast("B")
@@ -401,12 +401,12 @@ class Piece:
 
     def cut(self, count: int) -> Piece:
         """The first `count` rows; only of a piece without contents in its payload."""
-        left, queues = count, []
+        rest, queues = count, []
         for entry in self.queues:
-            taken = min(left, int(entry[1]))
+            taken = min(rest, int(entry[1]))
             if taken:
                 queues.append([entry[0], taken, *entry[2:]])
-            left -= taken
+            rest -= taken
         return Piece(self.first, queues, memoryview(self.payload)[: count * ROW], True)
 
     def named(self, moved: Exception) -> str:

@@ -271,13 +271,13 @@ class DataPlane:
 
     def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
-        found: list[dict[str, Any]] = []
-        more = True
-        while more:
-            answer = self.action("scope.list", **({"after": found[-1]["scope"]} if found else {}))
-            found += _field(answer, "scopes")
-            more = bool(answer.get("more")) and bool(answer["scopes"])
-        return found
+        scopes: list[dict[str, Any]] = []
+        goes_on = True
+        while goes_on:
+            answer = self.action("scope.list", **({"after": scopes[-1]["scope"]} if scopes else {}))
+            scopes += _field(answer, "scopes")
+            goes_on = bool(answer.get("more")) and bool(answer["scopes"])
+        return scopes
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
@@ -603,8 +603,8 @@ class Patience:
         """Seconds before the next try, with some chance in it, or None when it would come too late."""
         pause = self._next * random.uniform(0.7, 1.3)
         self._next = min(self._next * 2, PAUSE_S_MAX)
-        left = self.left_s
-        return None if left <= 0.01 else min(pause, left)
+        rest_s = self.left_s
+        return None if rest_s <= 0.01 else min(pause, rest_s)
 
     def busy(self, error: PlaneError) -> float | None:
         """The same after a BUSY: a sign of life, so the time of silence begins anew."""

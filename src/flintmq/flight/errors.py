@@ -122,14 +122,14 @@ def shorten(message: str) -> str:
     """A message of gRPC without its decoration: what stands between `with message: ` and `gRPC client debug context`."""
     for mark in (" gRPC client debug context:", " Client context:", ". Detail: "):
         message = message.partition(mark)[0]
-    before, found, after = message.partition("with message: ")
-    return first_line(after if found else before).rstrip(". ")
+    before, separator, after = message.partition("with message: ")
+    return first_line(after if separator else before).rstrip(". ")
 
 
 def code_of(text: str) -> tuple[str, str] | None:
     """`CODE: text` taken apart; None when it does not begin with a code."""
-    code, found, rest = text.partition(": ")
-    if not found or not 3 <= len(code) <= CODE_MAX or not all("A" <= letter <= "Z" or letter == "_" for letter in code):
+    code, separator, rest = text.partition(": ")
+    if not separator or not 3 <= len(code) <= CODE_MAX or not all("A" <= letter <= "Z" or letter == "_" for letter in code):
         return None
     return code, rest
 

@@ -83,8 +83,8 @@ class Pass:
 class Line:
     """Calls of one kind. Args: what: they are, plural, for people; most: that are in at once; limits; now: seconds. Thread-safe."""
 
-    def __init__(self, what: str, most: int, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
+    def __init__(self, kind: str, most: int, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
+        self._what = kind
         self._now = now
         self._line_s = limits.flight_line_ms / 1000
         self._wait_s, self._wait_s_max = limits.flight_busy_ms / 1000, limits.flight_busy_ms_max / 1000

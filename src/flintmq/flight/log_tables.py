@@ -101,10 +101,10 @@ def _opened(source: DataPlane | str | os.PathLike[str], log: str) -> Iterator[tu
         facts = snapshot.logs[log]
         folder, uuid = os.path.join(str(snapshot.store["directory"]), log), bytes.fromhex(str(snapshot.store["uuid"]))
         wanted = set(facts["containers"])
-        found = [one for one in list_log(folder) if one.sequence in wanted and one.store_uuid == uuid]
-        if len(found) < len(wanted):
+        containers = [one for one in list_log(folder) if one.sequence in wanted and one.store_uuid == uuid]
+        if len(containers) < len(wanted):
             raise FileNotFoundError(2, "the broker's store is not on this machine", folder)
-        yield found, int(facts["base"]), int(facts["end"]), keep
+        yield containers, int(facts["base"]), int(facts["end"]), keep
     finally:
         with suppress(PlaneError):
             source.log_release(snapshot.id)

@@ -87,8 +87,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
             give_back()
             self._rests += 1
 
-    def _guard(self, what: str) -> Guard:
-        return Guard(what, self._limits.flight_busy_ms)
+    def _guard(self, subject: str) -> Guard:
+        return Guard(subject, self._limits.flight_busy_ms)
 
     # --- control calls --------------------------------------------------------------------------------------------------
 
@@ -204,8 +204,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 class Guard:
     """A context that lets nothing out but Flight errors with a code (S1). Args: what: the call, for the log; busy_ms: see to_flight."""
 
-    def __init__(self, what: str, busy_ms: int) -> None:
-        self._what = what
+    def __init__(self, subject: str, busy_ms: int) -> None:
+        self._what = subject
         self._busy_ms = busy_ms
 
     def __enter__(self) -> None:
@@ -218,25 +218,25 @@ class Guard:
         raise to_flight(error, self._busy_ms) from None
 
 
-def report(what: str, error: BaseException) -> None:
+def report(subject: str, error: BaseException) -> None:
     """Our own mistakes go to the log with their trace; refusals are the caller's affair, and what ends with a connection is nobody's."""
     if isinstance(error, PlaneError):
         if error.code == INTERNAL:
-            log.error("%s: %s", what, error)
+            log.error("%s: %s", subject, error)
         elif error.code not in RETRIED:
-            log.debug("%s refused: %s", what, error)
+            log.debug("%s refused: %s", subject, error)
     elif isinstance(error, flight.FlightError | pa.ArrowException | pa.ArrowCancelled):
-        log.info("%s ended: %s", what, str(error).partition("\n")[0])
+        log.info("%s ended: %s", subject, str(error).partition("\n")[0])
     else:
-        log.error("%s failed", what, exc_info=error)
+        log.error("%s failed", subject, exc_info=error)
 
 
 def _session(context: Any) -> auth.Session:
     session = context.get_middleware(auth.KEY)
     if session is None:
         raise PlaneError(INTERNAL, "a call that nobody verified")
-    found: auth.Session = session
-    return found
+    known: auth.Session = session
+    return known
 
 
 def _caller(context: Any, place: tuple[Line, bool] | None = None) -> Caller:

@@ -92,8 +92,8 @@ class Streams:
             number = whole(start, kind)
             if kind == "time_us" and first < following:
                 with self._reader(facts) as files:
-                    found = files.offset_since(number)
-                offset = following if found is None else found
+                    place = files.offset_since(number)
+                offset = following if place is None else place
             else:
                 offset = number if kind == "offset" else following
             offset = max(first, min(following, offset))
@@ -270,8 +270,8 @@ class Streams:
             pin, sequence = _text(source, "pin"), whole(source, "container", 0)
             self._facts(caller, source.get("queue"), stream=source.get("stream"), pin=pin, sequence=sequence)
 
-    def _facts(self, caller: Caller, queue: Any, **more: Any) -> dict[str, Any]:
-        given = {name: value for name, value in more.items() if value is not None}
+    def _facts(self, caller: Caller, queue: Any, **arguments: Any) -> dict[str, Any]:
+        given = {name: value for name, value in arguments.items() if value is not None}
         answer, _ = self._link.call("stream", caller, {"queue": queue, **given})
         facts: dict[str, Any] = answer
         return facts

@@ -100,8 +100,8 @@ class _Taker:
     def next(self, limits: dict[str, Any]) -> Part | None:
         seq = self.committed + 1
         if not self.begun:
-            found = self._plane.sub_acquire(self._sub_id, self._epoch, seq, **limits)
-            if not found.count:
+            answer = self._plane.sub_acquire(self._sub_id, self._epoch, seq, **limits)
+            if not answer.count:
                 return None
         self.begun = False
         return Part(seq, int(self._plan(seq)["count"]), self)

@@ -577,9 +577,9 @@ def effective(arguments: Mapping[str, Any], policy: Any) -> tuple[list[str], lis
     Args: policy: the QueuePolicy that counts for it.
     """
     kind = kind_of(policy.queue_type)
-    found: tuple[list[str], list[str]] = [], []
+    names: tuple[list[str], list[str]] = [], []
     for name, value in arguments.items():
         row = QUEUE_ARGUMENTS.get(name)
         works = row is not None and kind in row.effect and getattr(policy, row.field) == row.made(value)
-        found[0 if works else 1].append(name)
-    return found
+        names[0 if works else 1].append(name)
+    return names

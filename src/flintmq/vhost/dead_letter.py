@@ -192,8 +192,8 @@ def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[
 
 def _value(fields: Fields, name: bytes) -> bytes | None:
     """The value of the first field of that name: of names that a table repeats the first counts."""
-    for at, value in fields:
-        if at == name:
+    for index, value in fields:
+        if index == name:
             return value
     return None
 
@@ -205,9 +205,9 @@ def _text(fields: Fields, name: bytes) -> bytes | None:
 
 def _store(fields: Fields, name: bytes, value: bytes) -> None:
     """Replaces the first field of that name, or adds one."""
-    for at, (known, _) in enumerate(fields):
+    for index, (known, _) in enumerate(fields):
         if known == name:
-            fields[at] = (name, value)
+            fields[index] = (name, value)
             return
     fields.append((name, value))
 

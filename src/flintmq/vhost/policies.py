@@ -151,15 +151,15 @@ class Policies:
             return known[2]
         whole = among is None
         among = among or Among(len(ordinary) + len(operator))
-        found = (
+        definition = (
             next((one for one in ordinary if one.is_for(kind, name, queue_type, among)), None),
             next((one for one in operator if one.is_for(kind, name, queue_type, among)), None),
         )
         if whole:  # one of very many names has fewer steps, and may be decided yet
             if len(self._known) >= _KNOWN_MAX:
                 self._known = {}
-            self._known[key] = ordinary, operator, found
-        return found
+            self._known[key] = ordinary, operator, definition
+        return definition
 
     def definition(self, kind: str, name: str, queue_type: str = "", among: Among | None = None) -> dict[str, Any]:
         """What the two say together (P2)."""
@@ -193,5 +193,5 @@ class Policies:
         asked = arguments.get(ALTERNATE)
         if isinstance(asked, str):
             return asked
-        found = self.definition(EXCHANGE, name, "", among).get(ALTERNATE) if self else None
-        return found if isinstance(found, str) else None
+        definition = self.definition(EXCHANGE, name, "", among).get(ALTERNATE) if self else None
+        return definition if isinstance(definition, str) else None

@@ -66,10 +66,10 @@ def _ignore(*_: object) -> None:
     """A hook nobody listens to."""
 
 
-def last_of(found: dict[Any, Any]) -> Any:
+def last_of(things: dict[Any, Any]) -> Any:
     """The value that came last. O(1) also where many that came behind it were taken out, as `next(reversed(...))` is not."""
-    key, value = found.popitem()
-    found[key] = value
+    key, value = things.popitem()
+    things[key] = value
     return value
 
 
@@ -196,29 +196,29 @@ class VirtualHost(Scheduling, Refusals):
 
     def exchange(self, name: str) -> Exchange:
         """Raises: PeerError 404 `no exchange 'x' in vhost '/'`."""
-        found = self.exchanges.get(name)
-        if found is None:
+        known = self.exchanges.get(name)
+        if known is None:
             raise PeerError(ReplyCode.NOT_FOUND, f"no {self.describe(EXCHANGE, name)}")
-        return found
+        return known
 
     def queue(self, name: str, connection_id: int | None = None) -> Queue:
         """A queue that the connection may use. `connection_id` None: the broker itself, which may use every queue.
 
         Raises: PeerError 404 `no queue 'q' in vhost '/'`; 405 when it is another connection's exclusive queue.
         """
-        found = self.queues.get(name)
-        if found is None:
+        known = self.queues.get(name)
+        if known is None:
             raise PeerError(ReplyCode.NOT_FOUND, f"no {self.describe(QUEUE, name)}")
-        if found.exclusive_owner is not None and connection_id is not None and found.exclusive_owner != connection_id:
-            raise self._locked(found)
-        return found
+        if known.exclusive_owner is not None and connection_id is not None and known.exclusive_owner != connection_id:
+            raise self._locked(known)
+        return known
 
     def check_publish(self, exchange_name: str) -> Exchange:
         """The exchange of a publish. Raises: PeerError 404, or 403 for an internal exchange."""
-        found = self.exchange(exchange_name)
-        if found.internal:
+        exchange = self.exchange(exchange_name)
+        if exchange.internal:
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {self.describe(EXCHANGE, exchange_name)}")
-        return found
+        return exchange
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -440,10 +440,10 @@ class VirtualHost(Scheduling, Refusals):
         until_ns = self._clock.monotonic_ns() + PIECE_NS
         sources: dict[Exchange, None] = {}
         for _ in range(PIECE):
-            found = next(filter(None, bindings), None)
-            if found is None or self._clock.monotonic_ns() >= until_ns:
+            bound = next(filter(None, bindings), None)
+            if bound is None or self._clock.monotonic_ns() >= until_ns:
                 break
-            binding = last_of(found)
+            binding = last_of(bound)
             sources[binding.source] = None
             self._drop_binding(binding)
         self._routes_changed(*sources)
@@ -628,9 +628,9 @@ class VirtualHost(Scheduling, Refusals):
         """
         yield Names(shared=((QUEUE, name),))
         if passive:
-            found = self.queue(name, connection_id)
-            self.touch(found)
-            return found
+            queue = self.queue(name, connection_id)
+            self.touch(queue)
+            return queue
         if durable and not exclusive and not auto_delete and self.default_queue_type is not None:
             arguments = self._of_default_type(name, arguments)
         if name:
@@ -744,19 +744,19 @@ class VirtualHost(Scheduling, Refusals):
         self.perform(verb(), self.home_call, partial(self._went, queue))
         return queue.deleted
 
-    def _went(self, what: Queue | Exchange, result: Any, error: Exception | None) -> None:
+    def _went(self, thing: Queue | Exchange, result: Any, error: Exception | None) -> None:
         """The end of a deletion that nobody asked for."""
         with self._lock:
-            if self._put_off.get(what) == _UNDER_WAY:
-                del self._put_off[what]
+            if self._put_off.get(thing) == _UNDER_WAY:
+                del self._put_off[thing]
             if isinstance(error, StoreError):
-                self._try_later(what, error)
+                self._try_later(thing, error)
             else:
                 _log_error(result, error)
 
-    def _try_later(self, what: Queue | Exchange, error: StoreError) -> None:
-        log.error("%s can't be deleted now: %s", self.describe(what.destination_kind, what.name), error)
-        self._put_off[what] = self._clock.monotonic_ns() + self._limits.sql_retry_ms * 1_000_000
+    def _try_later(self, thing: Queue | Exchange, error: StoreError) -> None:
+        log.error("%s can't be deleted now: %s", self.describe(thing.destination_kind, thing.name), error)
+        self._put_off[thing] = self._clock.monotonic_ns() + self._limits.sql_retry_ms * 1_000_000
 
     def owns_queues(self, connection_id: int) -> bool:
         """Whether a connection has exclusive queues."""
@@ -808,13 +808,13 @@ class VirtualHost(Scheduling, Refusals):
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
-        for what in [what for what, due_ns in self._put_off.items() if due_ns <= now]:
-            del self._put_off[what]
-            if not isinstance(what, Queue):
-                self._put_off[what] = _UNDER_WAY
-                self.perform(self._auto_delete_exchange(what), self.home_call, partial(self._went, what))
-            elif what.auto_delete:  # x-expires looks by itself
-                self.consumer_removed(what)
+        for thing in [thing for thing, due_ns in self._put_off.items() if due_ns <= now]:
+            del self._put_off[thing]
+            if not isinstance(thing, Queue):
+                self._put_off[thing] = _UNDER_WAY
+                self.perform(self._auto_delete_exchange(thing), self.home_call, partial(self._went, thing))
+            elif thing.auto_delete:  # x-expires looks by itself
+                self.consumer_removed(thing)
 
     def _add_queue(self, queue_id: int, spec: QueueSpec, size: int) -> Queue:
         self._check_not_deleted()

@@ -34,11 +34,11 @@ def queues_of(exchanges: Mapping[str, Exchange], first: Exchange, routing_keys: 
         exchange = pending.pop()
         matched = False
         for key in routing_keys[:1] if exchange.keyless else routing_keys:
-            found = exchange.match(key, headers)
+            destinations = exchange.match(key, headers)
             steps += exchange.match_steps
             if steps > _STEPS_MAX:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, _TOO_MANY.format(len(routing_keys), exchange.name))
-            for destination in found:
+            for destination in destinations:
                 matched = True
                 if isinstance(destination, Queue):
                     queues[destination] = None

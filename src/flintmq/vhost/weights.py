@@ -44,8 +44,8 @@ def queue_bytes(queue: Queue | QueueSpec) -> int:
     if not queue.arguments and queue.policy is DEFAULT_POLICY:
         return size
     size += _table(queue.arguments, QUEUE_POLICY_BYTES)
-    more = STREAM_BYTES if queue.policy.is_stream else SHARED_BYTES if queue.policy.is_shared else 0
-    return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + more
+    kind_bytes = STREAM_BYTES if queue.policy.is_stream else SHARED_BYTES if queue.policy.is_shared else 0
+    return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + kind_bytes
 
 
 def exchange_bytes(exchange: Exchange) -> int:
@@ -65,8 +65,8 @@ def binding_bytes(binding: Binding) -> int:
     return size
 
 
-def _table(arguments: Mapping[str, Any], more: int) -> int:
-    return field_bytes(arguments) + more if arguments else 0
+def _table(arguments: Mapping[str, Any], extra: int) -> int:
+    return field_bytes(arguments) + extra if arguments else 0
 
 
 class Allowance:
@@ -94,13 +94,13 @@ class Holding:
     def bytes(self) -> int:
         return self._share.held
 
-    def refusal(self, more: int) -> str:
-        """Why `more` bytes can't be defined; "": they can."""
+    def refusal(self, amount: int) -> str:
+        """Why `amount` bytes can't be defined; "": they can."""
         allowance = self._allowance
         if allowance is None:
             return ""
-        if self._share.held + more > allowance.one:
+        if self._share.held + amount > allowance.one:
             return f"limit of {allowance.one} bytes of memory for definitions of a vhost is reached"
-        if allowance.total.held + more > allowance.everybody:
+        if allowance.total.held + amount > allowance.everybody:
             return f"limit of {allowance.everybody} bytes of memory for definitions of all vhosts is reached"
         return ""
