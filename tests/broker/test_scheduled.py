@@ -14,11 +14,10 @@ from flintmq.config import Limits
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.testing.broker import Broker
 from flintmq.vhost.names import SCHEDULE
+from tests.channel.test_quotas import two_users
 from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock, held
 from tests.support.rawamqp import RawChannel
-
-from tests.channel.test_quotas import two_users
 
 DELAY_MS_MAX = Limits().schedule_delay_ms_max
 Start = Callable[..., Any]
