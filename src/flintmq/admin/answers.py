@@ -180,5 +180,5 @@ def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = No
 
 
 def small(value: Any) -> bytes:
-    """The JSON of a value that is small by its kind: for events, and for what is refused before there is a request."""
+    """The JSON of a value that is small by its kind: for events, and for refusals before there is a request."""
     return dumps(value).encode("ascii")

@@ -16,7 +16,7 @@ from flintmq.admin.errors import HttpError, not_found
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.errors import StoreError
 
-# seconds that a backup lives without a word of who makes it
+# seconds that a backup lives without a word of its maker
 TTL_S = 120
 
 

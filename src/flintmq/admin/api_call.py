@@ -29,7 +29,7 @@ DEFAULT_EXCHANGE = "amq.default"
 
 
 def nothing(new: bool = False) -> Response:
-    """201 for what is new, 204 for what was there, or is gone."""
+    """201 for a new object, 204 for one that was there, or is gone."""
     return Response(b"", 201 if new else 204)
 
 

@@ -367,7 +367,7 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
     try:
         await call.perform(vhost, verb(value["destination"], value["source"], key, arguments))
     except PeerError as error:
-        # Files have bindings of what is in no file: exclusive queues, exchanges that are internal to a plugin.
+        # Files have bindings of objects that are in no file: exclusive queues, exchanges that are internal to a plugin.
         if error.code not in (ReplyCode.NOT_FOUND, ReplyCode.RESOURCE_LOCKED):
             raise
         raise Pass(error.text) from None

@@ -45,7 +45,7 @@ _INVALID = "Pagination parameters are invalid"
 
 
 class Listing(NamedTuple, Generic[T]):
-    """What is listed. Args: items: in the order of their names; show: one as a dict; name: of one; keys: column -> cheap value of one;
+    """A list to show. Args: items: in the order of their names; show: one as a dict; name: of one; keys: column -> cheap value of one;
     fetch: in place of `show`, of some at a time: what has to be asked for elsewhere."""
 
     items: Sequence[T]
@@ -97,7 +97,7 @@ def _batches(items: Sequence[T], fetch: Any, columns: Sequence[Sequence[str]]) -
 
 
 def _page_members(rows: Rows, before: Mapping[str, int], behind: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """G4. What was written is counted when it was."""
+    """G4. Octets are counted once they are written."""
     yield from before.items()
     yield "items", rows
     yield "item_count", rows.count

@@ -251,7 +251,7 @@ def _next_call(loop: Any, done: Any) -> None:
 
 
 async def _pause(call: Call, paused: bool) -> Response:
-    """Deliveries rest, or go on. Who may delete the queue may do that."""
+    """Deliveries rest, or go on. It takes the right to delete the queue."""
     vhost, queue = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.delete", queue=queue.name)
     vhost.queue(queue.name, 0)

@@ -1,4 +1,4 @@
-"""Bodies of RabbitMQ's API: what each operation takes. Members that are not named are let pass, as RabbitMQ does; so is null for what may
+"""Bodies of RabbitMQ's API: what each operation takes. Members that are not named pass, as with RabbitMQ; so does null for those that may
 be left out.
 
 in: nothing. out: schemas, which the rows of the table of operations name.
@@ -12,7 +12,7 @@ from flintmq.admin.schema import Schema
 
 
 def _maybe(*types: str, **rules: Any) -> Schema:
-    """What may be left out, or null."""
+    """A member that may be left out, or null."""
     return {"type": [*types, "null"], **rules}
 
 

@@ -1,8 +1,8 @@
-"""The HTTP application: what all requests share, and the table of what is served. docs/HTTP.md is its contract.
+"""The HTTP application: what all requests share, and the table of operations. docs/HTTP.md is its contract.
 
 in: requests, from anybody. out: JSON (metrics: text). Loaded with the first connection (admin.server).
 
-P1  Whatever is served is a row of `operations`; admin.router asks who may, and says refusals.
+P1  Whatever is served is a row of `operations`; admin.router asks for the right, and says refusals.
 P2  A request that a page of another site made somebody's browser send is refused before all else (admin.auth).
 P3  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
 """

@@ -3,7 +3,7 @@
 in: an authorized queue, a position, bounds. out: messages as JSON has them, and where the next look goes on.
 
 B1  Nothing is acquired, flagged or counted: the order, the `redelivered` flag and the consumers of the queue know nothing of a look.
-B2  A look shows what can be had now. What is in consumers' hands, or was taken meanwhile, is left out.
+B2  A look shows what can be had now. Messages in consumers' hands, and those taken meanwhile, are left out.
 B3  Messages are read by a thread, which may read the disk, some at a time: between two slices others have their turn.
 """
 

@@ -2,8 +2,8 @@
 
 in: counts that exist anyway, rings of samples (admin.samples), the query. out: members of an answer.
 
-R1  Samples are those that the sampler has: each 5 s of a queue, each second of the node, further apart for longer times. What is asked for
-    between two of them is the one before.
+R1  Samples are those that the sampler has: each 5 s of a queue, each second of the node, further apart for longer times. A question
+    between two of them gets the one before.
 """
 
 from __future__ import annotations

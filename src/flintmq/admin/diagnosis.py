@@ -2,7 +2,7 @@
 
 in: counters, samples, transactions, pipelines. out: cards, the worst first, of what the user sees.
 
-D1  A card names its cause in numbers that were counted, and one thing to do. What is only suspected says so.
+D1  A card names its cause in numbers that were counted, and one thing to do. A suspicion says so.
 """
 
 from __future__ import annotations

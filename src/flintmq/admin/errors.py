@@ -33,7 +33,7 @@ _PEER: dict[ReplyCode, tuple[int, str, str]] = {
     ReplyCode.RESOURCE_ERROR: (503, "resources", "try again later"),
 }
 _PULL = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
-# RabbitMQ's word for what is not there
+# RabbitMQ's word for a missing object
 _ABSENT = "Object Not Found"
 
 

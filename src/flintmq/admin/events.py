@@ -6,7 +6,7 @@ E1  Nobody waits for a listener. Each has a queue of Limits.sse_waiting_max even
     is told how many it lost.
 E2  A listener gets the events of virtual hosts that its user sees, log lines only with the tag that shows the node, and nothing once its
     user may not.
-E3  While nobody listens, an event costs a comparison; the log is tapped while somebody listens to it. What is told to all is encoded once.
+E3  While nobody listens, an event costs a comparison; the log is tapped while somebody listens to it. An event for all is encoded once.
 """
 
 from __future__ import annotations

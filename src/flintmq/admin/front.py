@@ -1,4 +1,4 @@
-"""What stands before HTTP on a connection: the header of a trusted proxy (PROXY protocol), which says whom it speaks for; then TLS.
+"""The beginning of a connection, before HTTP: the header of a trusted proxy (PROXY protocol), which says whom it speaks for; then TLS.
 
 in: connections of the HTTP listener, with their Links. out: the HTTP protocol on them, with the client's address.
 
@@ -30,7 +30,7 @@ class Reader(Protocol):
     established: bool
 
     def receive(self, data: bytes) -> bytes:
-        """What is behind the header. Raises: OSError for what is none."""
+        """The octets behind the header. Raises: OSError: it is no header."""
 
 
 # the reader of a peer's header; None: the peer is no trusted proxy

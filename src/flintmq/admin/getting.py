@@ -3,7 +3,7 @@
 in: an authorized queue, how many, what becomes of them. out: an answer with the messages.
 
 M1  A get holds messages for the broker, reads them, from disk where they are cold, and settles them in threads, some at a time: no I/O loop
-    waits, no consumer appears at the queue, and between two slices other requests have the threads. What is to be requeued is back in its
+    waits, no consumer appears at the queue, and between two slices other requests have the threads. A message to be requeued is back in its
     place, flagged redelivered, before the answer, whatever ends the get.
 M2  An answer has Limits.http_get_messages_max messages and Limits.pull_bytes_max bytes of them (bodies, headers, routes), or one message;
     when it ends before its count while there are more, the header X-FlintMQ-Cut says why. What it keeps is held from Pools.answers.
@@ -84,7 +84,7 @@ class Getting:
             raise
 
     def _slice(self, holding: Holding) -> None:
-        """What can't be read stays where it is, and is passed over."""
+        """A message that can't be read stays where it is, and is passed over."""
         core, taken, until = self._core, 0, self._size + _SLICE_BYTES
         while taken < _SLICE and self._size < until and not self._ended:
             self._position = core.next_available(self._position)

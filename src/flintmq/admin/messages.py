@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 class Part:
-    """What an answer keeps of a message: a copy of what is shown. A small content that is held keeps a chunk of memory with it, 256 KiB.
+    """What an answer keeps of a message: a copy of the shown part. A small content that is held keeps a chunk of memory with it, 256 KiB.
 
     Args: view: of the message; most: bytes of its body that are kept, None: all.
     """

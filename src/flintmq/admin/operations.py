@@ -1,4 +1,4 @@
-"""The table of what HTTP serves: each row is one method of one path, with who may, what may be sent, and what comes back.
+"""The table of what HTTP serves: each row is one method of one path, with its right, the form of its request, and that of its answer.
 
 in: rows with their handlers (api, v1, app). out: the routes (router) and the OpenAPI document (3.1) of /api/v1 are made from the rows.
 
@@ -80,7 +80,7 @@ def record(needed: Sequence[str] = (), members: Mapping[str, Schema] = {}, *, cl
 
 
 class Access(Enum):
-    """Who may, where no verb of access.tags says so before the handler."""
+    """The right to an operation for which no verb of access.tags speaks before the handler."""
 
     ANYBODY = "anybody"
     PERMISSIONS = "AMQP's permissions decide: Operation.needs"

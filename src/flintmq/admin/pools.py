@@ -52,6 +52,6 @@ def too_many(pool: Pool, who: Who, thing: str) -> str:
 
 
 def who_of(scope: Any) -> Who:
-    """Who asks; before the login only from where."""
+    """The asker: a user; before the login only an address."""
     asker: Who = scope.get(WHO) or Who("", "unknown")
     return asker

@@ -181,7 +181,7 @@ class Router:
         if row.access is Access.MONITORING:
             call.caller.require_tag()
         elif row.access is Access.SERVICE:
-            # Who has no tag at all gets no further, not even to what its body lacks.
+            # A user without any tag gets no further, not even to the faults of its body.
             call.service.allow(call.actor, "look", None)
         elif row.access is not Access.PERMISSIONS:
             call.service.allow(call.actor, row.access, call.name("vhost") if "vhost" in request.path_params else None)

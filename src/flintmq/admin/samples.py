@@ -4,7 +4,7 @@ in: counters that exist anyway, looked at by the HTTP service's thread. out: rin
 
 S1  Sampling begins with the first HTTP request, and is never on the way of a message: counters are read, in pieces, once in a while.
 S2  A ring has a fixed size. A queue gets its rings when its counters move; Limits.samples_queues_max queues have some, the one that
-    nothing happened to for the longest time makes room. What is held is in the account of memory (definitions).
+    nothing happened to for the longest time makes room. Samples are in the account of memory (definitions).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """/api/v1, the node for people: overview, samples, topology, transactions, pipelines, diagnosis, events and log lines.
 
-in: calls whose user has the tag that the operation names. out: JSON, event streams. What is shown of virtual hosts is what the user sees.
+in: calls whose user has the tag that the operation names. out: JSON, event streams. An answer shows virtual hosts that the user sees.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Arguments:
         return self._take(name, default)
 
     def peek(self, name: str) -> Any:
-        """Anything JSON has, or None, for who has to know to whom the request goes. It still has to be taken."""
+        """Anything JSON has, or None, for a caller that has to know to whom the request goes. It still has to be taken."""
         return self._left.get(name)
 
     def given(self, name: str) -> bool:

@@ -4,7 +4,7 @@ in: a block of staged messages, its routes, the routing table as it is now. out:
 TransactionCoordinator.enqueue_block takes them, and counts.
 
 B1  A route is resolved once per distinct (exchange, key) of a block, unless an exchange on its way looks at headers.
-B2  A message is counted unroutable, or over a limit, at most once each. What is counted under `fail` makes the whole stage fail.
+B2  A message is counted unroutable, or over a limit, at most once each. A count under `fail` makes the whole stage fail.
 B3  The bytes of a message change only where AMQP says so: a BCC header is not shown to consumers.
 """
 

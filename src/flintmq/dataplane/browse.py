@@ -32,8 +32,8 @@ _KINDS = ("position", "lsn", "time_us")
 
 
 class Slice:
-    """A part of what a browse found: positions by queue. What is gone when it is read is taken out, so that a reader that counts its rows
-    knows where to go on. `lock`: one reader at a time."""
+    """A part of a browse: positions by queue. Messages that are gone by then are taken out, so that a reader that counts its rows knows
+    where to go on. `lock`: one reader at a time."""
 
     def __init__(self, parts: list[tuple[int, str, array[int]]], appended: int) -> None:
         self.parts = parts

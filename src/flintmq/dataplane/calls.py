@@ -22,7 +22,7 @@ class Answers(Enum):
 @dataclass(frozen=True, slots=True)
 class Call:
     """text: what it does, a colon, its arguments (for people, and for `arguments`); administrators: it needs their tag; goes_on: of a call
-    of a task that writes, whether it goes on with what was begun, None: it is none of those."""
+    of a task that writes, whether it goes on with begun work, None: it is none of those."""
 
     text: str
     answers: Answers = Answers.BROKER

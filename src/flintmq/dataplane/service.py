@@ -328,7 +328,7 @@ class Service:
         return answer
 
     def token(self, arguments: Arguments) -> dict[str, Any]:
-        """token: {token} -> user, loopback_only, outside: whose token it is. Raises: Refused UNAUTHENTICATED, also for who is gone."""
+        """token: {token} -> user, loopback_only, outside: whose token it is. Raises: Refused UNAUTHENTICATED, also for one that is gone."""
         token = arguments.raw("token")
         arguments.done()
         subject = self.tokens.whose(token) if isinstance(token, str) else None

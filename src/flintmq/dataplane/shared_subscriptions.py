@@ -100,7 +100,7 @@ class SharedSubscriptions:
     # --- the engine -----------------------------------------------------------------------------------------------------
 
     def _peek(self, identity: bytes) -> _Seen:
-        """What is known of an id that perhaps is none: who asks for such ids takes nobody's place."""
+        """The memory of an id that perhaps is none: a caller with such ids takes nobody's place."""
         with self._lock:
             return self._seen.get(identity) or _Seen()
 
@@ -114,7 +114,7 @@ class SharedSubscriptions:
             return seen
 
     def _change(self, caller: Caller, identity: bytes, body: Callable[[Transaction, Record], T]) -> T:
-        """Runs a transaction about a subscription, once (T4), for who may read all of its queues (H4). Raises: Refused."""
+        """Runs a transaction about a subscription, once (T4), for a caller that may read all of its queues (H4). Raises: Refused."""
         seen = self._peek(identity)
         names = seen.names if self._plane.may_read(caller, seen.names) else frozenset[str]()
         for _ in range(_TRIES):
@@ -591,7 +591,7 @@ class SharedSubscriptions:
         try:
             self._finish(caller, identity)
         except Refused as refused:
-            # It is decided. The next call about the subscription goes on with what is left.
+            # It is decided. The next call about the subscription goes on with the rest.
             log.info("subscription %s: the end of set %d waits: %s", _text(identity), upto, refused)
         return answer
 

@@ -155,7 +155,7 @@ class Snapshots:
             if one not in LOGS:
                 raise arguments.refuse("logs", f"a list of {' and '.join(LOGS)}", one)
         arguments.done()
-        # What was appended before this call is part of the answer: its end is what is durable once that is.
+        # Records that were appended before this call are part of the answer: its end is the durable LSN once they are.
         plane.settle()
         pin = self._pins.take(caller, "snapshot", ttl_s, tuple(logs))
         try:

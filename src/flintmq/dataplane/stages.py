@@ -404,7 +404,7 @@ class Stages:
         value = {"committed": batch, "epoch": epoch, "user": user, "ms": used, "kind": scope.kind}
         note = (NOTE_SCOPE, scope.key, plane.encode(value))
         outcome = plane.guarded(lambda: plane.coordinator.decide(note, [stage.xid for stage in chosen]))
-        # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
+        # A written decision will happen, also when the wait below ends early: calls that come later wait for later records.
         scope.committed, scope.epoch, scope.user, scope.decided, scope.noted, scope.used_ms = batch, epoch, user, None, True, used
         self._scopes.used(scope)
         for stage in chosen:

@@ -389,7 +389,7 @@ class Subscriptions:
             return {"committed": subscription.committed}
 
     def tail(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """sub.tail. From memory: no record is read but for what was there before the broker started."""
+        """sub.tail. From memory: no record is read but for messages of before the broker started."""
         subscription = self._known(caller, arguments)
         epoch = arguments.integer("epoch", 1, SEQ_MAX, None)
         drain = arguments.boolean("drain", False)
@@ -612,7 +612,7 @@ class Subscriptions:
 
     def _check_control(self, caller: Caller, subscription: Subscription) -> None:
         """Before anything is asked of a subscription, or its queues are chosen anew: its owner may, and whoever may read all that it reads
-        and holds. Who may read one queue, or none that matches, could else take a pattern, or a name, from its reader.
+        and holds. A caller that may read one queue, or none that matches, could else take a pattern, or a name, from its reader.
 
         Raises: Refused FORBIDDEN.
         """
@@ -726,7 +726,7 @@ class Subscriptions:
         """Changes the subscription in one step with transactions; durable and done in the queues when this returns."""
         note = (NOTE_SUBSCRIPTION, subscription.key, self._plane.encode(subscription.value(**changes)))
         outcome = self._plane.guarded(lambda: self._plane.coordinator.decide(note, commits, rollbacks))
-        # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
+        # A written decision will happen, also when the wait below ends early: calls that come later wait for later records.
         for name, value in changes.items():
             setattr(subscription, name, value)
         subscription.prepared = None
@@ -741,7 +741,7 @@ class Subscriptions:
     # --- taking messages ------------------------------------------------------------------------------------------------
 
     def _acquire(self, subscription: Subscription, seq: int, messages: int, size: int) -> MessageSet | None:
-        """Prepares a set of what is there; None when nothing is."""
+        """Prepares a set of the messages that are ready; None when none is."""
         plane = self._plane
         queues = readable(plane, subscription)
         for queue in queues:
@@ -814,7 +814,7 @@ class Subscriptions:
         return discarded
 
     def _skip(self, created: Subscription, queue_id: int, upto: int, skipped: list[Xid]) -> int:
-        """Prepares the dequeue of a part of what stands up to a position. Returns how many messages; 0: nothing stands there."""
+        """Prepares the dequeue of a part of the messages up to a position. Returns how many; 0: there is none."""
         plane = self._plane
         branch = bytes(8) + len(skipped).to_bytes(4, "big")  # longer than that of any set: restore tells them by it
         xid = Xid(FORMAT_SET, created.incarnation.bytes, branch, created.vhost)

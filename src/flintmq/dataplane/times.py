@@ -268,7 +268,7 @@ class QueueWatch:
                 self._samples[level] = deque(kept[::2] if len(kept) % 2 else [*kept[::2], kept[-1]])
 
     def arrivals(self) -> Arrivals:
-        """What is known now."""
+        """The times that are known now."""
         return Arrivals([tuple(samples) for samples in self._samples])
 
     def oldest_us(self) -> int | None:

@@ -85,12 +85,12 @@ class Vault:
         self._known: dict[bytes, tuple[Identity, float]] = {}
 
     def mac(self, user: str, password: str) -> bytes:
-        """What stands for the credentials in memory."""
+        """The mark of the credentials in memory."""
         name = user.encode()
         return self._mac(len(name).to_bytes(4, "big") + name + password.encode(), b"credentials")
 
     def mac_of_token(self, token: str) -> bytes:
-        """What stands for a token in memory."""
+        """The mark of a token in memory."""
         return self._mac(token.encode("utf-8", "surrogatepass"), b"token")
 
     def find(self, mac: bytes) -> Identity | None:
@@ -309,7 +309,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                 del self._in_line[source]
 
     def _check(self, mac: bytes, user: str, password: str, source: str) -> Identity:
-        """The broker's word for these credentials, for who stands in line. Raises: PlaneError UNAUTHENTICATED, BUSY, UNAVAILABLE."""
+        """The broker's word for these credentials, for a caller in line. Raises: PlaneError UNAUTHENTICATED, BUSY, UNAVAILABLE."""
         try:
             admitted = self._checks.acquire(timeout=self._limits.flight_wait_ms / 1000)
         finally:

@@ -198,7 +198,7 @@ class Plane:
         """
         if ticket.source["kind"] == "stream":
             return self.streams.read(caller, ticket, turn or Turn())
-        # What is left out is not counted by the reader: it goes on by passing over the rows that it has.
+        # Rows that are left out are not counted by the reader: it goes on by passing over the rows that it has.
         begin, skip = (0, ticket.first) if ticket.tolerant else (ticket.first, 0)
         if ticket.tolerant:
             turn = None  # coming again costs all that was read before
@@ -243,7 +243,7 @@ class Plane:
                 yield from batches
                 if not piece.more or ended.is_set() or turn.is_over():
                     break
-                # as many rows as fit, judged by what came last
+                # as many rows as fit, judged by the last ones
                 ask = max(1, min(limits.flight_piece_rows, piece.estimate(limits.flight_piece_bytes)))
                 piece = self._rows(caller, ticket, piece.first + piece.rows, ask)
             ended_well = True
@@ -328,7 +328,7 @@ class Plane:
 
 
 def _given_up(ticket: Ticket, piece: Piece, error: Exception, why: str) -> set[int]:
-    """Rows of `piece` to leave out because they can't be read. Raises: PlaneError DAMAGED for who wants all (P3)."""
+    """Rows of `piece` to leave out because they can't be read. Raises: PlaneError DAMAGED for a reader that wants all (P3)."""
     rows: list[int] = error.rows  # type: ignore[attr-defined]
     suffix = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     text = f"{piece.named(error)}{suffix} can't be read: {why}"

@@ -86,7 +86,7 @@ def location_of(where: str, tls: bool = False) -> tuple[str, str | None, str | N
 def locations_of(where: str, tls: bool = False) -> tuple[tuple[str, ...], str | None, str | None, str | None]:
     """Several addresses of one broker, separated by commas: gRPC locations, and user, password, vhost of those that have them.
 
-    What comes after the first one may leave its scheme out. Raises: ValueError, as `location_of`.
+    Those behind the first one may leave their scheme out. Raises: ValueError, as `location_of`.
     """
     parts = [part.strip() for part in where.split(",")]
     if len(parts) > ADDRESSES_MAX:
@@ -212,7 +212,7 @@ class DataPlane:
         return int(_field(self.action("sub.commit", sub_id=sub_id, epoch=epoch, upto=upto), "committed"))
 
     def sub_tail(self, sub_id: str, *, drain: bool = False, epoch: int | None = None) -> Tail:
-        """What waits in the subscription's queues. Args: drain: later sets end with what is there now; epoch: fences a drain."""
+        """The messages that wait in the subscription's queues. Args: drain: later sets end with those of now; epoch: fences a drain."""
         arguments: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
         return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain, **arguments))
 
@@ -326,7 +326,7 @@ class DataPlane:
         return int(_field(self.action("stream.next", queue=queue, stream=stream, offset=offset, **limits), "offset"))
 
     def stream_tail(self, queue: str, offset: int, **place: Any) -> dict[str, Any]:
-        """What waits behind an offset."""
+        """The messages behind an offset."""
         return _object(self.action("stream.tail", queue=queue, offset=offset, **place))
 
     def stream_plan(self, queue: str, stream: str, offset: int, end: int, slices: int = 1, **options: Any) -> tuple[list[bytes], str]:
@@ -431,7 +431,7 @@ class DataPlane:
     def put(self, stage_id: str, batches: Iterable[Any], **options: Any) -> Put:
         """Stages record batches; all have the schema of the first. Rows that were sent are not sent again (C3).
 
-        Args: options: `exchange`, `routing_key`, `constants` of the codec's EncodeOptions, for what is no column.
+        Args: options: `exchange`, `routing_key`, `constants` of the codec's EncodeOptions, for values without a column.
         Returns: what was staged; nothing is for no batches. Raises: PlaneError: BAD_ROW names row and column.
         """
         command = {**options, "stage_id": stage_id}
@@ -661,7 +661,7 @@ def _hopeless(text: str) -> bool:
 
 
 def _ended(writer: Any) -> PlaneError | None:
-    """Closes a do_put. What went wrong on the other side is said there; a write that failed knows only that it failed."""
+    """Closes a do_put. A fault of the other side is said there; a write that failed knows only that it failed."""
     try:
         writer.close()
     except Exception as said:

@@ -1,11 +1,11 @@
-"""Who may work in the service now: few calls at once, others in a fair line, and the rest at home, told when to come again.
+"""The calls that work in the service now: few at once, others in a fair line, and the rest at home, told when to come again.
 
 in: calls of users that were let in, each with the query that its client names. out: a Pass; or PlaneError BUSY with a wait.
 
-N1  At most `most` calls of a kind are in. Who comes when no place is free stands in line, in a thread that nobody wakes before it is its
-    turn, for `flight_line_ms` at most. The line is there so that a place that becomes free is taken at once.
-N2  A free place goes to the users in turn, to the queries of a user in turn, and in a query to who came first; but a task that began goes
-    before one that would begin, so what is let in goes through, and a crowd waits where it holds nothing yet.
+N1  At most `most` calls of a kind are in. A call that finds no free place stands in line, in a thread that nobody wakes before its turn,
+    for `flight_line_ms` at most. The line is there so that a place that becomes free is taken at once.
+N2  A free place goes to the users in turn, to the queries of a user in turn, and in a query to the first one; but a task that began goes before
+    one that would begin, so what is let in goes through, and a crowd waits where it holds nothing yet.
 N3  A query has at most as many places as are free beside them, and a user three times as many. So whoever comes new finds a free place
     beside a query of a thousand tasks, and beside a user with a thousand queries. The same holds for the places in line.
 N4  Who finds no place in line costs nothing here until it comes again. Waits are given one behind the other, as fast as places became free
@@ -139,7 +139,7 @@ class Line:
             return self._busy(text)
 
     def _before(self, user: str, query: str) -> _Waiting:
-        """Who waits of this query."""
+        """The calls of this query that wait."""
         queries = self._users.get(user)
         return (queries.get(query) if queries else None) or (deque(), deque())
 
@@ -169,7 +169,7 @@ class Line:
                 self._due = min(self._due, self._now() + self._wait_s)
 
     def _next(self) -> bool:
-        """Gives a free place to who is next (N2). Returns whether anybody got one. O(users and queries in line)."""
+        """Gives a free place to the next call (N2). Returns whether anybody got one. O(users and queries in line)."""
         for user, queries in self._users.items():
             for query in queries:
                 if self._in.may(user, query):

@@ -2,7 +2,7 @@
 
 in: calls and tickets of clients; facts of the broker (its call `stream`); containers, read only. out: answers, record batches.
 
-R1  Every call asks the broker first: for the permission, for what is durable, for what is kept. Nothing else is believed for longer.
+R1  Every call asks the broker first: for the permission, for the durable end, for the kept beginning. Nothing else is believed for longer.
 R2  Rows of a ticket are those of its offsets, in order: a reader that comes again with `first` goes on where it stopped.
 R3  What retention took, or what does not check, is an error that says which offsets; a `tolerant` ticket leaves it out.
 R4  A ticket with a `key` is one part of its range: the messages whose key belongs to it. Its reader goes through the whole range.
@@ -127,7 +127,7 @@ class Streams:
         return max(offset + 1, min(end, int(behind)))
 
     def _tail(self, caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What waits behind `offset` (default: all)."""
+        """The messages behind `offset` (default: all)."""
         facts = self._facts(caller, arguments.get("queue"), stream=arguments.get("stream"))
         offset = max(whole(arguments, "offset", facts["first"]), facts["first"])
         answer = {**_shown(facts), "behind_messages": max(0, facts["next"] - offset), "behind_bytes": 0, "oldest_age_ms": 0}

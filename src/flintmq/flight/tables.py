@@ -41,10 +41,10 @@ def look(
     columns: Sequence[str] | None = None,
     body: str | None = None,
 ) -> pa.RecordBatchReader:
-    """What stands in queues, one after the other, without taking it.
+    """The messages of queues, one after the other, without taking them.
 
     Args: start, end: {"position": n}, {"lsn": n} or {"time_us": t}, the end not included; columns: names, all when left out; body: `none`
-    or `prefix:N`. What is consumed meanwhile is left out.
+    or `prefix:N`. Messages that are consumed meanwhile are left out.
     Raises: ValueError for a column that is none; PlaneError NOT_FOUND, FORBIDDEN, from the reader.
     """
 

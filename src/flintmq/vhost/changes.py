@@ -275,7 +275,7 @@ class Changes:
         return False
 
     def _taken(self, names: Names, woken: bool) -> Key | None:
-        """A name that another verb has. Who shares does not pass by who waits to have it alone."""
+        """A name that another verb has. A verb that shares a name does not pass by one that waits to have it alone."""
         held, waiting = self._held, self._waiting
         for key in names.alone:
             if key in held:

@@ -1,4 +1,4 @@
-"""Redeclaration: is what is asked for what is there? If not, 406 with RabbitMQ's text.
+"""Redeclaration: is the existing object the one that is asked for? If not, 406 with RabbitMQ's text.
 
 in: an existing queue or exchange and the properties of a new declaration. out: nothing, or a PeerError naming the first difference.
 

@@ -35,7 +35,7 @@ class QueueCore(Protocol):
         ...
 
     def mark_deleted(self) -> None:
-        """The queue is gone: further messages are refused, consumers are woken no more. What is held can still be settled."""
+        """The queue is gone: further messages are refused, consumers are woken no more. Held messages can still be settled."""
         ...
 
 

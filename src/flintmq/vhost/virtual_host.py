@@ -58,7 +58,7 @@ QueueFactory = Callable[[int, QueueSpec], QueueCore]
 # bindings, or exclusive queues, that go in one slice, and nanoseconds after which it takes no further one
 PIECE = 16
 PIECE_NS = 50_000
-# of what is being deleted: not tried again while that is under way
+# of objects whose deletion is under way, and not tried again until then
 _UNDER_WAY = 2**63
 
 
@@ -807,7 +807,7 @@ class VirtualHost(Scheduling, Refusals):
             return sum(self.remove_by_itself(queue, partial(self.unused.is_over, queue, now)) for queue in over)
 
     def _delete_late(self, now: int) -> None:
-        """What was put off and is due."""
+        """The deletions that were put off and are due."""
         for thing in [thing for thing, due_ns in self._put_off.items() if due_ns <= now]:
             del self._put_off[thing]
             if not isinstance(thing, Queue):

@@ -87,7 +87,7 @@ class Holding:
     def __init__(self, allowance: Allowance | None) -> None:
         self._allowance = allowance
         self._share = MemoryShare("definitions", allowance.total if allowance is not None else None)
-        # Something was defined (> 0 bytes) or is gone. What was restored counts, too; it is never refused.
+        # Something was defined (> 0 bytes) or is gone. Restored objects count, too, and are never refused.
         self.add = self._share.add
 
     @property
