@@ -4,8 +4,8 @@ in: calls of users that were let in, each with the query that its client names. 
 
 N1  At most `most` calls of a kind are in. A call that finds no free place stands in line, in a thread that nobody wakes before its turn,
     for `flight_line_ms` at most. The line is there so that a place that becomes free is taken at once.
-N2  A free place goes to the users in turn, to the queries of a user in turn, and in a query to the first one; but a task that began goes before
-    one that would begin, so what is let in goes through, and a crowd waits where it holds nothing yet.
+N2  A free place goes to the users in turn, to the queries of a user in turn, and in a query to the first one; but a task that began goes
+    before one that would begin, so what is let in goes through, and a crowd waits where it holds nothing yet.
 N3  A query has at most as many places as are free beside them, and a user three times as many. So whoever comes new finds a free place
     beside a query of a thousand tasks, and beside a user with a thousand queries. The same holds for the places in line.
 N4  Who finds no place in line costs nothing here until it comes again. Waits are given one behind the other, as fast as places became free
