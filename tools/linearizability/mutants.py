@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "a waiter is told empty because others had what was read",
         "staged",
-        "                if at >= len(rows) and len(rows) == at_once:\n"
+        "                if index >= len(rows) and len(rows) == at_once:\n"
         "                    return False  # there may be more than was read\n",
         "",
         staged=True,
