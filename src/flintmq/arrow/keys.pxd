@@ -1,4 +1,4 @@
-# The key of a message, and the part of a range of offsets that its messages belong to (docs/DATAPLANE.md, "Streams").
+# The key of a message, and the part of a range of offsets that its messages belong to (docs/DATAPLANE.md, "Control calls").
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.arrow.containers cimport stored_content_t
 

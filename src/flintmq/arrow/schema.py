@@ -93,7 +93,7 @@ TRANSACTIONS: tuple[Column, ...] = (
 
 TABLES: dict[str, tuple[Column, ...]] = {"messages": MESSAGES, "records": RECORDS, "log_messages": LOG_MESSAGES, "tx": TRANSACTIONS}
 
-# The keys of a message, besides `headers.` and the name of a header: docs/DATAPLANE.md, "Streams".
+# The keys of a message, besides `headers.` and the name of a header: docs/DATAPLANE.md, "Control calls".
 KEY_COLUMNS = (
     "routing_key",
     "content_type",

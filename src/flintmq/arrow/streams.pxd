@@ -1,4 +1,4 @@
-# Containers of one stream -> record batches of messages, by offset (docs/DATAPLANE.md, "Streams"; docs/FORMAT.md, "Stream logs").
+# Containers of one stream -> record batches of messages, by offset (docs/DATAPLANE.md, "Control calls"; docs/FORMAT.md, "Logs of streams").
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.arrow.containers cimport Containers, stored_content_t
 from flintmq.arrow.keys cimport KeyPart

@@ -1,4 +1,4 @@
-"""What a client writes into the headers of each call (docs/DATAPLANE.md, "Authentication"). Light: callers fork."""
+"""What a client writes into the headers of each call (docs/DATAPLANE.md, "Control calls"). Light: callers fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# The queue: enqueue, notify, pull, offer, settle, release. Seeds 000 and 004; rules in docs/ARCHITECTURE.md "Queue core".
+# The queue: enqueue, notify, pull, offer, settle, release. Seeds 000 and 004; rules in docs/QUEUE_CORE.md.
 #
 # Every function may be called from any thread, without the GIL. `queue_t` is reference counted; whoever keeps a pointer
 # keeps a reference.

@@ -4,7 +4,7 @@ from flintmq.core.content cimport arena_t, content_t
 from flintmq.core.header_field cimport parts_t
 from flintmq.store.log.record cimport CONTENT_MAX, le16, le32, le64, record_t
 
-# Types of records of a stream's log (docs/FORMAT.md, "Stream logs")
+# Types of records of a stream's log (docs/FORMAT.md, "Logs of streams")
 cdef enum:
     RECORD_STREAM_MESSAGE = 50
     RECORD_STREAM_CHUNK = 51

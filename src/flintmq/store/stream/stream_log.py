@@ -1,6 +1,6 @@
 """A stream's log: appending, the hot window, what is visible (see stream_log.pxd).
 
-in: contents of the message path, finished writes of the log's writer. out: records of docs/FORMAT.md ("Stream logs"),
+in: contents of the message path, finished writes of the log's writer. out: records of docs/FORMAT.md ("Logs of streams"),
 offsets, contents ready to be sent.
 
 I1  Offsets are dense in log order: a message's records stand together, and the next one gets its offset after them.
