@@ -30,7 +30,7 @@ def us(value: Any) -> int | None:
 
 def plain(store: Path, name: str) -> list[dict[str, Any]]:
     """Rows of the stream `records` without content columns, as the plain reader sees them."""
-    log = open_store(store, (name,), live=False).logs[name]
+    log = open_store(store)[name]
     rows: list[dict[str, Any]] = []
     for record in log.records():
         if isinstance(record, Damage):
@@ -110,7 +110,7 @@ def test_a_block_of_the_other_log_is_damage(tmp_path: Path) -> None:
     """A block that names another log is none here: what it holds is left out and reported, as the plain reader does."""
     store = sample().write(tmp_path / "store")
     end = log_ends(store / "messages").tail
-    block = open_store(store, ("messages",), live=False).logs["messages"].blocks[1]
+    block = open_store(store)["messages"].blocks[1]
     before = len(plain(store, "messages"))
     lb.say_log(store / f"messages/{block.lsn // 4096:020d}.flog", block.lsn % 4096, lb.TRANSACTIONS)
     want = [{key: value for key, value in line.items() if key not in ("message_id", "body")} for line in plain(store, "messages")]
@@ -145,7 +145,7 @@ def test_contents_are_those_of_the_plain_reader(tmp_path: Path, which: str, body
 def test_ends_are_those_of_the_plain_reader(tmp_path: Path, which: str, name: str) -> None:
     """Base, tail and whether it was stopped cleanly agree with the reader behind `flintmq log`."""
     store = stores(tmp_path)[which]
-    log = open_store(store, (name,), live=False).logs[name]
+    log = open_store(store)[name]
     ends = log_ends(store / name)
     assert (ends.base, ends.tail % log.container_size, ends.clean) == (log.base, log.blocks[-1].end % log.container_size, log.clean)
     facts = list_log(store / name)
@@ -401,7 +401,7 @@ def test_table_of_transactions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["clean", "unclean"])
 def test_transactions_of_the_fixture(which: str) -> None:
     """Every start record of the plain reader is a transaction of the table."""
-    log = open_store(FIXTURE / which, ("transactions",), live=False).logs["transactions"]
+    log = open_store(FIXTURE / which)["transactions"]
     starts = {r.lsn for r in log.records() if not isinstance(r, Damage) and r.type in (Kind.DTX_START, Kind.TX_START)}
     assert starts <= {line["tx_lsn"] for line in transactions(FIXTURE / which / "transactions").to_pylist()}
 
