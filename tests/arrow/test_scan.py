@@ -12,7 +12,7 @@ import pytest
 
 from flintmq.arrow import schema
 from flintmq.arrow.containers import Containers
-from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock, transactions
+from flintmq.arrow.log import ContainerFacts, StoreBusy, block_epochs, first_epoch, list_log, log_ends, offline_lock, transactions
 from flintmq.arrow.messages import Moved, rows_to_batches
 from flintmq.arrow.scan import ContainerGone, LogDamaged, scan_container
 from tests.arrow.stores import found_in, row
@@ -151,6 +151,18 @@ def test_ends_are_those_of_the_plain_reader(tmp_path: Path, which: str, name: st
     facts = list_log(store / name)
     assert [one.sequence for one in facts] == sorted(log.containers) and all(one.good for one in facts)
     assert {one.first_lsn for one in facts} == {sequence * log.container_size for sequence in log.containers}
+
+
+@pytest.mark.parametrize("which", ["sample", "large", "clean", "unclean"])
+def test_epochs_are_those_of_the_plain_reader(tmp_path: Path, which: str) -> None:
+    """Each block's epoch and end, and the epoch of a container's first block; -1 where there is none."""
+    store = stores(tmp_path)[which]
+    log = open_store(store)["messages"]
+    for sequence in log.containers:
+        path = str(store / f"messages/{sequence:020d}.flog")
+        blocks = [one for one in log.blocks if one.lsn // log.container_size == sequence]
+        assert block_epochs(path, sequence, log.container_size) == [(one.epoch, one.lsn + one.length) for one in blocks]
+        assert first_epoch(path, sequence, log.container_size) == (blocks[0].epoch if blocks else -1)
 
 
 def test_columns_base_and_end_choose_rows_and_cells(tmp_path: Path) -> None:
