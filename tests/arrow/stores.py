@@ -30,7 +30,7 @@ class Found:
 
 def found_in(store: Path) -> list[Found]:
     """Every Message-Start and -Copy whose content is in the log, in log order; contents put together from chunks."""
-    log = open_store(Path(store), ("messages",), live=False).logs["messages"]
+    log = open_store(Path(store))["messages"]
     found: list[tuple[Found, dict[str, Any], bytearray]] = []
     latest: dict[int, tuple[Found, dict[str, Any], bytearray]] = {}
     for record in log.records():

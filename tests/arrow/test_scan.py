@@ -12,7 +12,7 @@ import pytest
 
 from flintmq.arrow import schema
 from flintmq.arrow.containers import Containers
-from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock, transactions
+from flintmq.arrow.log import ContainerFacts, StoreBusy, block_epochs, first_epoch, list_log, log_ends, offline_lock, transactions
 from flintmq.arrow.messages import Moved, rows_to_batches
 from flintmq.arrow.scan import ContainerGone, LogDamaged, scan_container
 from tests.arrow.stores import found_in, row
@@ -30,7 +30,7 @@ def us(value: Any) -> int | None:
 
 def plain(store: Path, name: str) -> list[dict[str, Any]]:
     """Rows of the stream `records` without content columns, as the plain reader sees them."""
-    log = open_store(store, (name,), live=False).logs[name]
+    log = open_store(store)[name]
     rows: list[dict[str, Any]] = []
     for record in log.records():
         if isinstance(record, Damage):
@@ -110,7 +110,7 @@ def test_a_block_of_the_other_log_is_damage(tmp_path: Path) -> None:
     """A block that names another log is none here: what it holds is left out and reported, as the plain reader does."""
     store = sample().write(tmp_path / "store")
     end = log_ends(store / "messages").tail
-    block = open_store(store, ("messages",), live=False).logs["messages"].blocks[1]
+    block = open_store(store)["messages"].blocks[1]
     before = len(plain(store, "messages"))
     lb.say_log(store / f"messages/{block.lsn // 4096:020d}.flog", block.lsn % 4096, lb.TRANSACTIONS)
     want = [{key: value for key, value in line.items() if key not in ("message_id", "body")} for line in plain(store, "messages")]
@@ -145,12 +145,24 @@ def test_contents_are_those_of_the_plain_reader(tmp_path: Path, which: str, body
 def test_ends_are_those_of_the_plain_reader(tmp_path: Path, which: str, name: str) -> None:
     """Base, tail and whether it was stopped cleanly agree with the reader behind `flintmq log`."""
     store = stores(tmp_path)[which]
-    log = open_store(store, (name,), live=False).logs[name]
+    log = open_store(store)[name]
     ends = log_ends(store / name)
     assert (ends.base, ends.tail % log.container_size, ends.clean) == (log.base, log.blocks[-1].end % log.container_size, log.clean)
     facts = list_log(store / name)
     assert [one.sequence for one in facts] == sorted(log.containers) and all(one.good for one in facts)
     assert {one.first_lsn for one in facts} == {sequence * log.container_size for sequence in log.containers}
+
+
+@pytest.mark.parametrize("which", ["sample", "large", "clean", "unclean"])
+def test_epochs_are_those_of_the_plain_reader(tmp_path: Path, which: str) -> None:
+    """Each block's epoch and end, and the epoch of a container's first block; -1 where there is none."""
+    store = stores(tmp_path)[which]
+    log = open_store(store)["messages"]
+    for sequence in log.containers:
+        path = str(store / f"messages/{sequence:020d}.flog")
+        blocks = [one for one in log.blocks if one.lsn // log.container_size == sequence]
+        assert block_epochs(path, sequence, log.container_size) == [(one.epoch, one.lsn + one.length) for one in blocks]
+        assert first_epoch(path, sequence, log.container_size) == (blocks[0].epoch if blocks else -1)
 
 
 def test_columns_base_and_end_choose_rows_and_cells(tmp_path: Path) -> None:
@@ -401,7 +413,7 @@ def test_table_of_transactions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["clean", "unclean"])
 def test_transactions_of_the_fixture(which: str) -> None:
     """Every start record of the plain reader is a transaction of the table."""
-    log = open_store(FIXTURE / which, ("transactions",), live=False).logs["transactions"]
+    log = open_store(FIXTURE / which)["transactions"]
     starts = {r.lsn for r in log.records() if not isinstance(r, Damage) and r.type in (Kind.DTX_START, Kind.TX_START)}
     assert starts <= {line["tx_lsn"] for line in transactions(FIXTURE / which / "transactions").to_pylist()}
 

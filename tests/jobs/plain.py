@@ -40,10 +40,10 @@ class Told:
 def read(store: Path) -> Told:
     """Reads the whole store."""
     told = Told()
-    view = open_store(store, live=False)
+    logs = open_store(store)
     decided: dict[int, int] = {}
     rows: dict[int, dict[int, list[int]]] = {}
-    for record in view.logs["transactions"].records():
+    for record in logs["transactions"].records():
         assert not isinstance(record, Damage)
         values = fields_of(record, TRANSACTIONS)
         number = record.undo_prev or record.lsn
@@ -62,7 +62,7 @@ def read(store: Path) -> Told:
                 told.doubtful |= {(queue, position, number) for position in range(first, first + count)}  # type: ignore[misc]
     told.doubtful = {one[:2] for one in told.doubtful if told.states[one[2]] == "prepared"}  # type: ignore[misc]
     starts: dict[int, tuple[str, int]] = {}
-    for record in view.logs["messages"].records():
+    for record in logs["messages"].records():
         assert not isinstance(record, Damage)
         _message(told, record, fields_of(record, MESSAGES), decided, rows, starts)
     return told

@@ -231,7 +231,7 @@ def read_record(data: bytes, at: int, end: int, lsn: int, time_base: int) -> Rec
     Args: lsn: the address of data[at]; time_base: that of the record's block.
     Returns: the record, or why there is none.
     """
-    head = Decoder(data[at:end])
+    head = Decoder(data[at : min(at + 2 * COMMON_SIZE, end)])
     try:
         common = head.walk(COMMON)
         own = COMMON_SIZE + sum(8 for flag in PRESENT if common["flags"] & flag)

@@ -177,9 +177,9 @@ def records(rig: Rig) -> list[tuple[str, int, int, int, int]]:
             path = Path(directory) / name.lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)
-        view = open_store(next(Path(directory).rglob("messages")).parent)
+        logs = open_store(next(Path(directory).rglob("messages")).parent)
         found = []
-        for item in view.logs["messages"].records():
+        for item in logs["messages"].records():
             if not isinstance(item, Damage):
                 found.append((item.name, item.lsn, item.undo_prev, item.time_us, fields_of(item, MESSAGES).get("published_us", 0)))
         return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from flintmq.store.log.inspect_state import read_state
 from tests.drivers.recovered import entries_of
 from tests.oracle import log as oracle
 from tests.oracle import records
-from tests.oracle.compare import told_fields
+from tests.oracle.compare import differences, told_fields
 from tests.oracle.records import Record, fields_of, padded, read_record
 from tests.support import logbytes as lb
 from tests.support.logstore import ROUTE, StoreBytes, sample
@@ -40,23 +39,11 @@ def findings(path: Path) -> tuple[StoreView, list[Damage]]:
 
 def compared(view: StoreView) -> None:
     """Both readers found the same blocks, records and damage, and the same ends."""
-    others = oracle.open_store(view.path, tuple(view.logs), view.live).logs
+    others = oracle.open_store(view.path, *view.logs)
     for name, log in view.logs.items():
-        other = others[name]
-        assert (log.base, log.tail, log.torn_at, log.clean) == (other.base, other.tail, other.torn_at, other.clean)
-        assert [astuple(block) for block in log.blocks] == [astuple(block) for block in other.blocks]
-        for mine, its in ((log.damage, other.damage), (list(log.records()), list(other.records()))):
-            assert [told(item) for item in mine] == [told(item) for item in its]
-            for item in its:
-                assert not isinstance(item, Record) or told_fields(record_fields, item, log.number) == told_fields(
-                    records, item, log.number
-                )
-
-
-def told(item: object) -> tuple:
-    """All fields of a record; of damage all but the last, its words."""
-    fields = tuple(item) if isinstance(item, tuple) else astuple(item)  # type: ignore[call-overload]
-    return fields if "Record" in type(item).__name__ else fields[:-1]
+        assert differences(log, others[name]) == []
+        for item in others[name].records():
+            assert not isinstance(item, Record) or told_fields(record_fields, item, log.number) == told_fields(records, item, log.number)
 
 
 def all_records(log: Log) -> list[tuple[int, int, bytes]]:

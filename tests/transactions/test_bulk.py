@@ -275,11 +275,11 @@ def test_the_log_tells_who_consumed_a_set_and_when(broker: OnDisk) -> None:
     (run,) = broker.coordinator.runs(X)
     done(broker, broker.coordinator.commit(X))
     broker.settle()
-    view = open_store(broker.directory)
-    found = [(item, fields_of(item, 1)) for item in view.logs["messages"].records()]
+    logs = open_store(broker.directory)
+    found = [(item, fields_of(item, 1)) for item in logs["messages"].records()]
     (dequeue,) = [values for item, values in found if item.name == "Message-Dequeue"]
     (name,) = [values for item, values in found if item.name == "Name"]
     assert (dequeue["consumer"], dequeue["delivered_us"]) == (name["id"], run.run.acquired_us)
     assert (name["tag"], name["group"], dequeue["reason"]) == (b"sub", b"spark", "ack")
-    ends = [item.name for item in view.logs["transactions"].records()]
+    ends = [item.name for item in logs["transactions"].records()]
     assert [one for one in ends if one != "Note"] == ["Dtx-Start", "Acquire-Set", "Prepare", "Commit", "End", "Delete"]

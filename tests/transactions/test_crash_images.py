@@ -233,5 +233,5 @@ def test_the_log_has_each_dequeue_once(opened: Callable[..., OnDisk], scratch: P
     broker.coordinator.commit(X, one_phase=True)
     broker.settle()
     assert broker.bodies() == AFTER
-    records = [item for item in open_store(scratch / "live").logs["messages"].records() if not isinstance(item, Damage)]
+    records = [item for item in open_store(scratch / "live")["messages"].records() if not isinstance(item, Damage)]
     assert [record.tx != 0 for record in records if record.type == Kind.MESSAGE_DEQUEUE] == [False]

@@ -18,7 +18,7 @@ from cython import (
 )  # fmt: skip
 from cython import int as c_int
 from cython.cimports.flintmq.core.crc32c import crc32c
-from cython.cimports.flintmq.store.log.reader import block_search, log_reader_t, reader_following
+from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER, CONTAINER_HEADER, CONTENT_MAX, RECORD_CHUNK, RECORD_COPY, SECTOR, STREAM_SALVAGE_EFFORT, align8, align_sector,
     block_decode, block_t, content_head, head_t, le32, le64, record_t,
@@ -361,30 +361,6 @@ class Containers:
             return NULL
         view.block_last = low - 1
         return known
-
-    # --- for Python callers
-
-    def headers_in(self, sequence: int) -> list[tuple[int, int, int, int, int, int, int]]:
-        """Every block header of a container that checks, ascending: (lsn, end without padding, epoch, durable hint, previous, base,
-        flags). Empty when the container is not there. Raises: OSError."""
-        headers: list = []
-        block: block_t
-        size: uint64_t = self.container_size
-        offset: uint64_t = CONTAINER_HEADER
-        start: uint64_t = sequence
-        start *= size
-        view: pointer[view_t] = self.open(sequence)
-        if view != NULL:
-            self.load(view, 0, size)
-        self.raise_error()
-        while view != NULL:
-            offset = block_search(view.bytes, start, offset, size, size, self.log, 0, address(block))
-            if offset == size:
-                break
-            end = block.lsn + block.length
-            headers.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
-            offset = align_sector(end - start)
-        return headers
 
     # --- contents
 

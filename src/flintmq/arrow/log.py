@@ -20,8 +20,9 @@ from flintmq.arrow import schema
 from flintmq.arrow.scan import scan_container
 from flintmq.errors import StoreError
 from flintmq.store.log import record_fields as kinds
-from flintmq.store.log.containers import HEADER_SIZE, TRANSACTIONS, read_header, sequence_of
+from flintmq.store.log.containers import HEADER_SIZE, MESSAGES, SECTOR, TRANSACTIONS, read_header, sequence_of
 from flintmq.store.log.file_port import OsFiles
+from flintmq.store.log.reader import block_at, blocks_in
 from flintmq.store.log.scan import LogScan
 
 if TYPE_CHECKING:
@@ -57,6 +58,19 @@ class LogEnds:
     durable: int
     torn_at: int
     clean: bool
+
+
+def first_epoch(path: str, sequence: int, size: int) -> int:
+    """Epoch of the first commit block of a container of the message log; -1: there is none. Raises: OSError."""
+    with open(path, "rb") as file:
+        file.seek(HEADER_SIZE)
+        block = block_at(file.read(SECTOR), sequence * size + HEADER_SIZE, size - HEADER_SIZE, MESSAGES)
+    return block[2] if block else -1
+
+
+def block_epochs(path: str, sequence: int, size: int) -> list[tuple[int, int]]:
+    """(epoch, LSN behind the last record) of each commit block of a container of the message log, in order. Raises: OSError."""
+    return [(block[2], block[0] + block[1]) for block in blocks_in(Path(path).read_bytes(), sequence * size, MESSAGES)]
 
 
 def list_log(directory: str | os.PathLike[str]) -> list[ContainerFacts]:

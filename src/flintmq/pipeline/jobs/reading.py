@@ -11,13 +11,12 @@ R4  `place` is the position that an enqueue got: its own, or the one that the Co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from flintmq.arrow.log import ContainerFacts, transactions
+from flintmq.arrow.log import ContainerFacts, block_epochs, first_epoch, transactions
 from flintmq.pipeline.jobs.job import LogParameters
 
 if TYPE_CHECKING:
@@ -214,33 +213,22 @@ def set_rows(known: pa.Table) -> pa.Table:
 def epoch_ends(view: Any) -> list[int]:
     """LSNs at which an epoch of the broker ended in the message log, the view's own end included: what was under way there may be
     unfinished. Raises: OSError."""
-    from flintmq.arrow.containers import Containers
-
     facts = view.logs["messages"]
-    firsts = [_first_epoch(path) for _, path in facts.containers]
+    firsts = [first_epoch(path, number, facts.size) for number, path in facts.containers]
     ends = {facts.end}
     for i, (number, path) in enumerate(facts.containers):
         # An epoch begins inside a container, or with its first block: the first blocks tell where to look.
         after = firsts[i + 1] if i + 1 < len(firsts) else None
         if after is not None and after == firsts[i]:
             continue
-        containers = Containers(os.path.dirname(os.path.abspath(path)), None, 1, 0, facts.size)
         epoch, end = 0, 0
-        for block in containers.headers_in(number):
-            if epoch and block[2] > epoch:
+        for block_epoch, block_end in block_epochs(path, number, facts.size):
+            if epoch and block_epoch > epoch:
                 ends.add(end)
-            epoch, end = max(epoch, block[2]), block[1]
+            epoch, end = max(epoch, block_epoch), block_end
         if epoch and after is not None and after > epoch:
             ends.add(end)
     return sorted(ends)
-
-
-def _first_epoch(path: str) -> int:
-    """Epoch of a container's first commit block; -1: there is none."""
-    with open(path, "rb") as file:
-        file.seek(512)
-        head = file.read(64)
-    return int.from_bytes(head[16:20], "little") if head[:4] == b"FBLK" else -1
 
 
 def moment(us: int) -> str:

@@ -327,7 +327,8 @@ class LogScan:
         return block_search(self._bytes, start, offset, self._filled, self.container_size, self.log_id, epoch, out)
 
     def _headers_in(self, sequence: int) -> list:
-        """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base, flags)."""
+        """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base, flags). A good block's records
+        are passed: a body could have bytes that look like a header, and would tell a base and a hint."""
         headers: list = []
         block: block_t
         size: uint64_t = self.container_size
@@ -340,7 +341,7 @@ class LogScan:
             if offset >= self._filled:
                 return headers
             headers.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
-            offset += SECTOR
+            offset = align_sector(offset + block.length)
 
     def _find_base(self) -> bool:
         """Looks at the last containers: the highest durable hint, then the end of the good chain above it and the base it tells.
