@@ -41,7 +41,6 @@ KEPT = (
     ("flintmq/flight", "sending_headers call_completed start_call is_valid", "pyarrow calls it"),
     ("flintmq/cli", "list_commands get_command format_commands", "click calls it"),
     ("pyspark_flintmq", "*", "Spark calls it"),
-    ("flintmq/flight/client.py", "sub_plan sub_alive queue_match stream_tail", "the calls of docs/DATAPLANE.md for programs of users"),
     ("flintmq/pipeline/jobs", "ARCHIVE REPLAY duration_ms", "found by the name of the job; a field of a report for programs"),
     ("flintmq/clock.py", "ManualClock", "the clock of tests, beside the port that it implements"),
     ("flintmq/core/clock.py", "stand_at", "the compiled half's clock in tests"),
