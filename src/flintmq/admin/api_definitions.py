@@ -155,11 +155,11 @@ class Outcome:
     refusals: int = 0
 
     def pass_over(self, call: Call, section: str, value: Mapping[str, Any], why: str) -> None:
-        told = {"section": section, "name": _name_of(value), "vhost": str(value.get("vhost", ""))[:255], "reason": why}
+        notice = {"section": section, "name": _name_of(value), "vhost": str(value.get("vhost", ""))[:255], "reason": why}
         self.count += 1
         if len(self.passed) < _TOLD_MAX:
-            self.passed.append(told)
-            log.warning("user %r at %s imports: %s %r in vhost %r is passed over: %s", call.caller.user, call.actor.peer, *told.values())
+            self.passed.append(notice)
+            log.warning("user %r at %s imports: %s %r in vhost %r is passed over: %s", call.caller.user, call.actor.peer, *notice.values())
 
     def refuse(self, call: Call, section: str, value: Mapping[str, Any], error: HttpError) -> None:
         self.refusals += 1
@@ -273,8 +273,8 @@ async def _user(call: Call, value: dict[str, Any]) -> None:
 
 async def _vhost(call: Call, value: dict[str, Any]) -> None:
     metadata = as_object(value.get("metadata"))
-    told = {**(metadata if isinstance(metadata, dict) else {}), **value}
-    kept = {key: one for key in ("description", "tags", "default_queue_type") if (one := told.get(key)) is not None}
+    fields = {**(metadata if isinstance(metadata, dict) else {}), **value}
+    kept = {key: one for key in ("description", "tags", "default_queue_type") if (one := fields.get(key)) is not None}
     kind = kept.get("default_queue_type")
     lost = isinstance(kind, str) and not is_queue_type(kind)
     if lost:

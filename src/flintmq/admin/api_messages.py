@@ -97,16 +97,16 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     message = message._replace(header=without_bcc(message.header) or message.header) if "BCC" in headers else message
     routed = False
     waits: list[tuple[int, int]] = []
-    told = MessageHeaders(
+    routed_headers = MessageHeaders(
         check_table(headers, limits.table_depth_max, limits.table_fields_max),
         lambda: decode_properties(message.header, limits.table_depth_max, limits.table_fields_max)[1],
         lambda: (exchange.encode("utf-8", "surrogateescape"), key, message.header, body),
         user=call.caller.user,
     )
-    for queue in vhost.route_keys(exchange, keys, told):
+    for queue in vhost.route_keys(exchange, keys, routed_headers):
         if is_full(queue, len(body)):
             broker.counters.drop("refused")
-            told.refused()
+            routed_headers.refused()
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")

@@ -94,13 +94,13 @@ class Application:
         peer = request.client.host if request.client is not None else "unknown"
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def left() -> None:
+        def on_leave() -> None:
             if not gone.done():
                 gone.set_result(None)
 
         leaving = self.parts.leaving
         if request.client is not None:
-            leaving[request.client] = left
+            leaving[request.client] = on_leave
         try:
             caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
             request.scope[WHO] = Who(caller.user, source_of(peer))

@@ -57,7 +57,7 @@ async def peek(call: Call) -> Response:
     )
     with call.turn():
         looked = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.told)
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.answer_bytes)
 
 
 async def search(call: Call) -> Response:
@@ -81,7 +81,9 @@ async def search(call: Call) -> Response:
     )
     with call.turn():
         looked = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked, "too_long_for_json": wanted.long}, kept=look.told)
+        return answer(
+            {"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked, "too_long_for_json": wanted.long}, kept=look.answer_bytes
+        )
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------------

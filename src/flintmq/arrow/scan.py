@@ -137,7 +137,7 @@ class ContainerScan:
 
     def _load(self) -> c_int:
         """Reads the whole container, then its header again."""
-        again: bytes
+        header: bytes
         self.view = self.containers.open(self.sequence)
         if self.view == NULL:
             self.ended = True
@@ -149,10 +149,10 @@ class ContainerScan:
         if self.path:
             try:
                 with open(self.path, "rb") as file:
-                    again = file.read(CONTAINER_HEADER)
+                    header = file.read(CONTAINER_HEADER)
             except FileNotFoundError:
-                again = b""
-            if len(again) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(again), self.view.bytes, CONTAINER_HEADER) != 0:
+                header = b""
+            if len(header) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(header), self.view.bytes, CONTAINER_HEADER) != 0:
                 self.ended = True
                 raise ContainerGone(f"{self.path} was recycled while it was read")
         self.started = True  # not before all of it is there: after a failed read it is read anew

@@ -60,7 +60,7 @@ _ITEMS_AT_ONCE = 1_000
 # slices of deleted queues that one look at other nodes clears
 _SLICES_AT_ONCE = 200
 Fields = tuple[bytes, bytes, bytes, bytes, int, int]
-Told = Callable[[bool], object]
+OnOutcome = Callable[[bool], object]
 Done = Callable[[Any, Exception | None], None]
 
 
@@ -348,23 +348,23 @@ class SharedService:
     def _paused(self, queue: Any, paused: bool) -> None:
         self.want(queue.queue_id, gone=paused)
 
-    def publish(self, core: QueueHandle, message: Fields, expires_at_ms: int, told: Told) -> bool:
-        """A message of the broker's own, or of a request. `told` is called once, on any thread: whether the engine has it. False: too much
-        waits, or the queue is deleted; nobody is told then."""
+    def publish(self, core: QueueHandle, message: Fields, expires_at_ms: int, on_outcome: OnOutcome) -> bool:
+        """A message of the broker's own, or of a request. `on_outcome` is called once, on any thread: whether the engine has it.
+        False: too much waits, or the queue is deleted; it is not called then."""
         entry = self._entries.get(core.queue_id)
         content = pack_message(*message)
         size = len(content) + WAITING_BYTES
         lane = 0 if entry is None else self._port.admit(core, size)
         if entry is None or not lane:
             return False
-        return self._wait(entry, Waiting(Message(content, expires_at_ms, message[5]), (lane, told), size))
+        return self._wait(entry, Waiting(Message(content, expires_at_ms, message[5]), (lane, on_outcome), size))
 
     def _wait(self, entry: SharedQueueEntry, waiting: Waiting) -> bool:
         entry.share.add(waiting.size)
         if entry.station.publish(waiting):
             return True
         entry.share.add(-waiting.size)
-        self._port.leave(waiting.told[0], waiting.size)
+        self._port.leave(waiting.receiver[0], waiting.size)
         return False
 
     def is_mixed(self, queue_id: int) -> bool:
@@ -620,12 +620,12 @@ class SharedService:
         """What became of publishes. Any thread."""
         receipts: list[int] = []
         for one in waiting:
-            lane, told = one.told
+            lane, receiver = one.receiver
             self._port.leave(lane, one.size)
-            if isinstance(told, int):
-                receipts.append(told)
+            if isinstance(receiver, int):
+                receipts.append(receiver)
             else:
-                guarded("shared queues", "whoever published", told, taken)
+                guarded("shared queues", "whoever published", receiver, taken)
         if not taken:
             self.state.counters.drop("refused", len(waiting))
         if receipts:

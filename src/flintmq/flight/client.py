@@ -93,11 +93,11 @@ def locations_of(where: str, tls: bool = False) -> tuple[tuple[str, ...], str | 
     if len(parts) > ADDRESSES_MAX:
         raise ValueError(f"the address of a data plane names {len(parts)} brokers; at most {ADDRESSES_MAX} are tried")
     scheme = parts[0].partition("://")[0] if "://" in parts[0] else "grpc"
-    told = [location_of(part if "://" in part else f"{scheme}://{part}", tls) for part in parts]
-    locations = tuple(dict.fromkeys(one[0] for one in told))
+    logins = [location_of(part if "://" in part else f"{scheme}://{part}", tls) for part in parts]
+    locations = tuple(dict.fromkeys(one[0] for one in logins))
     if len({location.partition("://")[0] for location in locations}) > 1:
         raise ValueError("the address of a data plane has brokers with TLS and without: a password would be sent to both")
-    login = [dict.fromkeys(one[place] for one in told if one[place] is not None) for place in (1, 2, 3)]
+    login = [dict.fromkeys(one[place] for one in logins if one[place] is not None) for place in (1, 2, 3)]
     if any(len(values) > 1 for values in login):
         raise ValueError("the address of a data plane has two users, passwords or virtual hosts")
     user, password, vhost = (next(iter(values), None) for values in login)
@@ -145,8 +145,8 @@ class DataPlane:
         # what the calls of now are for, as the service is told: it divides its places among queries
         self._query = ""
         self._password = password if callable(password) else None
-        told = password() if callable(password) else password
-        self._headers = self._login(told if told is not None else url_password if url_password is not None else "guest")
+        secret = password() if callable(password) else password
+        self._headers = self._login(secret if secret is not None else url_password if url_password is not None else "guest")
         self._roots = tls_ca if isinstance(tls_ca, bytes) or not tls_ca else Path(tls_ca).read_bytes()
         self._lock = threading.Lock()
         self._client: Any = None
@@ -442,7 +442,7 @@ class DataPlane:
                     except StopIteration:
                         return
                     except Exception as error:
-                        self._pause(_told(error), patience)
+                        self._pause(_plane_error(error), patience)
                         break
                     patience = self._patience()
                     if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == TURN_ENDS:
@@ -481,8 +481,8 @@ class DataPlane:
                 schema = gathered[0].schema
             if count:
                 command["first_row"] = count
-            told = self._send(json.dumps(command).encode(), schema, gathered)
-            count, size = count + told.count, size + told.bytes
+            staged = self._send(json.dumps(command).encode(), schema, gathered)
+            count, size = count + staged.count, size + staged.bytes
         return Put(count, size)
 
     def _send(self, command: bytes, schema: Any, batches: Sequence[Any]) -> Put:
@@ -494,18 +494,18 @@ class DataPlane:
                 writer.write_batch(part)
                 sent += part.num_rows
             writer.done_writing()
-            told = reader.read()
+            answer_bytes = reader.read()
         except Exception as error:
-            raise self._broken(_ended(writer) or _told(error)) from error
+            raise self._broken(_ended(writer) or _plane_error(error)) from error
         except BaseException:
             _ended(writer)
             raise
         wrong = _ended(writer)
         if wrong is not None:
             raise self._broken(wrong)
-        if told is None:
+        if answer_bytes is None:
             raise PlaneError(PROTOCOL, "do_put ended without an answer")
-        answer = _object(json.loads(told.to_pybytes()))
+        answer = _object(json.loads(answer_bytes.to_pybytes()))
         if answer.get("count") != sent:
             raise PlaneError(PROTOCOL, f"do_put: {sent} rows were sent, the service counted {answer.get('count')}")
         return Put(sent, int(answer.get("bytes", 0)))
@@ -517,10 +517,10 @@ class DataPlane:
         options = flight.FlightCallOptions(timeout=self.timeout_s * SEND_TIMES, headers=self._told_headers())
         writer, reader = client.do_put(flight.FlightDescriptor.for_command(command), schema, options)
         try:
-            told = reader.read()
+            admission = reader.read()
         except Exception as error:
             raise _ended(writer) or error from error
-        if told is None or told.to_pybytes() != ADMITTED:
+        if admission is None or admission.to_pybytes() != ADMITTED:
             raise _ended(writer) or PlaneError(PROTOCOL, "do_put was not let in, and not refused")
         return writer, reader
 
@@ -541,7 +541,7 @@ class DataPlane:
                     self._check_store(client, max(0.05, patience.left_s))
                 return call(client, max(0.05, patience.left_s))
             except Exception as error:
-                self._pause(_told(error), patience)
+                self._pause(_plane_error(error), patience)
 
     def _check_store(self, client: Any, left_s: float) -> None:
         """C6. Raises: ConnectionError for a broker with another store: it is passed over as one that is away."""
@@ -549,8 +549,8 @@ class DataPlane:
 
         options = flight.FlightCallOptions(timeout=left_s, headers=self._told_headers())
         (answer,) = client.do_action(flight.Action("status", b"{}"), options)
-        told = json.loads(answer.body.to_pybytes())
-        store = str(_field(told, "cluster") if self._cluster else _field(_field(told, "store"), "uuid"))
+        status = json.loads(answer.body.to_pybytes())
+        store = str(_field(status, "cluster") if self._cluster else _field(_field(status, "store"), "uuid"))
         if not store:
             raise ConnectionError(
                 "one of these addresses leads to a broker that has heard of no engine of shared queues, and is passed over"
@@ -690,7 +690,7 @@ class Watch:
                 return
 
 
-def _told(error: BaseException) -> PlaneError:
+def _plane_error(error: BaseException) -> PlaneError:
     return error if isinstance(error, PlaneError) else from_flight(error)
 
 
@@ -704,7 +704,7 @@ def _ended(writer: Any) -> PlaneError | None:
     try:
         writer.close()
     except Exception as said:
-        return _told(said)
+        return _plane_error(said)
     return None
 
 

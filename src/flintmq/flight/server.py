@@ -161,8 +161,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
                 writer.write(pa.py_buffer(ADMITTED))
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
-            told = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
-            writer.write(pa.py_buffer(told))
+            outcome = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
+            writer.write(pa.py_buffer(outcome))
 
     # --- for clients that know Flight and not FlintMQ ---------------------------------------------------------------------
 
