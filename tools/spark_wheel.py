@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, INSIDE = "pyspark_flintmq", "pyspark_flintmq._flintmq"
 # modules of flintmq that source, sink and client need; none of them is compiled or imports another one of it
 CARRIED = (
-    *("endpoint", "errors", "flight.calls", "flight.client", "flight.errors", "flight.headers", "flight.results"),
+    *("endpoint", "errors", "flight.calls", "flight.client", "flight.plane_error", "flight.headers", "flight.results"),
     *("arrow.readable", "arrow.schema"),
 )
 # modules that need the broker's package, and say so

@@ -29,7 +29,7 @@ KEPT = (
     ("flintmq/arrow/blocks.pxd", "*", "the columns of a batch in their order"),
     ("flintmq/core/memory_account.pxd", "MEMORY_DEFINITIONS MEMORY_CONNECTIONS", "kinds that Python counts, by their numbers"),
     ("flintmq/errors.py", "INVALID_PATH", "every reply code of the specification"),
-    ("flintmq/transactions/errors.py", "XA_HEURHAZ XA_HEURMIX XA_RDONLY", "every status of AMQP 0-10's class dtx"),
+    ("flintmq/transactions/xa_status.py", "XA_HEURHAZ XA_HEURMIX XA_RDONLY", "every status of AMQP 0-10's class dtx"),
     ("flintmq/transactions/coordinator.py", "get_timeout", "a command of the class dtx"),
     ("flintmq/scheduler/types.pxd", "*", "every outcome, space and policy; the simulator has some of its own"),
     ("flintmq/scheduler/outcomes.py", "TEST COLD PULL PYTHON", "spaces of actors by their numbers"),

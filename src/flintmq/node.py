@@ -37,11 +37,11 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.shared import PIPELINE_FORMATS
-from flintmq.definitions.service import DefinitionsService
+from flintmq.definitions.verbs import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
-from flintmq.links.service import Links
+from flintmq.links.node_links import Links
 from flintmq.net import proxy, unix_socket
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
@@ -50,7 +50,7 @@ from flintmq.net.tls import TlsLayer, server_context
 from flintmq.net.websocket import WebSocketLayer
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.pulls.service import PullService
+from flintmq.pulls.pull_service import PullService
 from flintmq.queue import kinds
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake

@@ -13,7 +13,7 @@ import pytest
 
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.transactions import BranchState
 from tests.support.broker import Broker, wait_until
 from tests.support.image import image_of

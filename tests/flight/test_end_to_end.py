@@ -17,7 +17,7 @@ import pytest
 from flintmq.access.users import hash_password
 from flintmq.arrow.schema import messages_schema
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker as InProcess
 from tests.support.broker import Broker, self_signed_certificate, unique, wait_until

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError, from_flight
+from flintmq.flight.plane_error import PlaneError, from_flight
 from flintmq.testing.broker import Broker
 from tests.flight.test_permission_matrix import (
     FOREIGN,

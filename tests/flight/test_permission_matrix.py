@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from flintmq.access.users import hash_password
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError, from_flight
+from flintmq.flight.plane_error import PlaneError, from_flight
 from flintmq.flight.server import FlightService
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker

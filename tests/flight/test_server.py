@@ -19,8 +19,8 @@ from flintmq.dataplane.calls import CALLS, Answers
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.actions import read_object
 from flintmq.flight.batches import Piece
-from flintmq.flight.errors import PlaneError
 from flintmq.flight.link import Caller
+from flintmq.flight.plane_error import PlaneError
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until
 

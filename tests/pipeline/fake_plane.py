@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.flight.calls import Calls
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.patterns import matches_glob as matches
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.queue_options import QueueOptions

@@ -14,7 +14,7 @@ import pika
 
 from flintmq.flight.calls import Calls
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from tests.pipeline.fake_broker import Plan
 from tests.support.broker import Broker
 from tests.support.servers import free_ports

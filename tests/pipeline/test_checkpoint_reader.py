@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from flintmq.flight.calls import Calls
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq.checkpoint_reader import CheckpointReader
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.cursor import Cursor

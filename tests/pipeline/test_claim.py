@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import claim as claim_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.errors import ConnectionLost, SourceError

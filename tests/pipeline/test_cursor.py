@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.flight.calls import Calls
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import cursor as cursor_module
 from pyspark_flintmq.cursor import Cursor, are_streams, note_missing
 from pyspark_flintmq.errors import SourceError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import presence as presence_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, LessThanOrEqual, Not
 
 from flintmq.flight.calls import Calls
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.testing import broker as in_process
 from pyspark_flintmq import connection
 from pyspark_flintmq.errors import SourceError

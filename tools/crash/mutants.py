@@ -121,7 +121,7 @@ MUTANTS = (
         " and out.epoch >= epoch:",
     ),
     Mutant("epochs may fall", "log/scan.py", "and out.epoch >= epoch and (any_previous", "and (any_previous"),
-    Mutant("damage taken for a torn tail", "log/scan.py", "if at >= self.hint:", "if True:"),
+    Mutant("damage taken for a torn tail", "log/scan.py", "if lsn >= self.hint:", "if True:"),
     Mutant(
         "no CRC of container headers",
         "log/containers.py",

@@ -34,14 +34,14 @@ from flintmq.admin.api_access import (
     shown_vhost,
 )
 from flintmq.admin.api_call import Call, check_table, flags_of, nothing
-from flintmq.admin.api_names import make_shared, told_shared
+from flintmq.admin.api_names import declare_shared, told_shared
 from flintmq.admin.api_schemas import BODY_FILE
-from flintmq.admin.errors import HttpError, bad, rabbit_refusal
+from flintmq.admin.http_refusals import HttpError, bad, rabbit_refusal
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.definitions.change_line import Refused
 from flintmq.definitions.checks import is_queue_type, members
-from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
+from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.vhost.names import RESERVED_PREFIX, SCHEDULE
 
@@ -354,7 +354,7 @@ async def _queue(call: Call, value: dict[str, Any]) -> None:
         raise Pass("the broker has this queue of its own")
     # One that the broker named is a queue as others in a file.
     own = {"name": "", "server_name": name} if name.startswith(RESERVED_PREFIX) else {"name": name}
-    await make_shared(call, vhost, name, arguments, flags)
+    await declare_shared(call, vhost, name, arguments, flags)
     await call.perform(vhost, vhost.declare_queue(arguments=arguments, **own, **flags))
 
 

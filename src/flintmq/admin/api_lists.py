@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Batches, Members, Rows
 from flintmq.config import Limits
 from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check

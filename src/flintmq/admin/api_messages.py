@@ -18,9 +18,9 @@ from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
-from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.figures import is_healthy
 from flintmq.admin.getting import Getting, Row
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Body, Members
 from flintmq.admin.messages import Part, message_of, properties_of
 from flintmq.admin.operations import Operation, rabbit

@@ -27,8 +27,8 @@ from flintmq.admin.api_call import Call
 from flintmq.admin.arguments import too_large
 from flintmq.admin.auth import Authenticator, Caller, Guard
 from flintmq.admin.diagnosis import Diagnosis
-from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.events import Hub
+from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.links import LINK
 from flintmq.admin.operations import Access, Operation, document
 from flintmq.admin.parts import Parts

@@ -21,7 +21,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flintmq.admin.answers import small
-from flintmq.admin.errors import bad
+from flintmq.admin.http_refusals import bad
 from flintmq.admin.links import LINK, Link
 
 

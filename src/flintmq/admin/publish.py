@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from flintmq.admin.api_call import waited
-from flintmq.admin.errors import HttpError, busy
+from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
 from flintmq.channel.scheduling import due_of

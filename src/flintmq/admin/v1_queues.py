@@ -21,8 +21,8 @@ from flintmq.admin.api_call import Call, check_table
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.browse import Look, Source, shower
-from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.filters import Filter, parse_conditions
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.messages import message_of
 from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
 from flintmq.admin.why import Why

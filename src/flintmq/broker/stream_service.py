@@ -90,7 +90,7 @@ class StreamService:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def open(self, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
+    def adopt(self, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
         """Makes the core of a declared or restored queue a stream, with the groups that are known of it.
 
         Raises: PeerError 406 when the node has as many streams as it may, 541 when its files can't be made or opened.

@@ -28,8 +28,8 @@ from urllib.parse import unquote, urlsplit
 
 from flintmq.endpoint import endpoint
 from flintmq.flight.calls import Calls, Place
-from flintmq.flight.errors import BUSY, PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
 from flintmq.flight.headers import ADMITTED, QUERY_HEADER, TURN_ENDS, VHOST_HEADER, basic_header, query_header, vhost_header
+from flintmq.flight.plane_error import BUSY, PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
 from flintmq.flight.results import (
     Acquired,
     Browse,

@@ -23,7 +23,7 @@ from flintmq.arrow.log import ContainerFacts, list_log, log_ends, offline_lock
 from flintmq.arrow.scan import scan_container
 from flintmq.arrow.schema import arrow_schema
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flintmq.arrow.schema import messages_schema
-from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
+from flintmq.flight.plane_error import BAD_ARGUMENT, PlaneError
 
 if TYPE_CHECKING:
     import pyarrow as pa

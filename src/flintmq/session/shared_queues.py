@@ -53,7 +53,7 @@ def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, 
 
     shared = handler.broker.shared
     assert shared is not None
-    shared.unmake(handler.vhost.name, queue.name, method.if_empty, done)
+    shared.delete_in_engine(handler.vhost.name, queue.name, method.if_empty, done)
 
 
 def bound(handler: Session, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
