@@ -63,7 +63,7 @@ class ContainerScan:
     Args: see scan_container.
     """
 
-    def __init__(self, path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid):
+    def __init__(self, path, log, stream, *, columns, body, base, end, mode, rows_max, memory, store_uuid):
         if log not in LOGS or stream not in STREAMS or mode not in MODES:
             raise ValueError(f"log {log!r}, stream {stream!r}, mode {mode!r}: not among {list(LOGS)}, {list(STREAMS)}, {list(MODES)}")
         if stream == "messages" and log != "messages":
@@ -431,4 +431,16 @@ def scan_container(
     containers held; store_uuid: 16 bytes that the container's header must name.
     Raises: LogDamaged, ContainerGone, OSError; ValueError for a wrong argument.
     """
-    return ContainerScan(path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid)
+    return ContainerScan(
+        path,
+        log,
+        stream,
+        columns=columns,
+        body=body,
+        base=base,
+        end=end,
+        mode=mode,
+        rows_max=rows_max,
+        memory=memory,
+        store_uuid=store_uuid,
+    )

@@ -179,10 +179,10 @@ class PullService:
             group,
             f"{self._run}{self._serial:x}",
             self._serial,
-            limits.pull_leases_max,
-            limits.pull_wait_ms_max * _MS,
-            limits.pull_load_ms * _MS,
-            self._expire,
+            leases_max=limits.pull_leases_max,
+            grace_ns=limits.pull_wait_ms_max * _MS,
+            load_ns=limits.pull_load_ms * _MS,
+            on_expired=self._expire,
         )
         if not pull_group.attach(seat):
             pull_group.stop()

@@ -390,7 +390,8 @@ def _attach(handler: Session, consumer: Consumer, single: bool, group: bytes, se
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
     queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
     own = (consumer.no_ack, consumer.exclusive, consumer.priority, single)
-    if not handler.connection.consume(number, queue.core, tag, *own, group, seat, choice.selector, choice.browse):
+    chosen = {"group": group, "seat": seat, "selector": choice.selector, "browse": choice.browse}
+    if not handler.connection.consume(number, queue.core, tag, *own, **chosen):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise _in_exclusive_use(handler, queue)
