@@ -372,7 +372,7 @@ class Committed:
         known = 0
         while not self._ended.wait(LOOK_S):
             try:
-                committed = int(self._plane.action("sub.status", name=self._name)["committed"])
+                committed = int(self._plane.sub_status(self._name)["committed"])
             except Exception:  # the query has not made it yet
                 continue
             now = time.time_ns()

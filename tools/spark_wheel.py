@@ -21,7 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, INSIDE = "pyspark_flintmq", "pyspark_flintmq._flintmq"
 # modules of flintmq that source, sink and client need; none of them is compiled or imports another one of it
-CARRIED = ("endpoint", "errors", "flight.client", "flight.errors", "flight.headers", "flight.results", "arrow.readable", "arrow.schema")
+CARRIED = (
+    *("endpoint", "errors", "flight.calls", "flight.client", "flight.plane_error", "flight.headers", "flight.results"),
+    *("arrow.readable", "arrow.schema"),
+)
 # modules that need the broker's package, and say so
 NEED_BROKER = ("log_source", "log_view")
 _IMPORT = re.compile(r"^(\s*)from flintmq\.([a-z_.0-9]+) import", re.MULTILINE)

@@ -31,12 +31,7 @@ POSITIONAL_MAX = 8
 VARIADIC = {"Table", "guarded", "pack", "select"}
 # functions of more parameters, module -> names: this list only shrinks
 WIDE = {
-    "src/flintmq/arrow/scan.py": {"ContainerScan.__init__"},
-    "src/flintmq/pulls/requests.py": {"PullGroup.__cinit__"},
-    "src/flintmq/queue/group_kinds.py": {"new_grouped"},
     "src/flintmq/queue/restoring.py": {"list_insert"},
-    "src/flintmq/channel/connection.py": {"Connection.consume"},
-    "src/flintmq/shovel/mover.py": {"Mover.__cinit__"},
     "src/flintmq/store/log/log.py": {"content_write_small"},
     "src/flintmq/store/log/reader.py": {"block_bytes"},
     "src/flintmq/store/log/record.pxd": {"record_encode"},

@@ -2,7 +2,8 @@
 
 in: the modules of src, their comments, the pages of docs. out: a line for each finding.
 
-W1  A variable or argument says its kind: not `found`, `what`, `at`, `left`, `more`. `left` beside `right`, an operand, is one.
+W1  A variable or argument says its kind: not `found`, `what`, `at`, `left`, `more`, `told`, `again`, `_went`. `left` beside `right`, an
+    operand, is one. A function inside a function, a callback, has a name of its kind too.
 W2  A noun stands where a noun exists: no clause "who holds it", "what goes before" as the object or subject of a sentence.
 
 Known exceptions stand below by package, with their number, which only shrinks: a change that mends some lowers it.
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = frozenset(("found", "what", "at", "left", "more"))
+NAMES = frozenset(("found", "what", "at", "left", "more", "told", "again", "_went"))
 # a clause in the place of a noun: behind a preposition or a verb of giving and taking, or as the subject at the head of a sentence
 CLAUSE = re.compile(
     r"(?:\b(?:by|of|for|from|to|with|than|behind|before|after|beside|against|at|on|in|tells|told|asks|wakes|gives|lets) (?:who|what)"
@@ -37,7 +38,8 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, name) of each variable and argument that `tree` binds, those of lambdas and handlers too; fields of a class are none."""
+    """(line, name) of each variable and argument that `tree` binds, those of lambdas and handlers and the
+    functions in functions too; fields and methods of a class are none."""
     fields = {
         id(field.target)
         for node in ast.walk(tree)
@@ -45,9 +47,15 @@ def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
         for field in node.body
         if isinstance(field, ast.AnnAssign)
     }
+    inner = {
+        id(node) for function in _functions(tree) for node in function.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     for node in ast.walk(tree):
         if id(node) in fields:
             continue
+        if id(node) in inner:
+            assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield node.lineno, node.name
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):

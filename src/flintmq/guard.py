@@ -34,7 +34,7 @@ class Guard:
         self._interval_s = interval_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, tuple[float, int]] = {}  # place -> when the log had the last entry, and the count then
+        self._logged: dict[str, tuple[float, int]] = {}  # place -> when the log had the last entry, and the count then
 
     def run(self, place: str, subject: object, function: Callable[..., Any], *args: Any) -> bool:
         """Calls `function(*args)`, one object's part of the loop `place`; `subject`: the object, for the log. False when it raised."""
@@ -52,10 +52,10 @@ class Guard:
         with self._lock:
             self.counts[place] += 1
             count = self.counts[place]
-            last, before = self._told.get(place, (-self._interval_s, 0))
+            last, before = self._logged.get(place, (-self._interval_s, 0))
             if now - last < self._interval_s:
                 return
-            self._told[place] = (now, count)
+            self._logged[place] = (now, count)
         unlogged = count - before - 1
         hidden = f" ({unlogged} more like it were not logged)" if unlogged else ""
         log.error("%s: %s failed, the others go on%s", place, subject, hidden, exc_info=error)

@@ -37,11 +37,11 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.shared import PIPELINE_FORMATS
-from flintmq.definitions.service import DefinitionsService
+from flintmq.definitions.verbs import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
-from flintmq.links.service import Links
+from flintmq.links.node_links import Links
 from flintmq.net import proxy, unix_socket
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
@@ -50,7 +50,7 @@ from flintmq.net.tls import TlsLayer, server_context
 from flintmq.net.websocket import WebSocketLayer
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.pulls.service import PullService
+from flintmq.pulls.pull_service import PullService
 from flintmq.queue import kinds
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
@@ -212,7 +212,7 @@ class Node:
         self._threads: list[threading.Thread] = []
         # loop -> when its timer ran last (monotonic)
         self._seen_ms: dict[int, int] = {}
-        self._accept_told_ms = 0
+        self._accept_logged_ms = 0
         # loops whose connections are being looked at
         self._rounds: set[Loop] = set()
         self._stopped = threading.Event()
@@ -572,11 +572,11 @@ class Node:
 
         return layers if proxied or listener is self._websocket_listener else None
 
-    def _http_reader(self, host: str, told: proxy.Told) -> proxy.ProxyLayer | None:
+    def _http_reader(self, host: str, on_source: proxy.OnSource) -> proxy.ProxyLayer | None:
         """What reads the header of a trusted proxy in front of HTTP; None: this peer is none."""
         if not proxy.is_trusted(host, self._http_proxies):
             return None
-        return proxy.ProxyLayer(told, host, self.config.limits.proxy_header_max, is_loopback)
+        return proxy.ProxyLayer(on_source, host, self.config.limits.proxy_header_max, is_loopback)
 
     def _proxied(self, handler: ConnectionHandler, source: tuple[str, int] | None) -> None:
         """A trusted proxy has said whom it speaks for (None: itself): that is the peer from now on. On the connection's loop."""
@@ -600,8 +600,8 @@ class Node:
         """No descriptor (or no memory) for another connection: nobody is accepted until the next tick, or until one is free."""
         self.loops[0].accept(False)
         now_ms = self.loops[0].now_ms
-        if now_ms >= self._accept_told_ms:
-            self._accept_told_ms = now_ms + self.config.limits.accept_log_ms
+        if now_ms >= self._accept_logged_ms:
+            self._accept_logged_ms = now_ms + self.config.limits.accept_log_ms
             log.error(
                 "accept failed: %s. New connections wait; raise the limit of open files (ulimit -n, LimitNOFILE) if they are wanted", error
             )

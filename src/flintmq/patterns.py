@@ -95,7 +95,7 @@ class Report:
         self._interval_s = interval_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, tuple[float, int]] = {}  # use -> when the log had its last line, and the count then
+        self._logged: dict[str, tuple[float, int]] = {}  # use -> when the log had its last line, and the count then
 
     def add(self, use: str, error: Undecided) -> None:
         """One more. Args: use: a word of the code, each has its line in the metrics."""
@@ -103,10 +103,10 @@ class Report:
         with self._lock:
             self.counts[use] += 1
             count = self.counts[use]
-            last, before = self._told.get(use, (-self._interval_s, 0))
+            last, before = self._logged.get(use, (-self._interval_s, 0))
             if now - last < self._interval_s:
                 return
-            self._told[use] = (now, count)
+            self._logged[use] = (now, count)
         hidden = f" ({count - before - 1} more like it were not logged)" if count - before > 1 else ""
         log.warning("the %s pattern %r matches nothing: %s. Write a simpler pattern%s", use, error.source[:_SHOWN], error, hidden)
 

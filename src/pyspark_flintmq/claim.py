@@ -19,8 +19,9 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
+from flintmq.flight.calls import Calls
 from pyspark_flintmq.errors import NEW_CHECKPOINT, UNREAD, SourceError
 from pyspark_flintmq.queue_options import QueueOptions
 
@@ -40,6 +41,7 @@ LATER_S = 0.5
 LOOK_S, SURE_S, LATELY_MS = 0.2, 3.0, 1_500
 
 Offset = dict[str, Any]
+P = ParamSpec("P")
 # What a progress report shows, and what it is called in the answer to sub.tail.
 _FIGURES = (("messages_behind", "behind_messages"), ("bytes_behind", "behind_bytes"), ("oldest_age_ms", "oldest_age_ms"))
 
@@ -47,8 +49,9 @@ _FIGURES = (("messages_behind", "behind_messages"), ("bytes_behind", "behind_byt
 class Plane(Protocol):
     """What a stream needs of the data plane's client (`flintmq.flight.client.DataPlane`)."""
 
-    def action(self, name: str, /, **arguments: Any) -> Any:
-        """A control call of docs/DATAPLANE.md; the answer, JSON values. All are idempotent, and made again until one is answered."""
+    @property
+    def calls(self) -> Calls:
+        """The control calls of docs/DATAPLANE.md. All are idempotent, and made again until one is answered."""
 
     def close(self) -> None: ...
 
@@ -109,7 +112,7 @@ class Claim:
             self._first = self._committed + 1
             return self._offset(self._committed)
         try:
-            status = self._call("sub.status", name=self._options.subscription)
+            status = self._call(Calls.sub_status, None, name=self._options.subscription)
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
                 raise
@@ -132,7 +135,7 @@ class Claim:
         An offset of no subscription counts as ours: what follows it is refused then, and nothing is made anew.
         """
         try:
-            return bool(self._call("sub.status", sub_id=offset["sub_id"])["name"] == self._options.subscription)
+            return bool(self._call(Calls.sub_status, None, sub_id=offset["sub_id"])["name"] == self._options.subscription)
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
                 raise
@@ -140,7 +143,7 @@ class Claim:
 
     def before(self, end: Offset) -> Offset | None:
         """Where the first batch of a checkpoint begins, whose end Spark has planned. Raises: SourceError."""
-        status = self._call("sub.status", sub_id=end["sub_id"])
+        status = self._call(Calls.sub_status, None, sub_id=end["sub_id"])
         return {**end, "seq": min(int(end["seq"]), max(int(end["seq"]) - 1, int(status["committed"])))}
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
@@ -158,8 +161,8 @@ class Claim:
             self._end_of_run(self._drained)
             return self._offset(seq)
         options = self._options
-        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "onlost": options.on_lost}
-        got = self._set_call("sub.acquire", seq, seq=seq + 1, **limits)
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes}
+        got = self._call(Calls.sub_acquire, seq, sub_id=self.sub_id, epoch=self.epoch, seq=seq + 1, onlost=options.on_lost, **limits)
         self._lag = None
         if not got["count"]:
             if not self._draining:
@@ -189,7 +192,7 @@ class Claim:
         first, last = self._seq(start) + 1, self._seq(end)
         tickets: list[str] = []
         for seq in range(first, last + 1):
-            plan = self._set_call("sub.plan", seq, seq=seq, slices=self._options.partitions)
+            plan = self._call(Calls.sub_plan, seq, sub_id=self.sub_id, epoch=self.epoch, seq=seq, slices=self._options.partitions)
             self._compare(seq, int(plan["count"]))
             # An unreadable message stops the query, or is left out.
             tolerant = {} if self._options.fail_on_loss else {"tolerant": True}
@@ -204,7 +207,7 @@ class Claim:
         if not self.sub_id:
             return {}
         if self._lag is None or self._now() - self._lag[0] >= LAG_AGE_S:
-            tail = self._set_call("sub.tail", drain=False)
+            tail = self._call(Calls.sub_tail, None, sub_id=self.sub_id, epoch=self.epoch, drain=False)
             figures = {name: int(tail[key] or 0) for name, key in _FIGURES}
             self._lag = (self._now(), figures)
         return self._lag[1] | self._held
@@ -219,7 +222,7 @@ class Claim:
         plane, sub_id, epoch = self._plane, self.sub_id, self.epoch
         if plane is None or not sub_id or self._left:
             return False
-        plane.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
+        plane.calls.sub_alive(sub_id=sub_id, epoch=epoch, leave=leave)
         return True
 
     def prepared(self) -> Offset | None:
@@ -237,7 +240,8 @@ class Claim:
         plane, epoch = self._plane, self.epoch
         if plane is not None and end["sub_id"] == self.sub_id and end["seq"] == self._planned:
             try:
-                answer = plane.action("sub.commit", sub_id=end["sub_id"], epoch=epoch, upto=end["seq"], read=self._must_be_read(end["seq"]))
+                seq = int(end["seq"])
+                answer = plane.calls.sub_commit(sub_id=end["sub_id"], epoch=epoch, upto=seq, read=self._must_be_read(seq))
             except Exception as error:
                 if getattr(error, "code", "") == "NOT_READ":
                     self._unread = end["seq"]
@@ -285,7 +289,7 @@ class Claim:
         options = self._options
         try:
             # By the identity: the name that is made of the queues is another one when they are.
-            status = self._call("sub.status", sub_id=checkpoint)
+            status = self._call(Calls.sub_status, None, sub_id=checkpoint)
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
                 raise
@@ -302,7 +306,7 @@ class Claim:
             raise self._behind(seq)
         if age_ms := status.get("prepared_age_ms"):
             self._since = self._now() - age_ms / 1000
-        opened = self._when_free(lambda: self._call("sub.open", sub_id=checkpoint, mode="attach", **self._wanted()))
+        opened = self._when_free(lambda: self._call(Calls.sub_open, None, sub_id=checkpoint, mode="attach", **self._wanted()))
         if opened["queues"] != status["queues"] and not options.pattern:
             log.warning("subscription '%s' reads %s from now on", self._name, options.what)
         return opened
@@ -316,7 +320,7 @@ class Claim:
         """The error for a checkpoint whose subscription is not there."""
         name, where = self._name, self._options.connection.where
         try:
-            return self._foreign(checkpoint, self._call("sub.status", name=name)["sub_id"])
+            return self._foreign(checkpoint, self._call(Calls.sub_status, None, name=name)["sub_id"])
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
                 raise
@@ -365,7 +369,7 @@ class Claim:
             except SourceError as e:
                 if e.code != "READER_ACTIVE":
                     raise
-                heard_ms = self._call("sub.status", name=self._name).get("heard_ms")
+                heard_ms = self._call(Calls.sub_status, None, name=self._name).get("heard_ms")
                 if heard_ms is not None and heard_ms <= LATELY_MS and self._now() - began >= SURE_S:
                     raise
             time.sleep(LOOK_S)
@@ -374,10 +378,10 @@ class Claim:
         """Opens the subscription for a query without a checkpoint; makes it when it is not there."""
         options = self._options
         anew = {"name": options.subscription, "fresh": options.on_new, "onlost": options.on_lost}
-        return self._call("sub.open", mode="create", start=options.start, **anew, **self._wanted())
+        return self._call(Calls.sub_open, None, mode="create", start=options.start, **anew, **self._wanted())
 
     def _mark(self) -> None:
-        tail = self._set_call("sub.tail", drain=True)
+        tail = self._call(Calls.sub_tail, None, sub_id=self.sub_id, epoch=self.epoch, drain=True)
         self._marks = {queue["queue"]: int(queue["last"]) for queue in tail["queues"]}
         self._drained = False
 
@@ -389,7 +393,7 @@ class Claim:
 
     def _below_marks(self) -> bool:
         """Whether a queue still holds something that was there when the run began."""
-        tail = self._set_call("sub.tail", drain=False)
+        tail = self._call(Calls.sub_tail, None, sub_id=self.sub_id, epoch=self.epoch, drain=False)
         return any(0 < int(queue["next"]) <= self._marks.get(queue["queue"], 0) for queue in tail["queues"])
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -411,7 +415,9 @@ class Claim:
 
     def _commit(self, seq: int) -> None:
         if seq > self._committed:
-            self._note_commit(self._set_call("sub.commit", seq, upto=seq, read=self._must_be_read(seq)))
+            self._note_commit(
+                self._call(Calls.sub_commit, seq, sub_id=self.sub_id, epoch=self.epoch, upto=seq, read=self._must_be_read(seq))
+            )
 
     def _note_commit(self, answer: Any) -> None:
         self._committed = max(self._committed, int(answer["committed"]))
@@ -453,21 +459,18 @@ class Claim:
 
     # --- calls and their errors ---------------------------------------------------------------------------------------
 
-    def _set_call(self, name: str, seq: int | None = None, /, **arguments: Any) -> Any:
-        """A call of this incarnation and epoch. Args: seq: the batch of the checkpoint, for people."""
-        return self._call(name, seq, sub_id=self.sub_id, epoch=self.epoch, **arguments)
-
-    def _call(self, name: str, seq: int | None = None, /, **arguments: Any) -> Any:
+    def _call(self, call: Callable[Concatenate[Calls, P], Any], seq: int | None, /, *nothing: P.args, **arguments: P.kwargs) -> Any:
+        """Args: call: a method of `Calls`; seq: the batch of the checkpoint, for people; arguments: the call's own."""
         options = self._options
         until = self._now() + options.connection.timeout
         while True:
             try:
                 with options.connection.errors():
-                    return self._opened_plane().action(name, **arguments)
+                    return call(self._opened_plane().calls, *nothing, **arguments)
             except SourceError as e:
                 if e.code not in LATER or self._now() >= until:
                     raise self._explained(e, seq) from e.__cause__
-                log.warning("%s: %s, trying again", name, e)
+                log.warning("%s: %s, trying again", call.__name__.replace("_", ".", 1), e)
             time.sleep(LATER_S)
 
     def _opened_plane(self) -> Plane:
@@ -550,7 +553,7 @@ def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
 
     Raises: SourceError QUEUE_MISSING.
     """
-    names: list[str] = plane.action("queue.match", pattern=options.pattern)["queues"]
+    names: list[str] = plane.calls.queue_match(pattern=options.pattern)["queues"]
     if not names:
         raise SourceError("QUEUE_MISSING", f"no queue at {options.connection.where} matches '{options.pattern}'")
     return names

@@ -15,13 +15,16 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
+from flintmq.flight.calls import Calls
 from pyspark_flintmq.claim import IDLE_FIRST_S, IDLE_MAX_S, LAG_AGE_S, Offset, Plane
 from pyspark_flintmq.errors import NEW_CHECKPOINT, UNREAD_STREAM, SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 # Options of queues that say nothing about a stream, and why.
 _QUEUES_ONLY = {
@@ -32,7 +35,7 @@ _QUEUES_ONLY = {
 _NO_STREAM = ("NOT_A_STREAM", "NOT_FOUND", "FORBIDDEN", "UNAUTHENTICATED", "LOGIN_REFUSED", "BAD_ARGUMENT")
 
 
-def are_streams(options: QueueOptions, connect: Callable[[], Any]) -> bool:
+def are_streams(options: QueueOptions, connect: Callable[[], Plane]) -> bool:
     """Whether the queues are streams; checks that the options fit what they are.
 
     Raises: SourceError OPTION_VALUE: options of the other kind, queues of both kinds; UNREACHABLE.
@@ -74,9 +77,9 @@ def keys_of_queues(options: QueueOptions) -> SourceError:
     )
 
 
-def _is_stream(plane: Any, queue: str) -> bool:
+def _is_stream(plane: Plane, queue: str) -> bool:
     try:
-        plane.action("stream.open", queue=queue)
+        plane.calls.stream_open(queue=queue)
     except Exception as error:
         if getattr(error, "code", "") in _NO_STREAM:
             return False
@@ -135,13 +138,13 @@ class Cursor:
     def drain(self) -> None:
         """From now on, stop at what the streams hold now (trigger AvailableNow)."""
         self._draining = True
-        self._marks = {name: int(self._call("stream.open", queue=name)["next"]) for name in self._options.queues}
+        self._marks = {name: int(self._call(Calls.stream_open, queue=name)["next"]) for name in self._options.queues}
 
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins."""
         places = {}
         for name in self._options.queues:
-            opened = self._call("stream.open", queue=name, start=by_offset(self._options.start))
+            opened = self._call(Calls.stream_open, queue=name, start=by_offset(self._options.start))
             places[name] = {"stream": opened["stream"], "offset": int(opened["offset"])}
         self._at = places
         return {"streams": places, "initial": True}
@@ -218,7 +221,7 @@ class Cursor:
             if not count:
                 continue
             planned = self._call(
-                "stream.plan",
+                Calls.stream_plan,
                 queue=name,
                 stream=ends[name]["stream"],
                 offset=begins[name]["offset"],
@@ -238,7 +241,7 @@ class Cursor:
         if not self._at:
             return {}
         if self._lag is None or self._now() - self._lag[0] >= LAG_AGE_S:
-            tails = [self._call("stream.tail", queue=name, offset=place["offset"]) for name, place in self._at.items()]
+            tails = [self._call(Calls.stream_tail, queue=name, offset=place["offset"]) for name, place in self._at.items()]
             figures = {
                 "messages_behind": sum(int(tail["behind_messages"]) for tail in tails),
                 "bytes_behind": sum(int(tail["behind_bytes"]) for tail in tails),
@@ -284,11 +287,11 @@ class Cursor:
         return places
 
     def _next(self, name: str, place: dict[str, Any], offset: int, max_messages: int, max_bytes: int) -> Any:
-        mark = {"upto": self._marks[name]} if self._draining else {}
-        limits = {"max_messages": max_messages, "max_bytes": max_bytes}
+        upto = self._marks[name] if self._draining else None
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "upto": upto}
         # What Spark asks for now follows the batch that the pin was for: nobody reads that one any more.
         release = self._pins.pop(name, None)
-        answer = self._call("stream.next", queue=name, stream=place["stream"], offset=offset, release=release, **limits, **mark)
+        answer = self._call(Calls.stream_next, queue=name, stream=place["stream"], offset=offset, release=release, **limits)
         if offset > answer["next"]:
             raise SourceError(
                 "CHECKPOINT_AHEAD",
@@ -320,13 +323,13 @@ class Cursor:
 
     # --- calls and their errors ---------------------------------------------------------------------------------------
 
-    def _call(self, name: str, /, **arguments: Any) -> Any:
-        given = {key: value for key, value in arguments.items() if value is not None}
+    def _call(self, call: Callable[Concatenate[Calls, P], Any], /, *nothing: P.args, **arguments: P.kwargs) -> Any:
+        """Args: call: a method of `Calls`; arguments: its own."""
         try:
             with self._options.connection.errors():
                 if self._plane is None:
                     self._plane = self._connect()
-                return self._plane.action(name, **given)
+                return call(self._plane.calls, *nothing, **arguments)
         except SourceError as e:
             raise self._explained(e, str(arguments.get("queue"))) from e.__cause__
 

@@ -90,7 +90,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             chosen = self._chosen(facts)
             if not chosen:
                 continue
-            again = self._repeated(view, facts, chosen)
+            repeats = self._repeated(view, facts, chosen)
             groups = [chosen] if options.stream == "tx" else _grouped(chosen, facts.size, options.partitions)
             for group in groups:
                 parts.append(
@@ -105,7 +105,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
                         directory=view.directory,
                         snapshot="" if view.kept else view.snapshot,
                         links=_links(group, facts),
-                        repeated=None if again is None else {number: again[number] for number, _ in group if number in again},
+                        repeated=None if repeats is None else {number: repeats[number] for number, _ in group if number in repeats},
                     )
                 )
         return parts

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_flintmq.claim import matching_queues
+from pyspark_flintmq.claim import Plane, matching_queues
 from pyspark_flintmq.cursor import are_streams, by_offset
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
@@ -60,13 +60,13 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
                 plane.close()
         return [TicketPartition(json.dumps(ticket), store) for ticket in tickets]
 
-    def _browse(self, plane: Any, queues: list[str]) -> list[dict[str, Any]]:
+    def _browse(self, plane: Plane, queues: list[str]) -> list[dict[str, Any]]:
         """Tickets of all that stands in the range: of one browse, or of as many as it takes when there is more than one may hold."""
         start, end = self._range()
         answer = self._open(plane, queues, start, end, self._options.limit)
         if not answer["more"] or answer["count"] == self._options.limit:
             return list(answer["tickets"])
-        plane.action("browse.close", id=answer["id"])
+        plane.calls.browse_close(id=answer["id"])
         tickets: list[dict[str, Any]] = []
         room = self._options.limit
         for queue in queues:
@@ -78,26 +78,27 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
                 begin = {"position": answer["queues"][0]["last"] + 1} if answer["more"] else None
         return tickets
 
-    def _ranges(self, plane: Any, streams: list[str]) -> list[dict[str, Any]]:
+    def _ranges(self, plane: Plane, streams: list[str]) -> list[dict[str, Any]]:
         """Tickets of ranges of offsets: what the streams hold between the two places now."""
         start, end = (by_offset(place) for place in self._range())
         tickets: list[dict[str, Any]] = []
         room = self._options.limit
         for name in streams:
-            opened = plane.action("stream.open", queue=name, start=start)
+            opened = plane.calls.stream_open(queue=name, start=start)
             stream, first = opened["stream"], int(opened["offset"])
-            last = int(plane.action("stream.open", queue=name, stream=stream, start=end)["offset"])
+            last = int(plane.calls.stream_open(queue=name, stream=stream, start=end)["offset"])
             if self._options.limit:
                 last = min(last, first + room)
             if first < last:
-                cut = {"slices": self._options.partitions} | ({"key": self._options.key} if self._options.key else {})
-                tickets += plane.action("stream.plan", queue=name, stream=stream, offset=first, end=last, **cut)["tickets"]
+                slices, key = self._options.partitions, self._options.key or None
+                planned = plane.calls.stream_plan(queue=name, stream=stream, offset=first, end=last, slices=slices, key=key)
+                tickets += planned["tickets"]
                 room -= last - first
         return tickets
 
-    def _open(self, plane: Any, queues: list[str], start: Position, end: Position, limit: int) -> Any:
-        most = {"max_messages": limit} if limit else {}
-        return plane.action("browse.open", queues=queues, start=start, end=end, slices=self._options.partitions, **most)
+    def _open(self, plane: Plane, queues: list[str], start: Position, end: Position, limit: int) -> Any:
+        slices = self._options.partitions
+        return plane.calls.browse_open(queues=queues, start=start, end=end, slices=slices, max_messages=limit or None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up one partition when there are none.

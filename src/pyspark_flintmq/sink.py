@@ -136,7 +136,7 @@ class _Writer:
             return _with(done, stage_ids=(), refused=f"{e.text}{advice}", code=e.code)
 
     def _fill(self, plane: DataPlane, place: _Place, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
-        kept, again = _Kept(rows, KEPT_BYTES), _Again(self._options.connection.timeout)
+        kept, retries = _Kept(rows, KEPT_BYTES), _Again(self._options.connection.timeout)
         while True:
             begun = plane.stage_begin(
                 place.scope,
@@ -156,10 +156,10 @@ class _Writer:
                 sent = True
                 facts = plane.stage_prepare(begun.stage_id)
             except Exception as e:
-                if kept.whole and again.may(e, sent):
+                if kept.whole and retries.may(e, sent):
                     log.info("batch %d of %s, partition %d is staged again: %s", place.batch, place.scope, place.part, e)
                     _abort_one(plane, place, begun.stage_id, e)
-                    again.pause()
+                    retries.pause()
                     continue
                 lost = _lost(getattr(e, "text", "")) if getattr(e, "code", "") == "STAGE_FAILED" else None
                 if lost is None:

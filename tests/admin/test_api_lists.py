@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flintmq.admin import api_lists
 from flintmq.admin.answers import made
 from flintmq.admin.api_lists import Listing, listed
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.json_out import steps
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api

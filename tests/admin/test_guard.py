@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flintmq.admin.auth import Guard
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.config import Limits
 from tests.admin.conftest import Client, basic
 

@@ -17,7 +17,7 @@ from flintmq.admin import figures
 from flintmq.admin import metrics as endpoints
 from flintmq.admin.api_call import Call
 from flintmq.admin.app import Application
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.metrics import Metrics
 from flintmq.admin.pools import WHO
 from flintmq.core.shares import Pool, Who

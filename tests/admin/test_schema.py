@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flintmq.admin import api
 from flintmq.admin.arguments import _finite, _in_pieces
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.operations import PREFIX
 from flintmq.admin.schema import check
 from flintmq.testing.broker import Broker

@@ -136,7 +136,7 @@ def test_arguments_are_compared_with_the_engines(pair: tuple[Broker, Broker], co
     one, other = pair
     declare(connect(one).channel(), "q", **{"x-delivery-limit": 7})
     done: list[Exception | None] = []
-    other.node.broker.shared.make("/", "q", "strict", SHARED, lambda _, error: done.append(error))
+    other.node.broker.shared.declare_in_engine("/", "q", "strict", SHARED, lambda _, error: done.append(error))
     wait_until(lambda: done, WAIT_S)
     assert "inequivalent arg 'x-delivery-limit' for queue 'q' in vhost '/'" in str(done[0])
 

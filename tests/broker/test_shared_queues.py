@@ -317,7 +317,7 @@ def test_delete_only_if(begin: Any, connect: Any, engine: Engine) -> None:
 
 def test_another_order_and_one_queue_too_many(begin: Any, connect: Any, engine: Engine) -> None:
     broker = begin(shared_queues_max=1)
-    shared_service.open_queue(engine, "/", "s", "relaxed")
+    shared_service.declare_queue(engine, "/", "s", "relaxed")
     text = "inequivalent arg 'x-shared-order'"
     connect(broker).channel().refuse(406, text, "queue.declare", queue="s", durable=True, arguments=SHARED)
     declare(connect(broker), "t")

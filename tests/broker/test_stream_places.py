@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.pools import Pools
 from flintmq.admin.pulls import Held
 from flintmq.broker.dead_letters import DeadLetters
@@ -18,7 +18,7 @@ from flintmq.broker.stream_service import StreamService
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.pulls.service import BUSY, NO_QUEUE, PullRefused, PullService
+from flintmq.pulls.pull_service import BUSY, NO_QUEUE, PullRefused, PullService
 
 STREAM = 7
 
@@ -180,17 +180,17 @@ def test_a_pull_never_waits_for_the_disk(service: StreamService) -> None:
     pulls, told = pulls_of(service), []
     queue = queue_of()
     assert not pulls.is_open(queue, "g")
-    assert pulls.open(queue, "g", None, lambda: told.append("open")) is False
+    assert pulls.declare_group(queue, "g", None, lambda: told.append("open")) is False
     with pytest.raises(PullRefused) as caught:
         pulls.pull(queue, "g", None, None, most=1, bytes_max=1, visibility_ms=30_000, hold_ms=0)  # type: ignore[arg-type]
     assert caught.value.kind == BUSY and not pulls._lock.locked()
     pulls.tick(0)
     service._state.log.sync()
     assert told == ["open"]
-    assert pulls.open(queue, "g", None, lambda: told.append("again")) is True
+    assert pulls.declare_group(queue, "g", None, lambda: told.append("again")) is True
     service.delete(STREAM)
     with pytest.raises(PullRefused) as caught:
-        pulls.open(queue, "other", None, lambda: None)
+        pulls.declare_group(queue, "other", None, lambda: None)
     assert caught.value.kind == NO_QUEUE
 
 

@@ -20,7 +20,7 @@ from flintmq.config import Limits
 from flintmq.errors import OperatorError
 from flintmq.shared.members import Member, write_member
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, open_queue
+from flintmq.shared.queue import Message, SharedQueue, declare_queue
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 from tests.twins.memory_engine import MemoryEngine
@@ -104,7 +104,7 @@ def test_where_all_nodes_are_dead_the_engine_knows_and_forgets_them(engine: Engi
     life = owners.register()
     member = Member("dead", "ab" * 16, life, addresses={"amqp": "host:5672"})
     write_member(engine, member, 1_000)
-    keys = open_queue(engine, "/", "q")
+    keys = declare_queue(engine, "/", "q")
     queue = SharedQueue(engine, keys, owners.uses(keys.life), limits)
     queue.enqueue([Message(b"held")])
     assert len(queue.take(1, 100)[0]) == 1

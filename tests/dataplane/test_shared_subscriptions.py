@@ -30,7 +30,7 @@ from flintmq.shared.active import claim
 from flintmq.shared.codec import pack_message, unpack_message
 from flintmq.shared.keys import ROOT, after, subscription_row
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, delete_queue, open_queue, opened
+from flintmq.shared.queue import Message, SharedQueue, declare_queue, delete_queue, opened
 from tests.support.broker import wait_until
 from tests.twins.memory_engine import Fault, MemoryEngine, MemoryTransaction
 
@@ -93,14 +93,14 @@ def node(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def share(engine: Any, rig: Rig, name: str, **arguments: Any) -> None:
     told = {"x-queue-type": "shared", **{key.replace("_", "-"): value for key, value in arguments.items()}}
-    open_queue(engine, "/", name, arguments=json.dumps(told).encode())
+    declare_queue(engine, "/", name, arguments=json.dumps(told).encode())
     rig.declare(name, x_queue_type="shared", **arguments)
 
 
 def user_of(engine: Any, name: str = "q", levels: int = 1) -> SharedQueue:
     """A queue as another node uses it, which gives no sign of life."""
     owners = Owners(engine, Limits())
-    keys = open_queue(engine, "/", name)
+    keys = declare_queue(engine, "/", name)
     owner = owners.register()
     owners.uses(keys.life)
     return SharedQueue(engine, keys, owner, Limits(), levels=levels)
@@ -126,7 +126,7 @@ def fill(engine: Any, *bodies: str, name: str = "q") -> None:
 
 def ready(engine: Any, name: str = "q") -> list[tuple[str, bool]]:
     """(body, whether it is flagged) of what is ready, in order; it stays."""
-    keys = open_queue(engine, "/", name)
+    keys = declare_queue(engine, "/", name)
     transaction = engine.begin()
     rows = transaction.range(keys.ready, after(keys.ready), 100_000, snapshot=True)
     transaction.close()
@@ -163,7 +163,7 @@ def test_a_batch_is_read_as_often_as_one_likes_and_committed_once(node: Any, eng
     assert rig.read(reader, 2) == names(7, 8, 9)
     rig.call("sub.commit", **reader, upto=2)
     assert acquire(rig, reader, 3) == 0
-    keys = open_queue(engine, "/", "q")
+    keys = declare_queue(engine, "/", "q")
     assert rows_under(engine, keys.prefix + b"z") == rows_under(engine, keys.ready) == []
     counts = user_of(engine).read_counts()
     assert (counts.enqueued, counts.settled, counts.leased) == (10, 10, 0)
@@ -356,7 +356,7 @@ def test_on_the_embedded_engine_messages_of_any_size_survive_a_restart(tmp_path:
         assert rig.read(reader, 1, slices=2) == bodies
         if life == 1:
             assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1}
-            keys = open_queue(engines[-1], "/", "q")
+            keys = declare_queue(engines[-1], "/", "q")
             assert rows_under(engines[-1], keys.chunks) == rows_under(engines[-1], keys.ready) == []
         rig.stop().join()
         engines[-1].end()

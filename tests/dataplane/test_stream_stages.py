@@ -13,7 +13,7 @@ import pytest
 
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.transactions import BranchState
 from tests.support.broker import Broker, wait_until
 from tests.support.image import image_of
@@ -221,12 +221,12 @@ def test_a_broker_that_is_killed_while_a_batch_goes_into_the_stream(tmp_path: Pa
         opened: Any = {}
 
         def whole() -> bool:
-            opened.update(plane.action("stream.open", queue="s", start="latest"))
+            opened.update(plane.calls.stream_open(queue="s", start="latest"))
             return bool(opened["offset"] >= 20_000)
 
         wait_until(whole, WAIT_S)
         assert opened["offset"] == 20_000
-        tickets = plane.action("stream.plan", queue="s", stream=opened["stream"], offset=0, end=20_000, slices=1)["tickets"]
+        tickets = plane.calls.stream_plan(queue="s", stream=opened["stream"], offset=0, end=20_000, slices=1)["tickets"]
         found = [
             body for ticket in tickets for batch in plane.read(json.dumps(ticket).encode()) for body in batch.column("body").to_pylist()
         ]

@@ -21,7 +21,7 @@ def test_a_changed_token_is_no_token(user: str, at: int, change: int) -> None:
     """A token says what it was made for; with any byte changed, or by another broker, it says nothing."""
     clock = ManualClock()
     tokens = Tokens(Limits(), clock, {user: "h"}.get)
-    token = tokens.make(user)
+    token = tokens.create(user)
     assert tokens.whose(token) == user
     raw = bytearray(base64.urlsafe_b64decode(token))
     raw[at % len(raw)] ^= change

@@ -12,7 +12,7 @@ from flintmq.broker.broker import Broker
 from flintmq.clock import SystemClock
 from flintmq.config import Config, Limits
 from flintmq.definitions.change_line import BROKER, Actor
-from flintmq.definitions.service import DefinitionsService
+from flintmq.definitions.verbs import DefinitionsService
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.definitions import SqlDefinitions
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from flintmq.definitions.change_line import Refused
-from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, topic_name
+from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, topic_name
 from flintmq.errors import PeerError
 from flintmq.ports import Resource, Verb
 from tests.definitions.rig import Rig

@@ -19,8 +19,8 @@ from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.auth import REFUSED, Vault, address_of, from_this_machine
 from flintmq.flight.client import ADDRESSES_MAX, DataPlane, location_of, locations_of
-from flintmq.flight.errors import PlaneError
 from flintmq.flight.headers import basic_header, vhost_header
+from flintmq.flight.plane_error import PlaneError
 from tests.flight.fake import Plane
 from tests.support.broker import self_signed_certificate, wait_until
 from tests.support.hasty import hasty

@@ -15,7 +15,7 @@ import pytest
 
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.client import DataPlane, Patience, Watch
-from flintmq.flight.errors import PlaneError, code_of, shorten
+from flintmq.flight.plane_error import PlaneError, code_of, shorten
 from flintmq.flight.results import Acquired, Subscription
 from tests.flight.fake import FakeBroker, Plane, body_of, table_of
 from tests.support.hasty import hasty

@@ -13,9 +13,9 @@ from pyarrow import flight
 
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.client import BUSY_PAUSE_S_MAX, DataPlane, Patience
-from flintmq.flight.errors import PlaneError, from_flight
 from flintmq.flight.headers import basic_header
 from flintmq.flight.line import Line
+from flintmq.flight.plane_error import PlaneError, from_flight
 from tests.flight.fake import Plane, table_of
 from tests.support.broker import wait_until
 from tests.support.hasty import hasty

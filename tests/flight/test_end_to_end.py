@@ -17,7 +17,7 @@ import pytest
 from flintmq.access.users import hash_password
 from flintmq.arrow.schema import messages_schema
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker as InProcess
 from tests.support.broker import Broker, self_signed_certificate, unique, wait_until
@@ -162,7 +162,7 @@ def test_refusals_come_through(plane: DataPlane, channel: Any, broker: Broker) -
     with pytest.raises(PlaneError, match="FENCED"):
         plane.sub_commit(opened.sub_id, opened.epoch, 0)
     with pytest.raises(PlaneError, match="BAD_ARGUMENT"):
-        plane.action("sub.list", nonsense=1)
+        plane._action("sub.list", {"nonsense": 1})
     stage = plane.stage_begin(unique("scope"), plane.scope_open(), 0).stage_id
     assert stage is not None
     with pytest.raises(PlaneError, match="BAD_ROW"):

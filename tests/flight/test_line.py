@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flintmq.config import Limits
-from flintmq.flight.errors import PlaneError
 from flintmq.flight.line import COUNTED_S, FIRST_S, SOONER, Line, Lines, Pass, Turn
+from flintmq.flight.plane_error import PlaneError
 from tests.support.broker import wait_until
 
 

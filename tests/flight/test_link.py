@@ -9,8 +9,8 @@ import pytest
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel, Refused
-from flintmq.flight.errors import PlaneError
 from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane_error import PlaneError
 from tests.flight.fake import FakeBroker
 from tests.support.broker import wait_until
 

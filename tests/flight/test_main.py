@@ -17,7 +17,7 @@ import pytest
 from flintmq.dataplane.wire import Channel
 from flintmq.flight.__main__ import no_core_file
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from tests.support.broker import self_signed_certificate
 from tests.support.hasty import hasty
 

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.perf.process import tree
 from tests.support.broker import Broker, self_signed_certificate, wait_until
 

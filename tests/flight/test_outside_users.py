@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError, from_flight
+from flintmq.flight.plane_error import PlaneError, from_flight
 from flintmq.testing.broker import Broker
 from tests.flight.test_permission_matrix import (
     FOREIGN,
@@ -75,7 +75,7 @@ def test_the_matrix_of_tokens(broker: Broker, permissions: frozenset[str]) -> No
         its.names["new"] = its.names["sub"] + "-new"
         assert {name: code_of(ask, plane, its) for name, (_, ask, _) in OWN.items()} == expected(OWN, permissions)
         if permissions:
-            assert set(plane.action("queue.match", pattern="*")["queues"]) == ({QUEUE, SINK} if R in permissions else set())
+            assert set(plane.calls.queue_match(pattern="*")["queues"]) == ({QUEUE, SINK} if R in permissions else set())
         over(its)
         with connected(broker, "guest") as root:
             its = made(root, QUEUE, "m-q*")
@@ -123,14 +123,12 @@ def test_the_matrix_of_a_directory(ldap_broker: Broker, permissions: frozenset[s
         its = made(root, QUEUE, "m-q*")
         assert {name: code_of(ask, plane, its) for name, (_, ask, _) in FOREIGN.items()} == asked(FOREIGN, permissions)
         over(its)
-        assert set(plane.action("queue.match", pattern="*")["queues"]) == ({QUEUE, SINK} if R in permissions else set())
+        assert set(plane.calls.queue_match(pattern="*")["queues"]) == ({QUEUE, SINK} if R in permissions else set())
         # A scope names nothing: a directory can't say that its user may write to nothing at all. Each exchange is asked for.
         scope = plane.scope_open(f"scope-{user}")
         for unroutable, needed in (("exchange:amq.fanout", {"write"}), ("exchange:secret", {"nobody has that"})):
             begun = code_of(
-                lambda plane, its, where=unroutable: plane.action(
-                    "stage.begin", scope=f"scope-{user}", epoch=scope, batch=0, unroutable=where
-                ),
+                lambda plane, its, where=unroutable: plane.calls.stage_begin(scope=f"scope-{user}", epoch=scope, batch=0, unroutable=where),
                 plane,
                 its,
             )

@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from flintmq.access.users import hash_password
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError, from_flight
+from flintmq.flight.plane_error import PlaneError, from_flight
 from flintmq.flight.server import FlightService
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker
@@ -55,13 +55,13 @@ def made(plane: DataPlane, queue: str, pattern: str) -> Things:
     things = Things(plane, scope=unique("scope"))
     for kind, chosen, kept in (("sub", {"queues": [queue]}, things.sub), ("pattern", {"pattern": pattern}, things.pattern)):
         name = things.names[kind] = unique(kind)
-        opened = plane.action("sub.open", name=name, **chosen)
+        opened = plane.calls.sub_open(name=name, **chosen)
         kept.update({key: opened[key] for key in ("sub_id", "epoch")})
-        assert plane.action("sub.acquire", **kept, seq=1, max_messages=2, max_wait_ms=5000)["count"]
-        things.tickets[kind] = ticket_of(plane.action("sub.plan", **kept, seq=1, slices=1))
-    browse = plane.action("browse.open", queues=[queue], slices=1)
+        assert plane.calls.sub_acquire(**kept, seq=1, max_messages=2, max_wait_ms=5000)["count"]
+        things.tickets[kind] = ticket_of(plane.calls.sub_plan(**kept, seq=1, slices=1))
+    browse = plane.calls.browse_open(queues=[queue], slices=1)
     things.browse, things.tickets["browse"] = browse["id"], ticket_of(browse)
-    things.stream = plane.action("stream.plan", queue=STREAM, offset=0, end=1, slices=1)
+    things.stream = plane.calls.stream_plan(queue=STREAM, offset=0, end=1, slices=1)
     things.tickets["stream"] = ticket_of(things.stream)
     things.epoch = plane.scope_open(things.scope)
     things.stage, things.spare = (plane.stage_begin(things.scope, things.epoch, 0).stage_id or "" for _ in range(2))
@@ -76,9 +76,9 @@ def over(things: Things) -> None:
     """Its places are free again."""
     for name in things.names.values():
         with suppress(PlaneError):  # the test deleted it
-            things.plane.action("sub.reset", name=name, action="delete")
-    things.plane.action("browse.close", id=things.browse)
-    things.plane.action("scope.forget", scope=things.scope)
+            things.plane.calls.sub_reset(name=name, action="delete")
+    things.plane.calls.browse_close(id=things.browse)
+    things.plane.calls.scope_forget(scope=things.scope)
 
 
 Ask = Callable[[DataPlane, Things], object]
@@ -98,29 +98,29 @@ def of_sub(kind: str) -> dict[str, Case]:
     """The verbs of a subscription; `kind`: of names, or of a pattern. What ends it comes last."""
 
     def ask(call: str, **more: Any) -> Ask:
-        return lambda plane, its: plane.action(call, **(its.sub if kind == "sub" else its.pattern), **more)
+        return lambda plane, its: getattr(plane.calls, call)(**(its.sub if kind == "sub" else its.pattern), **more)
 
     def by_id(call: str, **more: Any) -> Ask:
-        return lambda plane, its: plane.action(call, sub_id=(its.sub if kind == "sub" else its.pattern)["sub_id"], **more)
+        return lambda plane, its: getattr(plane.calls, call)(sub_id=(its.sub if kind == "sub" else its.pattern)["sub_id"], **more)
 
     def by_name(call: str, **more: Any) -> Ask:
-        return lambda plane, its: plane.action(call, name=its.names[kind], **more)
+        return lambda plane, its: getattr(plane.calls, call)(name=its.names[kind], **more)
 
     asks = {
-        "sub.tail": by_id("sub.tail"),
-        "sub.status": by_name("sub.status"),
-        "sub.status by id": by_id("sub.status"),
-        "sub.alive": ask("sub.alive"),
-        "sub.acquire": ask("sub.acquire", seq=1),
-        "sub.plan": ask("sub.plan", seq=1, slices=1),
+        "sub.tail": by_id("sub_tail"),
+        "sub.status": by_name("sub_status"),
+        "sub.status by id": by_id("sub_status"),
+        "sub.alive": ask("sub_alive"),
+        "sub.acquire": ask("sub_acquire", seq=1),
+        "sub.plan": ask("sub_plan", seq=1, slices=1),
         "do_get": read(kind),
-        "sub.commit": ask("sub.commit", upto=1),
-        "sub.acquire of the next": ask("sub.acquire", seq=2, max_messages=1),
-        "sub.alive that leaves": ask("sub.alive", leave=True),
-        "sub.open that attaches": by_name("sub.open", mode="attach"),
-        "sub.open that attaches by id": by_id("sub.open", mode="attach"),
-        "sub.reset that commits": by_name("sub.reset", action="commit"),
-        "sub.reset that deletes": by_name("sub.reset", action="delete"),
+        "sub.commit": ask("sub_commit", upto=1),
+        "sub.acquire of the next": ask("sub_acquire", seq=2, max_messages=1),
+        "sub.alive that leaves": ask("sub_alive", leave=True),
+        "sub.open that attaches": by_name("sub_open", mode="attach"),
+        "sub.open that attaches by id": by_id("sub_open", mode="attach"),
+        "sub.reset that commits": by_name("sub_reset", action="commit"),
+        "sub.reset that deletes": by_name("sub_reset", action="delete"),
     }
     return {f"{name} ({kind})": (READS, one, "") for name, one in asks.items()}
 
@@ -137,16 +137,16 @@ STAGING: dict[str, Ask] = {
     "stage.prepare": lambda plane, its: plane.stage_prepare(its.stage),
     "stage.commit": lambda plane, its: plane.stage_commit(its.scope, its.epoch, 0, [its.stage]),
     "stage.abort": lambda plane, its: plane.stage_abort(its.scope, 0),
-    "scope.open": lambda plane, its: plane.action("scope.open", scope=its.scope),
+    "scope.open": lambda plane, its: plane.calls.scope_open(scope=its.scope),
     "scope.forget": lambda plane, its: plane.scope_forget(its.scope),
 }
 STREAMS: dict[str, Case] = {
-    "stream.open": (READS, lambda plane, its: plane.action("stream.open", queue=STREAM), ""),
-    "stream.next": (READS, lambda plane, its: plane.action("stream.next", queue=STREAM, offset=0), ""),
-    "stream.tail": (READS, lambda plane, its: plane.action("stream.tail", queue=STREAM), ""),
-    "stream.plan": (READS, lambda plane, its: plane.action("stream.plan", queue=STREAM, offset=0, end=1), ""),
+    "stream.open": (READS, lambda plane, its: plane.calls.stream_open(queue=STREAM), ""),
+    "stream.next": (READS, lambda plane, its: plane.calls.stream_next(queue=STREAM, offset=0), ""),
+    "stream.tail": (READS, lambda plane, its: plane.calls.stream_tail(queue=STREAM), ""),
+    "stream.plan": (READS, lambda plane, its: plane.calls.stream_plan(queue=STREAM, offset=0, end=1), ""),
     "do_get (stream)": (READS, read("stream"), ""),
-    "stream.release": (READS, lambda plane, its: plane.action("stream.release", queue=STREAM, pin=its.stream["pin"]), ""),
+    "stream.release": (READS, lambda plane, its: plane.calls.stream_release(queue=STREAM, pin=its.stream["pin"]), ""),
 }
 LOGS: dict[str, Case] = foreign(
     {
@@ -158,13 +158,13 @@ LOGS: dict[str, Case] = foreign(
 )
 OWN: dict[str, Case] = {
     "status": (NOTHING, lambda plane, its: plane.status(), ""),
-    "queue.match": (NOTHING, lambda plane, its: plane.action("queue.match", pattern="*"), ""),
+    "queue.match": (NOTHING, lambda plane, its: plane.calls.queue_match(pattern="*"), ""),
     "sub.list": (NOTHING, lambda plane, its: plane.sub_list(), ""),
     "scope.list": (NOTHING, lambda plane, its: plane.scope_list(), ""),
-    "sub.open": (READS, lambda plane, its: plane.action("sub.open", name=its.names["sub"] + "-new", queues=[SINK]), ""),
+    "sub.open": (READS, lambda plane, its: plane.calls.sub_open(name=its.names["sub"] + "-new", queues=[SINK]), ""),
     "sub.open of a pattern": (
         READS,
-        lambda plane, its: plane.action("sub.open", name=its.names["sub"] + "-new", mode="attach", pattern="m-s*"),
+        lambda plane, its: plane.calls.sub_open(name=its.names["sub"] + "-new", mode="attach", pattern="m-s*"),
         "READER_ACTIVE",
     ),
     **of_sub("sub"),
@@ -177,7 +177,7 @@ OWN: dict[str, Case] = {
     "scope.open without a name": (WRITES, lambda plane, its: plane.scope_open(), ""),
     "stage.begin with an exchange": (
         WRITES,
-        lambda plane, its: plane.action("stage.begin", scope=its.scope, epoch=its.epoch, batch=9, unroutable="exchange:amq.fanout"),
+        lambda plane, its: plane.calls.stage_begin(scope=its.scope, epoch=its.epoch, batch=9, unroutable="exchange:amq.fanout"),
         "",
     ),
     **{name: (WRITES if name in ("scope.open", "stage.begin", "do_put") else NOTHING, ask, "") for name, ask in STAGING.items()},
@@ -269,7 +269,7 @@ def test_on_what_is_the_callers_own(broker: Broker, plane: DataPlane, permission
     grant(broker, permissions)
     assert {name: code_of(ask, plane, its) for name, (_, ask, _) in OWN.items()} == expected(OWN, permissions)
     if permissions:
-        named = set(plane.action("queue.match", pattern="*")["queues"])
+        named = set(plane.calls.queue_match(pattern="*")["queues"])
         assert named == ({QUEUE, SINK} if R in permissions else set()), "names of what it may not read are not shown"
     grant(broker, SETS[-1])
     over(its)
@@ -300,7 +300,7 @@ def test_on_what_reads_more_than_the_caller_may(broker: Broker, plane: DataPlane
     queues = its.names["sub"], {"queues": [SINK], "fresh": "continue", "mode": "attach"}
     for name, given in (queues, (its.names["pattern"], {"pattern": "*"}), (its.names["pattern"], queues[1])):
         with pytest.raises(PlaneError) as caught:
-            plane.action("sub.open", name=name, **given)
+            plane.calls.sub_open(name=name, **given)
         assert caught.value.code == "FORBIDDEN", given
     if permissions:
         assert not set(its.names.values()) & {one["name"] for one in plane.sub_list()}
@@ -314,18 +314,20 @@ def test_a_pattern_whose_queues_are_gone_stays_its_users(broker: Broker, plane: 
     """ "All that it reads" is nothing then, which everybody may read."""
     vhost = broker.node.broker.vhosts["/"]
     vhost.run(vhost.declare_queue("gone", durable=True))
-    opened = root.action("sub.open", name="g", pattern="gone*")
+    opened = root.calls.sub_open(name="g", pattern="gone*")
     vhost.run(vhost.delete_queue("gone"))
-    assert root.action("sub.acquire", sub_id=opened["sub_id"], epoch=opened["epoch"], seq=1)["count"] == 0
+    assert root.calls.sub_acquire(sub_id=opened["sub_id"], epoch=opened["epoch"], seq=1)["count"] == 0
     grant(broker, SETS[-1])
     given = {"sub_id": opened["sub_id"]}
     for name, arguments in (
-        ("sub.status", {"name": "g"}),
-        ("sub.tail", given),
-        ("sub.open", {"name": "g", "pattern": "gone*"}),
-        ("sub.reset", {"name": "g", "action": "delete"}),
+        ("sub_status", {"name": "g"}),
+        ("sub_tail", given),
+        ("sub_open", {"name": "g", "pattern": "gone*"}),
+        ("sub_reset", {"name": "g", "action": "delete"}),
     ):
-        assert code_of(lambda plane, _, call=name, its=arguments: plane.action(call, **its), plane, Things(plane)) == "FORBIDDEN", name
+        assert code_of(lambda plane, _, call=name, its=arguments: getattr(plane.calls, call)(**its), plane, Things(plane)) == "FORBIDDEN", (
+            name
+        )
     assert "g" not in {one["name"] for one in plane.sub_list()}
     assert root.sub_reset("g", "delete")["deleted"]
 

@@ -19,8 +19,8 @@ from flintmq.dataplane.calls import CALLS, Answers
 from flintmq.dataplane.wire import Refused
 from flintmq.flight.actions import read_object
 from flintmq.flight.batches import Piece
-from flintmq.flight.errors import PlaneError
 from flintmq.flight.link import Caller
+from flintmq.flight.plane_error import PlaneError
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until
 
@@ -58,7 +58,7 @@ def test_every_action_reaches_the_broker_with_the_caller(plane: Plane) -> None:
     client = plane.client(vhost="a/b ü")
     for name in sorted(name for name, call in CALLS.items() if call.answers is Answers.BROKER):
         plane.broker.answers[name] = lambda head, _: {"count": 1, "call": head["call"]}
-        assert client.action(name, seq=3, name="ü")["call"] == name
+        assert client._action(name, {"seq": 3, "name": "ü"})["call"] == name
         head = plane.broker.calls(name)[-1]
         assert (head["user"], head["vhost"], head["seq"], head["name"]) == ("ann", "a/b ü", 3, "ü")
 
@@ -70,7 +70,7 @@ def test_what_is_no_action_never_reaches_the_broker(plane: Plane, name: str) -> 
     client = plane.client()
     client.status()
     seen = len(plane.broker.heads)
-    assert refused(lambda: client.action(name)).code == "NOT_FOUND"
+    assert refused(lambda: client._action(name, {})).code == "NOT_FOUND"
     assert len(plane.broker.heads) == seen
 
 
@@ -212,7 +212,7 @@ def test_waiting_calls_leave_channels_for_others(start: Callable[..., Plane]) ->
 @pytest.mark.parametrize("wait", [-1, "5", 1.5, True])
 def test_a_wrong_wait_is_refused(plane: Plane, wait: Any) -> None:
     """max_wait_ms must be a whole number, not negative."""
-    assert refused(lambda: plane.client().action("sub.acquire", max_wait_ms=wait)).code == "BAD_ARGUMENT"
+    assert refused(lambda: plane.client()._action("sub.acquire", {"max_wait_ms": wait})).code == "BAD_ARGUMENT"
 
 
 # --- do_get ---------------------------------------------------------------------------------------------------------------

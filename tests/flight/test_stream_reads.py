@@ -12,7 +12,7 @@ import pytest
 
 from flintmq.access.users import hash_password
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker as InProcess
 from tests.support.broker import Broker, unique, wait_until
@@ -54,13 +54,13 @@ def fill(channel: Any, first: int, upto: int, name: str = "", size: int = 20) ->
 
 
 def opened(plane: DataPlane, name: str, **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = plane.action("stream.open", queue=name, **more)
+    answer: dict[str, Any] = plane.calls.stream_open(queue=name, **more)
     return answer
 
 
 def planned(plane: DataPlane, name: str, offset: int, end: int, **more: Any) -> dict[str, Any]:
     stream = opened(plane, name)["stream"]
-    answer: dict[str, Any] = plane.action("stream.plan", queue=name, stream=stream, offset=offset, end=end, **more)
+    answer: dict[str, Any] = plane.calls.stream_plan(queue=name, stream=stream, offset=offset, end=end, **more)
     return answer
 
 
@@ -167,13 +167,13 @@ def test_the_end_of_a_batch_is_bounded_by_messages_bytes_and_upto(plane: DataPla
     stream = opened(plane, name)["stream"]
 
     def end(offset: int, **limits: int) -> int:
-        return int(plane.action("stream.next", queue=name, stream=stream, offset=offset, **limits)["offset"])
+        return int(plane.calls.stream_next(queue=name, stream=stream, offset=offset, **limits)["offset"])
 
     assert (end(0), end(5, max_messages=3), end(5, upto=7), end(20), end(5, upto=2)) == (20, 8, 7, 20, 5)
     assert (end(0, max_bytes=1), end(4, max_bytes=35_000), end(18, max_bytes=35_000)) == (1, 7, 20)
-    tail = plane.action("stream.tail", queue=name, stream=stream, offset=15)
+    tail = plane.calls.stream_tail(queue=name, stream=stream, offset=15)
     assert tail["behind_messages"] == 5 and 50_000 < tail["behind_bytes"] < 80_000
-    assert plane.action("stream.tail", queue=name, stream=stream, offset=20)["behind_bytes"] == 0
+    assert plane.calls.stream_tail(queue=name, stream=stream, offset=20)["behind_bytes"] == 0
 
 
 def test_retention_is_told_unless_a_pin_keeps_what_is_read(plane: DataPlane, channel: Any) -> None:
@@ -183,7 +183,7 @@ def test_retention_is_told_unless_a_pin_keeps_what_is_read(plane: DataPlane, cha
     fill(channel, 100, 900, name, size=4_000)
     assert opened(plane, name)["first"] == 0, "the pin keeps it"
     assert rows(plane, ticket) == [(number, body(number, 4_000)) for number in range(100)]
-    plane.action("stream.release", queue=name, pin=plan["pin"])
+    plane.calls.stream_release(queue=name, pin=plan["pin"])
     wait_until(lambda: opened(plane, name)["bytes"] <= STREAM["x-max-length-bytes"], timeout=40, what="retention")
     first = opened(plane, name)["first"]
     assert code(lambda: rows(plane, ticket)) == "TRUNCATED"
@@ -204,7 +204,7 @@ def test_only_who_may_read_the_queue_and_only_streams(broker: Broker, plane: Dat
     assert code(lambda: opened(plane, plain)) == "NOT_A_STREAM"
     assert code(lambda: opened(plane, "absent")) == "NOT_FOUND"
     assert code(lambda: opened(plane, name, stream=stream + "9")) == "STREAM_REPLACED"
-    assert code(lambda: opened(plane, name, begin=1)) == "BAD_ARGUMENT"
+    assert code(lambda: plane._action("stream.open", {"queue": name, "begin": 1})) == "BAD_ARGUMENT"
     assert code(lambda: opened(plane, name, start="middle")) == "BAD_ARGUMENT"
     assert code(lambda: planned(plane, name, 0, 4)) == "CHECKPOINT_AHEAD"
     (ticket,) = planned(plane, name, 0, 3)["tickets"]

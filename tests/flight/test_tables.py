@@ -17,7 +17,7 @@ import pytest
 
 import flintmq
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.flight.tables import look, stream, take
 from tests.support.broker import Broker, unique
 

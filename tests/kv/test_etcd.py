@@ -21,7 +21,7 @@ from flintmq.kv.etcd_engine import EtcdEngine
 from flintmq.kv.opening import engine_url, open_engine
 from flintmq.shared.keys import SIGNALS
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, open_queue
+from flintmq.shared.queue import Message, SharedQueue, declare_queue
 from tests.kv.engines import etcd
 from tests.support.etcd import EtcdCluster, etcd_cluster
 from tests.support.servers import Unavailable
@@ -72,7 +72,7 @@ def test_a_request_without_an_answer_that_comes_late_does_nothing(engine: EtcdEn
 def test_an_answer_that_is_lost_is_an_unknown_outcome_and_a_queue_makes_it_once(
     engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = open_queue(engine, "/", "q")
+    keys = declare_queue(engine, "/", "q")
     owners = Owners(engine, LIMITS)
     queue = SharedQueue(engine, keys, owners.register(), LIMITS)
     call = engine.client.call
@@ -136,7 +136,7 @@ def test_more_than_a_request_takes_is_refused_before_it_is_sent(engine: EtcdEngi
 
 
 def test_a_large_message_goes_in_parts(engine: EtcdEngine) -> None:
-    keys = open_queue(engine, "/", "q")
+    keys = declare_queue(engine, "/", "q")
     owners = Owners(engine, LIMITS)
     queue = SharedQueue(engine, keys, owners.register(), LIMITS)
     body = bytes(range(256)) * 12_000
@@ -171,7 +171,7 @@ def test_a_cluster_of_three_loses_members_and_the_queue_loses_nothing(cluster: E
     """Each member is killed in turn and comes back, while one thread enqueues and one takes and settles."""
     url = "etcd://" + ",".join(endpoint.removeprefix("http://") for endpoint in cluster.endpoints)
     engines = [open_engine(url, LIMITS, SIGNALS) for _ in range(2)]
-    keys = open_queue(engines[0], "/", "q")
+    keys = declare_queue(engines[0], "/", "q")
     queues = [SharedQueue(engine, keys, Owners(engine, LIMITS).register(), LIMITS) for engine in engines]
     accepted: list[bytes] = []
     doubtful: set[bytes] = set()

@@ -21,7 +21,7 @@ from flintmq.kv.fdb_engine import API_VERSION, FdbEngine
 from flintmq.kv.opening import engine_url, is_alone, open_engine
 from flintmq.shared.keys import SIGNALS
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, open_queue
+from flintmq.shared.queue import Message, SharedQueue, declare_queue
 from tests.twins import fdb_binding
 from tests.twins.fdb_binding import Answer, Binding
 
@@ -251,7 +251,7 @@ def test_a_watch_of_a_commit_that_failed_is_never_told(bench: Bench) -> None:
 
 
 def test_a_queue_makes_what_is_unknown_once(bench: Bench) -> None:
-    keys = open_queue(bench.engine, "/", "q")
+    keys = declare_queue(bench.engine, "/", "q")
     owners = Owners(bench.engine, LIMITS)
     owner = owners.register()
     owners.uses(keys.life)
@@ -266,7 +266,7 @@ def test_a_queue_makes_what_is_unknown_once(bench: Bench) -> None:
 
 def test_another_node_is_told_of_what_becomes_ready(bench: Bench) -> None:
     engines = [bench.engine, bench.another()]
-    keys = open_queue(engines[0], "/", "q")
+    keys = declare_queue(engines[0], "/", "q")
     queues = []
     for engine in engines:
         owners = Owners(engine, LIMITS)

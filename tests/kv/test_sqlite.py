@@ -18,7 +18,7 @@ from flintmq.kv.resolver import Resolver
 from flintmq.kv.sqlite_engine import SqliteEngine
 from flintmq.kv.writes import Request
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import SharedQueue, open_queue
+from flintmq.shared.queue import SharedQueue, declare_queue
 
 LIMITS = Limits()
 
@@ -28,10 +28,10 @@ from pathlib import Path
 from flintmq.config import Limits
 from flintmq.kv.sqlite_engine import SqliteEngine
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, open_queue
+from flintmq.shared.queue import Message, SharedQueue, declare_queue
 engine = SqliteEngine(Path(sys.argv[1]), Limits())
 owners = Owners(engine, Limits())
-keys = open_queue(engine, "/", "q")
+keys = declare_queue(engine, "/", "q")
 queue = SharedQueue(engine, keys, owners.register(), Limits())
 owners.uses(keys.life)
 number = 0
@@ -62,7 +62,7 @@ def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
     owners = Owners(engine, LIMITS)
     owner = owners.register()
     owners.look(others_are_gone=True)
-    queue = SharedQueue(engine, open_queue(engine, "/", "q"), owner, LIMITS)
+    queue = SharedQueue(engine, declare_queue(engine, "/", "q"), owner, LIMITS)
     found: list[Any] = []
     while taken := queue.take(500, 1 << 20)[0]:
         found += taken

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.calls import Calls
+from flintmq.flight.plane_error import PlaneError
 from flintmq.patterns import matches_glob as matches
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.queue_options import QueueOptions
@@ -45,13 +46,13 @@ class Sub:
 
 
 class FakePlane:
-    """The broker's side. `action` and `read` are those of the client; `plan` may end the driver before or after any call."""
+    """The broker's side. `calls` and `read` are those of the client; `plan` may end the driver before or after any call."""
 
     def __init__(self, queues: Mapping[str, Sequence[bytes]], plan: Plan | None = None) -> None:
         self.queues: dict[str, list[Entry]] = {name: [] for name in queues}
         self.subs: dict[str, Sub] = {}
         self.plan = plan or Plan()
-        self.calls: list[str] = []
+        self.asked: list[str] = []
         self.closed = 0
         # Calls that were on their way when a driver died, and whether every call is answered only the second time.
         self.on_the_way: list[tuple[str, dict[str, Any]]] = []
@@ -80,7 +81,11 @@ class FakePlane:
 
     # --- the client -----------------------------------------------------------------------------------------------------
 
-    def action(self, name: str, /, **arguments: Any) -> Any:
+    @property
+    def calls(self) -> Calls:
+        return Calls(self._action)
+
+    def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
         try:
             self.plan.point(f"before {name}")
         except Crash:
@@ -125,7 +130,7 @@ class FakePlane:
     # --- the broker -----------------------------------------------------------------------------------------------------
 
     def _do(self, name: str, arguments: dict[str, Any]) -> Any:
-        self.calls.append(name)
+        self.asked.append(name)
         return getattr(self, "_" + name.replace(".", "_"))(**arguments)
 
     def _sub(self, sub_id: str, epoch: int) -> Sub:

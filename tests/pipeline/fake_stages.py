@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.flight.results import Committed, Prepared, Put, StageBegun
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pika
 
+from flintmq.flight.calls import Calls
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from tests.pipeline.fake_broker import Plan
 from tests.support.broker import Broker
 from tests.support.servers import free_ports
@@ -80,9 +81,13 @@ class RealPlane:
             self._client = DataPlane(self.broker.host, flight_port(self.broker), timeout_s=60)
         return self._client
 
-    def action(self, name: str, /, **arguments: Any) -> Any:
+    @property
+    def calls(self) -> Calls:
+        return Calls(self._action)
+
+    def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
         self.plan.point(f"before {name}")
-        answer = self.client().action(name, **arguments)
+        answer = self.client()._action(name, arguments, wait_s)
         self.plan.point(f"after {name}")
         return answer
 
@@ -90,7 +95,7 @@ class RealPlane:
         """Until Spark is there again, the reader of a driver that was killed is not heard of any more."""
         with contextlib.suppress(PlaneError):
             there = self.client().sub_status(name)
-            self.client().action("sub.alive", sub_id=there["sub_id"], epoch=there["epoch"], leave=True)
+            self.client().calls.sub_alive(sub_id=there["sub_id"], epoch=there["epoch"], leave=True)
 
     def read(self, ticket: bytes) -> Iterator[bytes]:
         for batch in self.client().read(ticket, columns=["body"]):

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.calls import Calls
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq.checkpoint_reader import CheckpointReader
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.cursor import Cursor
@@ -116,7 +117,11 @@ def test_where_a_planned_batch_begins(committed: int, begins: int) -> None:
     """Behind the committed set; at its own end when it was empty, or when the checkpoint is an old copy, which is refused then."""
 
     class Known:
-        def action(self, name: str, /, **arguments: Any) -> Any:
+        @property
+        def calls(self) -> Calls:
+            return Calls(self._action)
+
+        def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
             return {"name": "spark:q", "sub_id": "s", "committed": committed}
 
         def close(self) -> None: ...
@@ -136,7 +141,11 @@ def test_an_offset_of_a_subscription_that_is_gone_is_ours_and_refused(log: Log, 
     """By name where there are several; else a new subscription would take messages before Spark finds out."""
 
     class Gone:
-        def action(self, name: str, /, **arguments: Any) -> Any:
+        @property
+        def calls(self) -> Calls:
+            return Calls(self._action)
+
+        def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
             if arguments.get("sub_id") == "other":
                 return {"name": "spark:r", "sub_id": "other", "committed": 9}
             assert name == "sub.status", "nothing is opened"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import claim as claim_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.errors import ConnectionLost, SourceError
@@ -173,7 +173,7 @@ def test_nothing_is_opened_before_a_call_needs_it_and_closing_changes_nothing() 
     plane = FakePlane({"q": MESSAGES})
     claim = Claim(options(), lambda: plane)
     claim.drain()
-    assert plane.calls == []
+    assert plane.asked == []
     start = claim.initial()
     assert claim.initial() == start == {"sub_id": claim.sub_id, "seq": 0, "first": 1}
     end = claim.latest(start, *LIMITS)
@@ -476,12 +476,12 @@ def test_lag_is_what_waits_and_is_not_asked_for_at_every_poll() -> None:
     assert claim.lag() == {"messages_behind": 10, "bytes_behind": 20, "oldest_age_ms": 5}
     for _ in range(10):
         claim.lag()
-    assert plane.calls.count("sub.tail") == 1
+    assert plane.asked.count("sub.tail") == 1
     claim.latest(start, *LIMITS)
     assert claim.lag()["messages_behind"] == 6
     now[0] += 1
     claim.lag()
-    assert plane.calls.count("sub.tail") == 3
+    assert plane.asked.count("sub.tail") == 3
 
 
 def test_progress_tells_how_long_the_last_batch_was_prepared() -> None:

@@ -158,7 +158,7 @@ def test_latest_leaves_out_what_was_there(plane_broker: Broker, queue: str) -> N
 def test_a_deleted_subscription_is_not_made_anew_by_an_old_checkpoint(plane_broker: Broker, queue: str) -> None:
     driver = driver_of(plane_broker, queue)
     driver.run()
-    RealPlane(plane_broker).action("sub.reset", name=f"spark:{queue}", action="delete")
+    RealPlane(plane_broker).calls.sub_reset(name=f"spark:{queue}", action="delete")
     with pytest.raises(SourceError, match="does not have") as error:
         driver.run()
     assert error.value.code == "CHECKPOINT_FOREIGN"

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.calls import Calls
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import cursor as cursor_module
 from pyspark_flintmq.cursor import Cursor, are_streams, note_missing
 from pyspark_flintmq.errors import SourceError
@@ -41,7 +42,11 @@ class FakeStreams:
 
     def close(self) -> None: ...
 
-    def action(self, name: str, /, **arguments: Any) -> Any:
+    @property
+    def calls(self) -> Calls:
+        return Calls(self._action)
+
+    def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
         queue = arguments["queue"]
         if queue in self.plain:
             raise PlaneError("NOT_A_STREAM", f"queue '{queue}' is no stream")

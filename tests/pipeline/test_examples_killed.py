@@ -104,9 +104,9 @@ def orders(plane_broker: Broker) -> Iterator[str]:
         yield "example.orders"
         channel.queue_delete("example.orders")
     with DataPlane(plane_broker.host, flight_port(plane_broker)) as plane:
-        for one in plane.action("sub.list")["subscriptions"]:
+        for one in plane.calls.sub_list()["subscriptions"]:
             if one["queues"] == ["example.orders"]:
-                plane.action("sub.reset", name=one["name"], action="delete")
+                plane.calls.sub_reset(name=one["name"], action="delete")
 
 
 def check_enriched(rows: list[dict[str, Any]]) -> None:

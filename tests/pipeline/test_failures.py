@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flintmq.errors import OperatorError
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from flintmq.pipeline.jobs.failures import exit_code, explained, one_clear_line, one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 

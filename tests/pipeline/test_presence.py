@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import presence as presence_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.commit_log import CommitLog
@@ -61,11 +61,11 @@ def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Q
     spark_writes(tmp_path, "commits", 0)
     query.presence.step()
     assert query.committed == 1
-    calls = len(query.plane.calls)
+    calls = len(query.plane.asked)
     query.presence.step()
-    assert len(query.plane.calls) == calls, "nothing is awaited"
+    assert len(query.plane.asked) == calls, "nothing is awaited"
     assert query.claim.latest(query.end, 4, 10**6)["seq"] == 2
-    assert query.plane.calls.count("sub.commit") == 1, "Spark's next call finds it done"
+    assert query.plane.asked.count("sub.commit") == 1, "Spark's next call finds it done"
 
 
 def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_signs_of_life_come_once_a_second_until_another_reader_has_it(query: Que
     for _ in range(10):
         assert query.presence.step()
         query.now += 0.25
-    assert query.plane.calls.count("sub.alive") == 3
+    assert query.plane.asked.count("sub.alive") == 3
     other = Claim(QueueOptions.stream({"queue": "q"}), lambda: query.plane)
     other.tickets(query.start, query.end)
     query.now += 1
@@ -127,7 +127,7 @@ def test_a_broker_that_is_away_for_a_while_ends_nothing(query: Query) -> None:
 def test_a_reader_whose_driver_is_gone_is_not_kept_alive(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence_module.os, "getppid", lambda: 1)
     assert not query.presence.step()
-    assert "sub.alive" not in query.plane.calls
+    assert "sub.alive" not in query.plane.asked
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_batch_that_no_task_has_read_is_left_and_not_asked_for_again(
     assert query.presence.step()
     assert query.presence.step(), "it goes on with its signs of life"
     assert query.committed == 0
-    assert query.plane.calls.count("sub.commit") == 1
+    assert query.plane.asked.count("sub.commit") == 1
     assert caplog.text.count("FLINTMQ_BATCH_UNREAD") == 1
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, LessThanOrEqual, Not
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.calls import Calls
+from flintmq.flight.plane_error import PlaneError
 from flintmq.testing import broker as in_process
 from pyspark_flintmq import connection
 from pyspark_flintmq.errors import SourceError
@@ -33,7 +34,11 @@ class Browsing:
         self.browses: list[list[tuple[str, int]]] = []
         self.fetched = 0
 
-    def action(self, name: str, /, **arguments: Any) -> Any:
+    @property
+    def calls(self) -> Calls:
+        return Calls(self._action)
+
+    def _action(self, name: str, arguments: dict[str, Any], wait_s: float) -> Any:
         if name == "stream.open":
             raise PlaneError("NOT_A_STREAM", f"queue '{arguments['queue']}' is no stream")
         if name == "browse.close":

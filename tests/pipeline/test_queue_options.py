@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.util import handle_worker_exception
 
+from flintmq.flight.calls import Calls
 from flintmq.pipeline.jobs.failures import one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions, default_subscription
@@ -251,8 +252,7 @@ def test_the_name_that_a_stream_refuses_is_the_documented_one() -> None:
     from pyspark_flintmq.cursor import are_streams
 
     class Streams:
-        def action(self, name: str, /, **arguments: object) -> object:
-            return {}
+        calls = Calls(lambda name, arguments, wait_s: {})
 
         def close(self) -> None: ...
 

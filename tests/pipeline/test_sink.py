@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import sink as sink_module
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError

@@ -48,7 +48,7 @@ def first_kept(broker: Broker, name: str) -> int:
 
 def kept(broker: Broker, name: str) -> dict[str, Any]:
     with DataPlane(broker.host, flight_port(broker), timeout_s=60) as plane:
-        answer: dict[str, Any] = plane.action("stream.open", queue=name)
+        answer: dict[str, Any] = plane.calls.stream_open(queue=name)
         return answer
 
 

@@ -10,8 +10,8 @@ from flintmq.broker.broker import Broker
 from flintmq.clock import ManualClock
 from flintmq.config import Config
 from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.pulls.pull_service import PullService
 from flintmq.pulls.requests import Answers, Pull
-from flintmq.pulls.service import PullService
 from flintmq.scheduler.system import ActorSystem
 from flintmq.store.definitions import MemoryDefinitions
 

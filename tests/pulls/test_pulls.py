@@ -9,10 +9,10 @@ import pytest
 
 from flintmq.broker.expiry import EXPIRE_AT_ONCE
 from flintmq.ports import UserRecord
+from flintmq.pulls.pull_service import BUSY as REFUSED_BUSY
+from flintmq.pulls.pull_service import INVALID as REFUSED_INVALID
+from flintmq.pulls.pull_service import NO_QUEUE, STOPPING, PullRefused
 from flintmq.pulls.requests import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
-from flintmq.pulls.service import BUSY as REFUSED_BUSY
-from flintmq.pulls.service import INVALID as REFUSED_INVALID
-from flintmq.pulls.service import NO_QUEUE, STOPPING, PullRefused
 from tests.pulls.rig import Rig, bodies
 
 ACTORS_PULL = 3  # scheduler/actor.pxd

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from flintmq.clock import SystemClock
+from flintmq.pulls.pull_service import STOPPING, PullRefused
 from flintmq.pulls.requests import CLOSED, INVALID, MESSAGES, Answers
-from flintmq.pulls.service import STOPPING, PullRefused
 from flintmq.scheduler.system import ActorSystem
 from tests.pulls.rig import Rig, bodies, leases
 

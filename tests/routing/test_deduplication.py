@@ -51,7 +51,7 @@ def test_without_the_header_nothing_is_looked_at() -> None:
         for _ in range(2):
             assert made.exchange.match(b"k", message)
     undecided = MessageHeaders({"x-deduplication-header": "a"})  # of a transaction or a stage
-    again = MessageHeaders({"x-deduplication-header": "a"}, content=lambda: CONTENT, again=True)
+    again = MessageHeaders({"x-deduplication-header": "a"}, content=lambda: CONTENT, is_replay=True)
     assert made.takes("a")
     assert made.exchange.match(b"k", undecided) and made.exchange.match(b"k", again) and made.exchange.values == 1
 

@@ -188,7 +188,7 @@ def test_one_message_with_several_keys_goes_to_one_destination(kind: type[Exchan
 def publish(
     exchange: Exchange, body: bytes, headers: dict[str, Any] | None = None, again: bool = False, user: object = None
 ) -> MessageHeaders:
-    message = MessageHeaders(headers or {}, content=lambda: (b"x", b"k", b"header", body), again=again, user=user)
+    message = MessageHeaders(headers or {}, content=lambda: (b"x", b"k", b"header", body), is_replay=again, user=user)
     exchange.match(b"k", message)
     return message
 

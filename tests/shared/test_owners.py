@@ -13,7 +13,7 @@ import pytest
 from flintmq.config import Limits
 from flintmq.shared.keys import META_FORMAT, QueueKeys
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Message, SharedQueue, open_queue
+from flintmq.shared.queue import Message, SharedQueue, declare_queue
 from tests.twins.memory_engine import MemoryEngine
 
 LIMITS = Limits().replace(shared_retry_ms=0)
@@ -38,7 +38,7 @@ def engine() -> MemoryEngine:
 
 @pytest.fixture
 def keys(engine: MemoryEngine) -> QueueKeys:
-    return open_queue(engine, "/", "q")
+    return declare_queue(engine, "/", "q")
 
 
 def change(engine: MemoryEngine, key: bytes, value: bytes) -> None:

@@ -15,7 +15,7 @@ from flintmq.kv.sqlite_engine import SqliteEngine
 from flintmq.shared.keys import META_BYTES, after, definition, text
 from flintmq.shared.measure import WAYS, measure
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, Fenced, Message, QueueGone, SharedQueue, delete_queue, open_queue
+from flintmq.shared.queue import RELAXED, Fenced, Message, QueueGone, SharedQueue, declare_queue, delete_queue
 from flintmq.shared.staged import StagedQueue
 from tests.twins.memory_engine import Fault, MemoryEngine
 
@@ -31,7 +31,7 @@ def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
 
 
 def queue_on(engine: SqliteEngine, order: str = "strict") -> SharedQueue:
-    keys = open_queue(engine, "/", "q", order)
+    keys = declare_queue(engine, "/", "q", order)
     owners = Owners(engine, LIMITS)
     owner = owners.register()
     owners.uses(keys.life)
@@ -59,7 +59,7 @@ def test_messages_survive_the_engine(tmp_path: Path) -> None:
     owners = Owners(again, LIMITS)
     owner = owners.register()
     assert owners.look(others_are_gone=True) == 1
-    second = SharedQueue(again, open_queue(again, "/", "q"), owner, LIMITS)
+    second = SharedQueue(again, declare_queue(again, "/", "q"), owner, LIMITS)
     assert second.read_counts().ready == 4
     taken, _ = second.take(10, 1 << 30)
     assert [second.load(one) for one in taken] == bodies
@@ -126,7 +126,7 @@ def test_who_was_swept_before_he_asked_what_became_of_a_commit_is_not_told_that_
     """The row with the number of the commit went with the node: a retry under a new life would enqueue the message twice."""
     faults: list[Fault] = []
     engine = MemoryEngine(lambda: faults.pop() if faults else Fault.NONE)
-    keys = open_queue(engine, "/", "q")
+    keys = declare_queue(engine, "/", "q")
     owners, others = Owners(engine, LIMITS), Owners(engine, LIMITS)
     owner, _ = owners.register(), others.register()
     owners.uses(keys.life)
@@ -153,7 +153,7 @@ def test_who_was_swept_before_he_asked_what_became_of_a_commit_is_not_told_that_
 def test_a_waiter_is_not_told_empty_because_others_had_what_was_read() -> None:
     """Requests that want more than a fulfilment reads: the last one gets its share of the next."""
     engine = MemoryEngine(limits=EngineLimits(2048, 1 << 20, 8 << 20, 24, 5_000, False))  # 4 requests and 4 messages at once
-    keys = open_queue(engine, "/", "q", RELAXED)
+    keys = declare_queue(engine, "/", "q", RELAXED)
     queues = []
     for _ in range(3):
         owners = Owners(engine, LIMITS)
@@ -173,7 +173,7 @@ def test_a_waiter_is_not_told_empty_because_others_had_what_was_read() -> None:
 def test_another_order_is_refused(engine: SqliteEngine) -> None:
     queue_on(engine)
     with pytest.raises(ValueError, match="order"):
-        open_queue(engine, "/", "q", RELAXED)
+        declare_queue(engine, "/", "q", RELAXED)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -15,7 +15,7 @@ from flintmq.config import Limits
 from flintmq.kv.engine import EngineLimits, Unavailable, UnknownOutcome
 from flintmq.shared.keys import QueueKeys
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, STRICT, Fenced, Message, SharedQueue, Taken, open_queue
+from flintmq.shared.queue import RELAXED, STRICT, Fenced, Message, SharedQueue, Taken, declare_queue
 from flintmq.shared.staged import StagedQueue
 from tests.twins.memory_engine import Fault, MemoryEngine
 
@@ -45,7 +45,7 @@ class Model(RuleBasedStateMachine):
         self.trouble: list[Fault] = []
         self.engine = MemoryEngine(lambda: self.trouble.pop() if self.trouble else Fault.NONE, ENGINE)
         self.now = 0.0
-        self.keys = open_queue(self.engine, "/", "q", self.order)
+        self.keys = declare_queue(self.engine, "/", "q", self.order)
         self.nodes = [self.node(), self.node()]
         self.number = 0
         self.sent: list[bytes] = []  # in the order of their commits

@@ -19,7 +19,7 @@ from flintmq.kv.engine import EngineError, EngineLimits, Unavailable, UnknownOut
 from flintmq.shared.codec import unpack_message
 from flintmq.shared.keys import META_FORMAT, QueueKeys, after
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Fenced, Message, SharedQueue, Taken, clear_doomed, delete_queue, open_queue
+from flintmq.shared.queue import Fenced, Message, SharedQueue, Taken, clear_doomed, declare_queue, delete_queue
 from flintmq.shared.station import Station, Waiting
 from tests.twins.memory_engine import Fault, MemoryEngine
 
@@ -90,7 +90,7 @@ class Node:
         self.station = Station(self, self.window, LIMITS, lambda: self.now, lambda: self.wall)
 
     def open(self) -> tuple[Any, Owners, QueueKeys, str]:
-        return self.engine, self.owners, open_queue(self.engine, "/", self.name), "strict"
+        return self.engine, self.owners, declare_queue(self.engine, "/", self.name), "strict"
 
     def wake(self) -> None:
         self.wakes += 1
@@ -651,7 +651,7 @@ def test_higher_levels_come_first_and_each_is_in_order(order: str) -> None:
     node, other = Node(engine), Node(engine)
     for one in (node, other):
         one.level_count = 4
-        one.open = lambda one=one: (engine, one.owners, open_queue(engine, "/", "q", order), order)  # type: ignore[method-assign]
+        one.open = lambda one=one: (engine, one.owners, declare_queue(engine, "/", "q", order), order)  # type: ignore[method-assign]
     node.publish(b"low 0", b"low 1")
     other.work()
     node.publish(b"high 0", level=2)

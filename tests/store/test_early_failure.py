@@ -11,7 +11,7 @@ import pytest
 from flintmq.config import Config
 from flintmq.errors import StoreError
 from flintmq.node import DurableStore, Node
-from flintmq.pulls.service import PullService
+from flintmq.pulls.pull_service import PullService
 
 ERROR = StoreError("write of transactions/00000000000000000001.flog at offset 4096 failed: Input/output error")
 

@@ -9,7 +9,7 @@ from flintmq.store.log.space import Reserves, message_reserves, page_reserves
 from tests.store.rig import Rig, TellingDisk
 
 SIZE = 8192
-RESERVES = Reserves(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, again=12 * SIZE)
+RESERVES = Reserves(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, resume=12 * SIZE)
 
 
 def small_rig(containers: int) -> Rig:
@@ -26,7 +26,7 @@ def test_reserves_leave_room_for_buffers_definitions_and_the_next_start() -> Non
     assert reserves.last >= (1 << 20) + (1 << 20)
     assert reserves.tight >= reserves.last + (1 << 20)
     assert reserves.roomy >= reserves.tight + (10 << 20) + 2 * (1 << 20)
-    assert reserves.again > reserves.roomy
+    assert reserves.resume > reserves.roomy
     assert page_reserves(reserves).last == reserves.roomy
 
 
@@ -45,7 +45,7 @@ def test_publishers_are_blocked_before_the_disk_is_full() -> None:
         rig.ack(1, position)
     rig.settle()
     assert not rig.store.disk_low
-    assert rig.disk.budget >= RESERVES.again
+    assert rig.disk.budget >= RESERVES.resume
     assert rig.entries() == rig.model
 
 

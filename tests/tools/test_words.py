@@ -17,6 +17,10 @@ from tools import words
         "try:\n    pass\nexcept ValueError as found: pass",
         "left = [left for left in ()]",
         "if (more := 1): pass",
+        "told = print",
+        "def wait(again): pass",
+        "_went = 1",
+        "def f():\n    def told(): pass",
     ],
 )
 def test_a_name_without_a_kind_is_seen(source: str) -> None:
@@ -24,7 +28,15 @@ def test_a_name_without_a_kind_is_seen(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["position = 1", "def f(left, right): return left < right", "class C:\n    left: int", "x.found = y.at", "f(what=1)"]
+    "source",
+    [
+        "position = 1",
+        "def f(left, right): return left < right",
+        "class C:\n    left: int",
+        "x.found = y.at",
+        "f(what=1)",
+        "def told(): pass",
+    ],
 )
 def test_other_names_are_left_alone(source: str) -> None:
     assert words.names(source) == []

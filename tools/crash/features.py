@@ -108,7 +108,18 @@ class Life:
             if queue == VALUES:
                 core = new_last_value(queue, KEY, self.store, True, 1_000_000)
             elif queue == GROUPED:
-                core = new_grouped(queue, "shared", KEY, self.store, True, LIST_STANDARD, 1, LEVEL_RABBITMQ, 1_000, 100)
+                core = new_grouped(
+                    queue,
+                    "shared",
+                    KEY,
+                    self.store,
+                    True,
+                    list_kind=LIST_STANDARD,
+                    levels=1,
+                    level_rule=LEVEL_RABBITMQ,
+                    groups_max=1_000,
+                    idle_max=100,
+                )
             else:
                 core = QueueHandle(queue, LIST_PRIORITY, RING_LEVELS) if queue == RING else QueueHandle(queue)
                 core.set_durable(True)

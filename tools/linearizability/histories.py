@@ -20,7 +20,7 @@ from typing import Any
 from flintmq.config import Limits
 from flintmq.kv.engine import EngineError, UnknownOutcome
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, STRICT, Fenced, Message, open_queue
+from flintmq.shared.queue import RELAXED, STRICT, Fenced, Message, declare_queue
 from flintmq.shared.staged import StagedQueue
 from tools.linearizability.checker import UNKNOWN, Operation, Verdict, check
 from tools.linearizability.queue_model import FENCED, QueueModel, swapped
@@ -36,7 +36,7 @@ _TAKEN_BYTES = 1 << 20
 class Code:
     """What is checked: the queue's classes, or those of a mutant."""
 
-    open_queue: Callable[..., Any] = open_queue
+    declare_queue: Callable[..., Any] = declare_queue
     queue: type[StagedQueue] = StagedQueue
     owners: type[Owners] = Owners
     fenced: type[Exception] = Fenced
@@ -105,7 +105,7 @@ class History:
         self.engines = engines
         self.recorder = Recorder()
         self.order = STRICT if window.ordered else RELAXED
-        self.keys = window.code.open_queue(engines[-1], "/", name, self.order)
+        self.keys = window.code.declare_queue(engines[-1], "/", name, self.order)
         self._ids = itertools.count(1)
         self._lives = itertools.count(1)
         self.victims: list[Grave] = []

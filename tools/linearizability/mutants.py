@@ -205,7 +205,7 @@ def loaded(mutant: Mutant | None) -> Iterator[Code]:
             sys.modules[full] = made[name] = module
             exec(compile(text, module.__file__, "exec"), module.__dict__)
         queue, staged, owners = made["queue"], made["staged"], made["owners"]
-        yield Code(queue.open_queue, staged.StagedQueue, owners.Owners, queue.Fenced)
+        yield Code(queue.declare_queue, staged.StagedQueue, owners.Owners, queue.Fenced)
     finally:
         for full, module_before in before.items():
             if module_before is None:

@@ -41,8 +41,8 @@ class Acceptor:
         self._loop: Any = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._resting: asyncio.TimerHandle | None = None
-        self._told_s = float("-inf")
-        self._told = 0, 0
+        self._logged_s = float("-inf")
+        self._logged = 0, 0
         links.on_room = self._room
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Acceptor:
             task.add_done_callback(self._tasks.discard)
         if link is None or link.spare:
             self._tell("HTTP: all %d connections are in use by users who wait for answers", self._links.most)
-        elif self._links.evicted > self._told[1]:
+        elif self._links.evicted > self._logged[1]:
             self._tell("HTTP: all %d connections are in use; idle ones make room", self._links.most)
 
     async def _connect(self, link: Link, sock: socket.socket) -> None:
@@ -116,8 +116,8 @@ class Acceptor:
 
     def _tell(self, text: str, *values: object) -> None:
         now = self._loop.time()
-        if now - self._told_s < self._log_s:
+        if now - self._logged_s < self._log_s:
             return
-        refused, evicted = self._links.refused - self._told[0], self._links.evicted - self._told[1]
-        self._told_s, self._told = now, (self._links.refused, self._links.evicted)
+        refused, evicted = self._links.refused - self._logged[0], self._links.evicted - self._logged[1]
+        self._logged_s, self._logged = now, (self._links.refused, self._links.evicted)
         log.warning(text + " (%d refused and %d cut since the last line)", *values, refused, evicted)

@@ -18,7 +18,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flintmq.admin.errors import HttpError, busy
+from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.json_out import PIECE, Members, Rows, dumps, steps
 from flintmq.admin.pools import CALLER, POOLS, too_many, who_of
 from flintmq.core.memory_account import MemoryShare

@@ -20,10 +20,10 @@ from flintmq.admin.api_call import Call, nothing
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_schemas import BODY_LIMIT, BODY_PERMISSION, BODY_POLICY, BODY_TOPIC, BODY_USER, BODY_USERS, BODY_VALUE, BODY_VHOST
 from flintmq.admin.counts import MESSAGES, STATS, counted, sums_of
-from flintmq.admin.errors import bad, not_found
+from flintmq.admin.http_refusals import bad, not_found
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.definitions.checks import COMPONENTS
-from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
+from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
 from flintmq.moves.uri import masked_values
 from flintmq.ports import ParameterRecord, PermissionRecord, UserRecord
 
@@ -185,7 +185,8 @@ async def vhost_limits(call: Call) -> Response:
 
 
 async def user_limits(call: Call) -> Response:
-    """Of all users; who does not see everything sees the own ones, and of others not even whether they are there."""
+    """Lists the limits of all users. A caller without the right to see everything gets its own limits alone; a request for another user
+    is answered with an empty list, because a 404 would tell that caller which users exist."""
     limits = limits_of(call, "user")
     if not sees_everything(call.tags):
         limits = [value for value in limits if value["user"] == call.caller.user]

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, nothing
-from flintmq.admin.errors import HttpError, not_found
+from flintmq.admin.http_refusals import HttpError, not_found
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.errors import StoreError
 

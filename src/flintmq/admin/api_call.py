@@ -17,7 +17,7 @@ from flintmq.access.tags import sees_everything
 from flintmq.admin.answers import answer
 from flintmq.admin.arguments import checked_object, parameters, path_name
 from flintmq.admin.auth import JSON, OCTETS, content_type
-from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, not_found
 from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
 from flintmq.core.shares import Holding, Who

@@ -21,7 +21,7 @@ from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import Call, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
-from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
 from flintmq.admin.operations import Operation, rabbit

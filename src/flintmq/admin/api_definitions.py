@@ -34,14 +34,14 @@ from flintmq.admin.api_access import (
     shown_vhost,
 )
 from flintmq.admin.api_call import Call, check_table, flags_of, nothing
-from flintmq.admin.api_names import make_shared, told_shared
+from flintmq.admin.api_names import declare_shared, told_shared
 from flintmq.admin.api_schemas import BODY_FILE
-from flintmq.admin.errors import HttpError, bad, rabbit_refusal
+from flintmq.admin.http_refusals import HttpError, bad, rabbit_refusal
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.definitions.change_line import Refused
 from flintmq.definitions.checks import is_queue_type, members
-from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
+from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.vhost.names import RESERVED_PREFIX, SCHEDULE
 
@@ -155,11 +155,11 @@ class Outcome:
     refusals: int = 0
 
     def pass_over(self, call: Call, section: str, value: Mapping[str, Any], why: str) -> None:
-        told = {"section": section, "name": _name_of(value), "vhost": str(value.get("vhost", ""))[:255], "reason": why}
+        notice = {"section": section, "name": _name_of(value), "vhost": str(value.get("vhost", ""))[:255], "reason": why}
         self.count += 1
         if len(self.passed) < _TOLD_MAX:
-            self.passed.append(told)
-            log.warning("user %r at %s imports: %s %r in vhost %r is passed over: %s", call.caller.user, call.actor.peer, *told.values())
+            self.passed.append(notice)
+            log.warning("user %r at %s imports: %s %r in vhost %r is passed over: %s", call.caller.user, call.actor.peer, *notice.values())
 
     def refuse(self, call: Call, section: str, value: Mapping[str, Any], error: HttpError) -> None:
         self.refusals += 1
@@ -273,8 +273,8 @@ async def _user(call: Call, value: dict[str, Any]) -> None:
 
 async def _vhost(call: Call, value: dict[str, Any]) -> None:
     metadata = as_object(value.get("metadata"))
-    told = {**(metadata if isinstance(metadata, dict) else {}), **value}
-    kept = {key: one for key in ("description", "tags", "default_queue_type") if (one := told.get(key)) is not None}
+    fields = {**(metadata if isinstance(metadata, dict) else {}), **value}
+    kept = {key: one for key in ("description", "tags", "default_queue_type") if (one := fields.get(key)) is not None}
     kind = kept.get("default_queue_type")
     lost = isinstance(kind, str) and not is_queue_type(kind)
     if lost:
@@ -354,7 +354,7 @@ async def _queue(call: Call, value: dict[str, Any]) -> None:
         raise Pass("the broker has this queue of its own")
     # One that the broker named is a queue as others in a file.
     own = {"name": "", "server_name": name} if name.startswith(RESERVED_PREFIX) else {"name": name}
-    await make_shared(call, vhost, name, arguments, flags)
+    await declare_shared(call, vhost, name, arguments, flags)
     await call.perform(vhost, vhost.declare_queue(arguments=arguments, **own, **flags))
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import Call, nothing
-from flintmq.admin.errors import not_found
+from flintmq.admin.http_refusals import not_found
 from flintmq.admin.operations import Access, Operation, rabbit
 
 SHOVEL = "shovel"

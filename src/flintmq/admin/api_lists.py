@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Batches, Members, Rows
 from flintmq.config import Limits
 from flintmq.patterns import SHORT_BYTES_MAX, Among, Pattern, check
@@ -89,11 +89,11 @@ def _batches(items: Sequence[T], fetch: Any, columns: Sequence[Sequence[str]]) -
     """What Batches asks for the next values: they are asked for when those before have left."""
     starts = iter(range(0, len(items), BATCH))
 
-    async def more() -> Sequence[Any]:
+    async def next_batch() -> Sequence[Any]:
         start = next(starts, None)
         return [] if start is None else [_cut(one, columns) for one in await fetch(items[start : start + BATCH])]
 
-    return more
+    return next_batch
 
 
 def _page_members(rows: Rows, before: Mapping[str, int], behind: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

@@ -18,9 +18,9 @@ from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
-from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.figures import is_healthy
 from flintmq.admin.getting import Getting, Row
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Body, Members
 from flintmq.admin.messages import Part, message_of, properties_of
 from flintmq.admin.operations import Operation, rabbit
@@ -97,16 +97,16 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     message = message._replace(header=without_bcc(message.header) or message.header) if "BCC" in headers else message
     routed = False
     waits: list[tuple[int, int]] = []
-    told = MessageHeaders(
+    routed_headers = MessageHeaders(
         check_table(headers, limits.table_depth_max, limits.table_fields_max),
         lambda: decode_properties(message.header, limits.table_depth_max, limits.table_fields_max)[1],
         lambda: (exchange.encode("utf-8", "surrogateescape"), key, message.header, body),
         user=call.caller.user,
     )
-    for queue in vhost.route_keys(exchange, keys, told):
+    for queue in vhost.route_keys(exchange, keys, routed_headers):
         if is_full(queue, len(body)):
             broker.counters.drop("refused")
-            told.refused()
+            routed_headers.refused()
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")

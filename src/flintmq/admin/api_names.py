@@ -22,7 +22,7 @@ from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
 from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
-from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.broker import sweeps
@@ -183,12 +183,12 @@ async def put_queue(call: Call) -> Response:
         arguments=arguments,
         allow=partial(call.authorize, vhost, "queue.declare", queue=name, dead_letter_exchange=asked),
     )
-    await make_shared(call, vhost, name, arguments, flags)
+    await declare_shared(call, vhost, name, arguments, flags)
     await call.perform(vhost, verb)
     return nothing(new)
 
 
-async def make_shared(call: Call, vhost: Any, name: str, arguments: dict[str, Any], flags: dict[str, bool]) -> None:
+async def declare_shared(call: Call, vhost: Any, name: str, arguments: dict[str, Any], flags: dict[str, bool]) -> None:
     """A shared queue is made in the engine before it is declared here."""
     if arguments.get("x-queue-type") != SHARED or name in vhost.queues:
         return
@@ -220,7 +220,7 @@ async def delete_queue(call: Call) -> Response:
     if queue.policy.is_shared and shared is not None:
         if only["if_unused"] and queue.core.consumer_count():
             raise bad(f"{vhost.describe('queue', queue.name)} in use")
-        await waited(partial(shared.unmake, vhost.name, queue.name, only.pop("if_empty")))
+        await waited(partial(shared.delete_in_engine, vhost.name, queue.name, only.pop("if_empty")))
     await call.perform(vhost, vhost.delete_queue(queue.name, connection_id=0, **only))
     return nothing()
 

@@ -25,7 +25,7 @@ from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
 from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, sums_of
-from flintmq.admin.errors import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, not_found
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
 from flintmq.core.content import bytes_mapped

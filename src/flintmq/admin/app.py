@@ -27,8 +27,8 @@ from flintmq.admin.api_call import Call
 from flintmq.admin.arguments import too_large
 from flintmq.admin.auth import Authenticator, Caller, Guard
 from flintmq.admin.diagnosis import Diagnosis
-from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.events import Hub
+from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.links import LINK
 from flintmq.admin.operations import Access, Operation, document
 from flintmq.admin.parts import Parts
@@ -94,13 +94,13 @@ class Application:
         peer = request.client.host if request.client is not None else "unknown"
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def left() -> None:
+        def on_leave() -> None:
             if not gone.done():
                 gone.set_result(None)
 
         leaving = self.parts.leaving
         if request.client is not None:
-            leaving[request.client] = left
+            leaving[request.client] = on_leave
         try:
             caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
             request.scope[WHO] = Who(caller.user, source_of(peer))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.schema import Schema, check
 
 NAME_MAX = 255

@@ -36,7 +36,7 @@ from flintmq.access.checks import Check, source_of
 from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
-from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
+from flintmq.admin.http_refusals import HttpError, busy, closing, of_peer_error
 from flintmq.config import Limits
 from flintmq.core.shares import Pool, Who
 from flintmq.errors import PeerError

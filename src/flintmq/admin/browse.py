@@ -77,7 +77,7 @@ class Look:
     looked: int = 0
     unread: int = 0
     size: int = 0
-    told: int = 0  # bytes that the answer has of them, about
+    answer_bytes: int = 0  # bytes that the answer has of them, about
     found: list[Members] = field(default_factory=list)
     ended: bool = False
 
@@ -96,7 +96,7 @@ class Look:
         return (
             len(self.found) >= self.most
             or self.size >= self.bytes_max
-            or self.told >= self.limits.peek_bytes_max
+            or self.answer_bytes >= self.limits.peek_bytes_max
             or self.looked >= self.looks_max
             or (self.looked > 0 and time.monotonic() > self.until)
         )
@@ -117,7 +117,7 @@ class Look:
                 continue
             self.size += message.size
             if self.wanted is None or self.wanted.matches(message):
-                self.told += len(message.header) + min(message.body_bytes, self.body_bytes)
+                self.answer_bytes += len(message.header) + min(message.body_bytes, self.body_bytes)
                 self.found.append(self.show(position, Part(message, self.body_bytes)))
 
 

@@ -227,14 +227,14 @@ class Hub:
         loop, beat = asyncio.get_running_loop(), self._limits.sse_beat_ms / 1000
         try:
             yield b"retry: 2000\n\n"
-            told = loop.time()
+            sent_at = loop.time()
             while listener in self._listeners:
                 if listener.waiting or listener.lost:
                     yield listener.take()
-                    told = loop.time()
-                elif loop.time() - told >= beat:
+                    sent_at = loop.time()
+                elif loop.time() - sent_at >= beat:
                     yield _BEAT
-                    told = loop.time()
+                    sent_at = loop.time()
                 else:
                     await listener.wake.wait()
                     listener.wake.clear()

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from flintmq.admin.errors import bad
+from flintmq.admin.http_refusals import bad
 from flintmq.admin.messages import plain
 from flintmq.arguments import is_number
 from flintmq.config import Limits

@@ -21,7 +21,7 @@ from flintmq.admin.links import Link
 log = logging.getLogger("flintmq.http")
 
 # (host, port) of the client; None: the proxy speaks for itself
-Told = Callable[[tuple[str, int] | None], None]
+OnSource = Callable[[tuple[str, int] | None], None]
 
 
 class Reader(Protocol):
@@ -34,7 +34,7 @@ class Reader(Protocol):
 
 
 # the reader of a peer's header; None: the peer is no trusted proxy
-ReaderOf = Callable[[str, Told], Reader | None]
+ReaderOf = Callable[[str, OnSource], Reader | None]
 
 
 class _Secure(sslproto.SSLProtocol):
@@ -71,7 +71,7 @@ class Front(asyncio.Protocol):
             return
         peer = transport.get_extra_info("peername")
         if self._reader_of is not None and isinstance(peer, tuple) and peer:
-            self._reader = self._reader_of(str(peer[0]), self._told)
+            self._reader = self._reader_of(str(peer[0]), self._on_source)
         if self._reader is None:
             self._hand_on(b"")
         else:
@@ -93,7 +93,7 @@ class Front(asyncio.Protocol):
         self._over()
         self._link.end()
 
-    def _told(self, client: tuple[str, int] | None) -> None:
+    def _on_source(self, client: tuple[str, int] | None) -> None:
         self._client = client
         if client is not None:
             self._link.move(source_of(client[0]))

@@ -18,7 +18,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.errors import busy
+from flintmq.admin.http_refusals import busy
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import Part, kept_of
 from flintmq.admin.pools import take

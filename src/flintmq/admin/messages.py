@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flintmq.admin.arguments import json_object
-from flintmq.admin.errors import bad
+from flintmq.admin.http_refusals import bad
 from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD

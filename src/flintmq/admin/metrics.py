@@ -28,8 +28,8 @@ from flintmq.admin import figures
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
-from flintmq.admin.errors import bad
 from flintmq.admin.figures import Family, label_text, shown_name
+from flintmq.admin.http_refusals import bad
 from flintmq.admin.parts import Parts
 from flintmq.admin.pools import take
 from flintmq.core.content import bytes_mapped

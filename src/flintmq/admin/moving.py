@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.admin.browse import Source
-from flintmq.admin.errors import HttpError, bad, busy
 from flintmq.admin.filters import Filter
+from flintmq.admin.http_refusals import HttpError, bad, busy
 from flintmq.admin.publish import durable, expiry_on, is_full
 from flintmq.arguments import is_whole
 from flintmq.broker.schedules import without_bcc

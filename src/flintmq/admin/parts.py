@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.pulls.service import PullService
+from flintmq.pulls.pull_service import PullService
 
 
 @dataclass(slots=True)

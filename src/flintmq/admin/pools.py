@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flintmq.admin.errors import busy
+from flintmq.admin.http_refusals import busy
 from flintmq.config import Limits
 from flintmq.core.shares import Holding, Pool, Who
 

@@ -21,7 +21,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flintmq.admin.answers import small
-from flintmq.admin.errors import bad
+from flintmq.admin.http_refusals import bad
 from flintmq.admin.links import LINK, Link
 
 
@@ -63,9 +63,9 @@ class BoundedProtocol(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        told = self.leaving.pop(self.client, None)
-        if told is not None:
-            told()
+        on_leave = self.leaving.pop(self.client, None)
+        if on_leave is not None:
+            on_leave()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from flintmq.admin.api_call import waited
-from flintmq.admin.errors import HttpError, busy
+from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
 from flintmq.channel.scheduling import due_of
@@ -64,11 +64,11 @@ async def to_shared(parts: Parts, queue: Any, fields: tuple[bytes, bytes, bytes,
         if not taken.done():
             taken.set_result(outcome)
 
-    def told(outcome: bool) -> None:
+    def on_outcome(outcome: bool) -> None:
         loop.call_soon_threadsafe(tell, outcome)
 
     shared = parts.broker.shared
-    return shared is not None and shared.publish(queue.core, fields, expires_at_ms, told) and await taken
+    return shared is not None and shared.publish(queue.core, fields, expires_at_ms, on_outcome) and await taken
 
 
 async def schedule(parts: Parts, vhost: Any, user: object, route: tuple[bytes, bytes], message: Publish, due_ms: int) -> tuple[int, int]:

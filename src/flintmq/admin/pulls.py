@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.errors import HttpError, busy, closing
+from flintmq.admin.http_refusals import HttpError, busy, closing
 from flintmq.admin.json_out import Body, Members, Rows
 from flintmq.admin.messages import properties_of
 from flintmq.admin.parts import Parts
@@ -144,7 +144,7 @@ class Held:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(opened.set)
 
-        if await asyncio.to_thread(self._parts.pulls.open, queue, group, start, ready):
+        if await asyncio.to_thread(self._parts.pulls.declare_group, queue, group, start, ready):
             return
         try:
             await asyncio.wait_for(opened.wait(), self._limits.pull_place_ms / 1000)

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.auth import require_header
-from flintmq.admin.errors import HttpError, not_found, rabbit_refusal, refusal
+from flintmq.admin.http_refusals import HttpError, not_found, rabbit_refusal, refusal
 from flintmq.admin.operations import PREFIX, RABBIT, Access, Operation
 from flintmq.errors import StoreError
 

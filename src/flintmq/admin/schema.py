@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.arguments import is_number, is_whole
 
 Schema = Mapping[str, Any]

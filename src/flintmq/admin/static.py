@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from flintmq.admin.api_call import Call
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.operations import Access, Operation
 
 FOLDER = Path(__file__).with_name("console")

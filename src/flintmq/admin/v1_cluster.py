@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, waited
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.errors import PeerError, ReplyCode
 
 _STATUS = {ReplyCode.NOT_FOUND: (404, "not_found"), ReplyCode.PRECONDITION_FAILED: (409, "conflict")}

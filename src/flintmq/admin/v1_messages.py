@@ -14,11 +14,11 @@ from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.auth import OCTETS, content_type
-from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.messages import parse_publish, parse_raw_publish
 from flintmq.admin.publish import publish as publish_to
 from flintmq.errors import PeerError
-from flintmq.pulls import service as pulls
+from flintmq.pulls import pull_service as pulls
 from flintmq.vhost.stream_arguments import StreamStart, parse_stream_start
 
 

@@ -18,8 +18,8 @@ from flintmq.admin import figures
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import shown
-from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.events import TOPICS
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.samples import QUEUE_TIERS
 from flintmq.core.content import bytes_mapped
 

@@ -21,8 +21,8 @@ from flintmq.admin.api_call import Call, check_table
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.browse import Look, Source, shower
-from flintmq.admin.errors import HttpError, bad
 from flintmq.admin.filters import Filter, parse_conditions
+from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.messages import message_of
 from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
 from flintmq.admin.why import Why
@@ -57,7 +57,7 @@ async def peek(call: Call) -> Response:
     )
     with call.turn():
         looked = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.told)
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.answer_bytes)
 
 
 async def search(call: Call) -> Response:
@@ -81,7 +81,9 @@ async def search(call: Call) -> Response:
     )
     with call.turn():
         looked = await look.run()
-        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked, "too_long_for_json": wanted.long}, kept=look.told)
+        return answer(
+            {"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked, "too_long_for_json": wanted.long}, kept=look.answer_bytes
+        )
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import purge, settled, shown
-from flintmq.admin.errors import HttpError
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.moving import position_of
 from flintmq.errors import StoreError
 from flintmq.ports import DequeueReason

@@ -51,10 +51,10 @@ def repeated(
             shown.append((sequence, ids.filter(pc.is_in(ids, value_set=copied))))
     first = _table(shown).group_by("id").aggregate([("sequence", "min")])
     joined = _table(copies).join(first, "id")
-    again = joined.filter(pc.greater(joined.column("sequence"), joined.column("sequence_min")))
+    repeats = joined.filter(pc.greater(joined.column("sequence"), joined.column("sequence_min")))
     by_container: dict[int, Any] = {}
-    for sequence in pc.unique(again.column("sequence")).to_pylist():
-        by_container[sequence] = again.column("id").filter(pc.equal(again.column("sequence"), sequence)).combine_chunks()
+    for sequence in pc.unique(repeats.column("sequence")).to_pylist():
+        by_container[sequence] = repeats.column("id").filter(pc.equal(repeats.column("sequence"), sequence)).combine_chunks()
     return by_container
 
 

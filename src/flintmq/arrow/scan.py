@@ -63,7 +63,7 @@ class ContainerScan:
     Args: see scan_container.
     """
 
-    def __init__(self, path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid):
+    def __init__(self, path, log, stream, *, columns, body, base, end, mode, rows_max, memory, store_uuid):
         if log not in LOGS or stream not in STREAMS or mode not in MODES:
             raise ValueError(f"log {log!r}, stream {stream!r}, mode {mode!r}: not among {list(LOGS)}, {list(STREAMS)}, {list(MODES)}")
         if stream == "messages" and log != "messages":
@@ -137,7 +137,7 @@ class ContainerScan:
 
     def _load(self) -> c_int:
         """Reads the whole container, then its header again."""
-        again: bytes
+        header: bytes
         self.view = self.containers.open(self.sequence)
         if self.view == NULL:
             self.ended = True
@@ -149,10 +149,10 @@ class ContainerScan:
         if self.path:
             try:
                 with open(self.path, "rb") as file:
-                    again = file.read(CONTAINER_HEADER)
+                    header = file.read(CONTAINER_HEADER)
             except FileNotFoundError:
-                again = b""
-            if len(again) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(again), self.view.bytes, CONTAINER_HEADER) != 0:
+                header = b""
+            if len(header) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(header), self.view.bytes, CONTAINER_HEADER) != 0:
                 self.ended = True
                 raise ContainerGone(f"{self.path} was recycled while it was read")
         self.started = True  # not before all of it is there: after a failed read it is read anew
@@ -431,4 +431,16 @@ def scan_container(
     containers held; store_uuid: 16 bytes that the container's header must name.
     Raises: LogDamaged, ContainerGone, OSError; ValueError for a wrong argument.
     """
-    return ContainerScan(path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid)
+    return ContainerScan(
+        path,
+        log,
+        stream,
+        columns=columns,
+        body=body,
+        base=base,
+        end=end,
+        mode=mode,
+        rows_max=rows_max,
+        memory=memory,
+        store_uuid=store_uuid,
+    )

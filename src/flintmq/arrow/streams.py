@@ -148,7 +148,7 @@ class StreamFiles:
         before: log_place_t
         record: record_t
         step: c_int
-        told: uint64_t
+        known_offset: uint64_t
         beyond: bint
         while True:
             reader_keep(reader, address(before))
@@ -158,19 +158,19 @@ class StreamFiles:
             if step != STEP_RECORD:
                 reader_return(reader, address(before))
                 break
-            told = OFFSET_UNKNOWN
+            known_offset = OFFSET_UNKNOWN
             beyond = False
             if lsn:
                 beyond = reader.block > lsn
             elif reader_inside(reader, reader.at, address(record)):
-                told = stream_told(address(record))
-                beyond = record.time_us >= us if us else told != OFFSET_UNKNOWN and told > offset
+                known_offset = stream_told(address(record))
+                beyond = record.time_us >= us if us else known_offset != OFFSET_UNKNOWN and known_offset > offset
             if beyond:
                 if before.block:
                     reader_return(reader, address(before))
                 break
-            if us == 0 and told != OFFSET_UNKNOWN:
-                self.hint_offset = told
+            if us == 0 and known_offset != OFFSET_UNKNOWN:
+                self.hint_offset = known_offset
                 self.hint_block = reader.block
             reader.at = reader.block_end
         if reader.block:

@@ -199,7 +199,7 @@ class Broker(NodeState):
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         core = cores.plain(queue_id, True, None)
         cores.configure(core, spec.policy)
-        self.streams.open(queue_id, spec, core)
+        self.streams.adopt(queue_id, spec, core)
         return core
 
     def _new_shared(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
@@ -210,7 +210,7 @@ class Broker(NodeState):
         core = QueueHandle(queue_id)
         core.watch(self.expiry.index)
         cores.configure(core, spec.policy)
-        shared.open(queue_id, spec, core, anew=bool(self.loops))
+        shared.adopt(queue_id, spec, core, anew=bool(self.loops))
         return core
 
     def shared_service(self) -> SharedService | None:

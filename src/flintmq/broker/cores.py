@@ -150,8 +150,9 @@ def ordinary(queue_id: int, spec: QueueSpec, log: Any, limits: Limits, *, restor
         core = new_last_value(queue_id, policy.last_value_key, log, durable, limits.last_values_max)
     elif policy.grouping is not None:
         mode, header = policy.grouping
-        most, idle = limits.message_groups_max, limits.message_groups_idle_max
-        core = new_grouped(queue_id, mode, header, log, durable, kind, policy.levels, rule, most, idle)
+        bounds = {"groups_max": limits.message_groups_max, "idle_max": limits.message_groups_idle_max}
+        shape = {"list_kind": kind, "levels": policy.levels, "level_rule": rule}
+        core = new_grouped(queue_id, mode, header, log, durable, **shape, **bounds)
     else:
         core = plain(queue_id, durable, log, kind, policy.levels, rule)
     if policy.deduplicates and not policy.is_outside:

@@ -254,14 +254,14 @@ class DeadLetters:
             return False
         done.add(-number)
 
-        def told(taken: bool) -> None:
+        def on_outcome(taken: bool) -> None:
             if taken:
                 done.add(number)
             done.discard(-number)
             if taken:
                 attempt.taken(number)
 
-        if not shared.publish(queue.core, message, expires_at_ms, told):
+        if not shared.publish(queue.core, message, expires_at_ms, on_outcome):
             done.discard(-number)
         return number in done
 

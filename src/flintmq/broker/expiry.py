@@ -67,7 +67,7 @@ class Expiry:
         self._over: set[int] = set()
         # queues whose consumers had their turn; and those that wait for their upkeep, of which one pass is under way
         self._turns_over: collections.deque[int] = collections.deque()
-        self._again: collections.deque[int] = collections.deque()
+        self._upkeep_due: collections.deque[int] = collections.deque()
         self._keeping = False
         self.clock = DueClock(self._rings, state.limits.due_gap_ms)
         # queues that were looked at, for expiry and for upkeep
@@ -227,8 +227,8 @@ class Expiry:
         if self._keeping:
             return  # there were more than one pass has time for
         self._keeping = True
-        again, self._over = self._over, set()
-        self._again.extend(again)
+        over_limit, self._over = self._over, set()
+        self._upkeep_due.extend(over_limit)
         self._state.loops.in_slices(self._keep_some, self._kept)
 
     def _kept(self, done: bool) -> None:
@@ -238,11 +238,11 @@ class Expiry:
         """A slice. True: all had their turn."""
         until_ns = self._state.clock.monotonic_ns() + STEP_NS
         while True:
-            if not self._again:
-                self._again.extend(self.index.take_worked(TAKEN_AT_ONCE))
-                if not self._again:
+            if not self._upkeep_due:
+                self._upkeep_due.extend(self.index.take_worked(TAKEN_AT_ONCE))
+                if not self._upkeep_due:
                     return True
-            queue = self._state.queues.get(self._again.popleft())
+            queue = self._state.queues.get(self._upkeep_due.popleft())
             if queue is not None:
                 self.visits += 1
                 guarded("housekeeping of queues", f"queue {queue.name!r}", self._keep, queue)

@@ -90,10 +90,10 @@ class Flow:
     def _pause(self, client: Client) -> None:
         if client.deferred is None and not _consumes(client):
             self._paused.add(client)
-            client.deferred = partial(self._again, client)
+            client.deferred = partial(self._on_room, client)
             client.connection.waiting = True
 
-    def _again(self, client: Client) -> None:
+    def _on_room(self, client: Client) -> None:
         """What the connection waited for may have come (Client.go_on)."""
         if self.holds(client):
             self._pause(client)
@@ -104,12 +104,12 @@ class Flow:
             return
         with self._lock:
             free = [queue for queue in self._waiting if has_room(queue)]
-            told = [client for queue in free for client in self._leave(queue)]
+            clients = [client for queue in free for client in self._leave(queue)]
             if self._waiting:
                 self._arm()
             else:
                 self.due_ms = 0
-        for client in told:
+        for client in clients:
             guarded("publishers that go on", client.name, self._state.loops.run_on, client, partial(self._go_on, client))
 
     def _leave(self, queue: Any) -> list[Client]:

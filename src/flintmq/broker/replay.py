@@ -69,7 +69,7 @@ def _queues(state: NodeState, vhost: Any, kind: str, destination: str, key: byte
     try:
         properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
         headers = properties.get("headers")
-        message = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, again=True)
+        message = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, is_replay=True)
         queues: list[Any] = vhost.route(destination, key, message)
     except PeerError:  # it is gone, has more patterns than may be looked at, or the message grew as a dead letter
         state.counters.drop("unroutable")

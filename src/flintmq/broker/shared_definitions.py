@@ -353,7 +353,7 @@ class SharedDefinitions:
 
     def _adopt(self, vhost: Any, name: str, life: bytes, arguments: dict[str, Any]) -> Verb[Any]:
         """A verb of the virtual host: the engine has the queue, so none is made there."""
-        made = self._service.made
+        made = self._service.declared
         is_made = partial(made.__setitem__, (vhost.name, name), life)  # asked for when it is to be declared anew
         try:
             return (yield from vhost.declare_queue(name, durable=True, arguments=arguments, allow=is_made))

@@ -27,7 +27,7 @@ from flintmq.shared.codec import unpack_message
 from flintmq.shared.directory import read_arguments
 from flintmq.shared.keys import QueueKeys
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import QueueGone, Taken, is_there, open_queue
+from flintmq.shared.queue import QueueGone, Taken, declare_queue, is_there
 from flintmq.shared.station import Waiting
 from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN
@@ -55,7 +55,7 @@ class Service(Protocol):
     dead_letters: DeadLetters
     limits: Limits
     letters: SharedLetters
-    made: dict[tuple[str, str], bytes]
+    declared: dict[tuple[str, str], bytes]
 
     @property
     def stopping(self) -> bool: ...
@@ -182,7 +182,7 @@ class SharedQueueEntry:
         if not alone and not self.anew and not is_there(engine, self.vhost, self.name):
             raise QueueGone("another node deleted it while this one was away")
         arguments = pack_arguments(self.arguments)
-        keys = open_queue(engine, self.vhost, self.name, self.order, self.anew and alone, arguments, patience)
+        keys = declare_queue(engine, self.vhost, self.name, self.order, self.anew and alone, arguments, patience)
         if not alone and self._is_another(engine, keys):
             raise QueueGone("another node declared it again")
         self.anew, self.life = False, keys.life

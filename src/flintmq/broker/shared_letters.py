@@ -67,14 +67,14 @@ class _Dead:
 
 
 class _Kept:
-    """The letters that wait in one queue. again: those without an attempt under way that a look has not seen; seen: those that it has;
+    """The letters that wait in one queue. retries: those without an attempt under way that a look has not seen; seen: those that it has;
     due_ns, rest_ns: the next look, and how long it is since the last one."""
 
-    __slots__ = ("again", "count", "due_ns", "rest_ns", "seen", "size", "vhost")
+    __slots__ = ("count", "due_ns", "rest_ns", "retries", "seen", "size", "vhost")
 
     def __init__(self, vhost: str, rest_ns: int) -> None:
         self.vhost = vhost
-        self.again: collections.deque[_Dead] = collections.deque()
+        self.retries: collections.deque[_Dead] = collections.deque()
         self.seen: list[_Dead] = []
         self.count = 0
         self.size = 0
@@ -116,10 +116,10 @@ class SharedLetters:
             kept.count += 1
             kept.size += dead.size
             self._account.add(_LETTER_BYTES)
-            waits = bool(kept.again or kept.seen)
+            waits = bool(kept.retries or kept.seen)
             if waits:
                 dead.waits = True
-                kept.again.append(dead)
+                kept.retries.append(dead)
             else:
                 dead.outstanding = 1
         if not waits:
@@ -166,8 +166,8 @@ class SharedLetters:
         placed = False
         try:
             if target.policy.is_shared:
-                told = partial(self._answered, dead, queue_id)
-                placed = state.shared is not None and state.shared.publish(target.core, letter.message, expires_at, told)
+                on_outcome = partial(self._answered, dead, queue_id)
+                placed = state.shared is not None and state.shared.publish(target.core, letter.message, expires_at, on_outcome)
             elif target.policy.overflow not in DROPPING and target.core.refuses(len(letter.body)):
                 state.counters.drop("maxlen")
                 placed = not patient
@@ -273,16 +273,16 @@ class SharedLetters:
             kept = self._kept.get(queue_id)
             if kept is None:
                 return
-            if not kept.again:
-                kept.again = collections.deque(sorted(kept.seen, key=lambda dead: dead.position))
+            if not kept.retries:
+                kept.retries = collections.deque(sorted(kept.seen, key=lambda dead: dead.position))
                 kept.seen = []
-            count = len(kept.again)
+            count = len(kept.retries)
         refused, moved = 0, False
         while count and refused < _REFUSED_AT_ONCE:
             with self._lock:
-                if not kept.again:
+                if not kept.retries:
                     break
-                dead = kept.again.popleft()
+                dead = kept.retries.popleft()
                 dead.outstanding, dead.waits = 1, False
             count -= 1
             self._try(dead)
@@ -290,7 +290,7 @@ class SharedLetters:
             moved = moved or not dead.waits
         with self._lock:
             kept.rest_ns = self._rest_ns if moved else min(2 * kept.rest_ns, max(self._rest_ns, _REST_MS_MAX * 1_000_000))
-            kept.due_ns = self._state.clock.monotonic_ns() + kept.rest_ns if kept.again or kept.seen else 0
+            kept.due_ns = self._state.clock.monotonic_ns() + kept.rest_ns if kept.retries or kept.seen else 0
 
 
 def _nothing() -> None:

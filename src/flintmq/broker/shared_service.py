@@ -38,7 +38,7 @@ from flintmq.queue.handoff import (
 from flintmq.shared.codec import pack_message
 from flintmq.shared.keys import SIGNALS
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, clear_doomed, delete_queue, open_queue
+from flintmq.shared.queue import Contended, Fenced, Message, NotEmpty, clear_doomed, declare_queue, delete_queue
 from flintmq.shared.sets import end_deleted, engine_identity
 from flintmq.shared.station import Station, Waiting
 from flintmq.vhost.names import describe
@@ -60,7 +60,7 @@ _ITEMS_AT_ONCE = 1_000
 # slices of deleted queues that one look at other nodes clears
 _SLICES_AT_ONCE = 200
 Fields = tuple[bytes, bytes, bytes, bytes, int, int]
-Told = Callable[[bool], object]
+OnOutcome = Callable[[bool], object]
 Done = Callable[[Any, Exception | None], None]
 
 
@@ -118,7 +118,7 @@ class SharedService:
         self._lock = threading.Condition()  # of all below
         self._entries: dict[int, SharedQueueEntry] = {}
         self._ending: collections.Counter[tuple[str, str]] = collections.Counter()  # deleted queues that the engine was not told of
-        self.made: dict[tuple[str, str], bytes] = {}  # in the engine, for a declaration that follows: name -> id of the life
+        self.declared: dict[tuple[str, str], bytes] = {}  # in the engine, for a declaration that follows: name -> id of the life
         self._due: collections.deque[SharedQueueEntry | _Task] = collections.deque()
         self._later: list[tuple[float, int, SharedQueueEntry | _Task]] = []  # a heap
         self._numbers = itertools.count()
@@ -216,7 +216,7 @@ class SharedService:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def open(self, queue_id: int, spec: QueueSpec, core: QueueHandle, anew: bool) -> None:
+    def adopt(self, queue_id: int, spec: QueueSpec, core: QueueHandle, anew: bool) -> None:
         """Makes the core of a declared or restored queue a window. `anew`: it is declared now. Raises: PeerError 406."""
         if anew:
             self.check_limits(spec.vhost, spec.name)
@@ -225,7 +225,7 @@ class SharedService:
         rests = partial(self._rests, queue_id)
         entry.station = Station(entry, CoreWindow(core, self.limits.shared_batch, rests), self.limits)
         with self._lock:
-            entry.life = self.made.pop((spec.vhost, spec.name), None) if anew else None
+            entry.life = self.declared.pop((spec.vhost, spec.name), None) if anew else None
             entry.anew = anew and entry.life is None
             self._entries[queue_id] = entry
         self._begin()
@@ -263,14 +263,14 @@ class SharedService:
             entry.station.note_count(position, count)
 
     def declare(self, vhost: Any, name: str, arguments: Mapping[str, Any], properties: Mapping[str, bool], done: Done) -> None:
-        """Checks a declaration, and makes the queue in the engine (`make`). Raises: PeerError 406; `done` is not called then."""
+        """Checks a declaration, then `declare_in_engine`. Raises: PeerError 406; `done` is not called then."""
         where = vhost.describe("queue", name)
         policy = parse_queue_arguments(arguments, where)
         check_lasting_properties(where, **properties)
         self.check_limits(vhost.name, name)
-        self.make(vhost.name, name, policy.shared_order, arguments, done)
+        self.declare_in_engine(vhost.name, name, policy.shared_order, arguments, done)
 
-    def make(self, vhost: str, name: str, order: str, arguments: Mapping[str, Any], done: Done) -> None:
+    def declare_in_engine(self, vhost: str, name: str, order: str, arguments: Mapping[str, Any], done: Done) -> None:
         """Makes a queue in the engine that is declared here afterwards, unless another node did. `done` on any thread; errors: PeerError
         406 it is there with another order or other arguments, 541."""
         key = (vhost, name)
@@ -283,7 +283,7 @@ class SharedService:
                 known = any((entry.vhost, entry.name) == key for entry in self._entries.values())
             anew = engine.limits.exclusive and not known
             try:
-                keys = open_queue(engine, vhost, name, order, anew, pack_arguments(arguments), self.limits.shared_patience_ms)
+                keys = declare_queue(engine, vhost, name, order, anew, pack_arguments(arguments), self.limits.shared_patience_ms)
             except ValueError as error:
                 text = f"inequivalent arg 'x-shared-order' for {describe('queue', name, vhost)}: {error}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text) from error
@@ -291,13 +291,13 @@ class SharedService:
                 check_same_arguments(engine, keys, vhost, name, arguments)
             with self._lock:
                 if not known:
-                    self.made[key] = keys.life
+                    self.declared[key] = keys.life
 
         self._begin()
         self._give(_Task(run, lambda result, error: done(result, _refusal(error))))
 
-    def unmake(self, vhost: str, name: str, if_empty: bool, done: Done) -> None:
-        """Deletes a queue in the engine, before it is deleted here. `done` as in `make`; PeerError 406 with `if_empty`: it is not."""
+    def delete_in_engine(self, vhost: str, name: str, if_empty: bool, done: Done) -> None:
+        """Deletes a queue in the engine, before it is deleted here. `done` as above; PeerError 406 with `if_empty`: it is not."""
 
         def run() -> None:
             engine, _ = self.node()
@@ -348,23 +348,23 @@ class SharedService:
     def _paused(self, queue: Any, paused: bool) -> None:
         self.want(queue.queue_id, gone=paused)
 
-    def publish(self, core: QueueHandle, message: Fields, expires_at_ms: int, told: Told) -> bool:
-        """A message of the broker's own, or of a request. `told` is called once, on any thread: whether the engine has it. False: too much
-        waits, or the queue is deleted; nobody is told then."""
+    def publish(self, core: QueueHandle, message: Fields, expires_at_ms: int, on_outcome: OnOutcome) -> bool:
+        """A message of the broker's own, or of a request. `on_outcome` is called once, on any thread: whether the engine has it.
+        False: too much waits, or the queue is deleted; it is not called then."""
         entry = self._entries.get(core.queue_id)
         content = pack_message(*message)
         size = len(content) + WAITING_BYTES
         lane = 0 if entry is None else self._port.admit(core, size)
         if entry is None or not lane:
             return False
-        return self._wait(entry, Waiting(Message(content, expires_at_ms, message[5]), (lane, told), size))
+        return self._wait(entry, Waiting(Message(content, expires_at_ms, message[5]), (lane, on_outcome), size))
 
     def _wait(self, entry: SharedQueueEntry, waiting: Waiting) -> bool:
         entry.share.add(waiting.size)
         if entry.station.publish(waiting):
             return True
         entry.share.add(-waiting.size)
-        self._port.leave(waiting.told[0], waiting.size)
+        self._port.leave(waiting.receiver[0], waiting.size)
         return False
 
     def is_mixed(self, queue_id: int) -> bool:
@@ -620,12 +620,12 @@ class SharedService:
         """What became of publishes. Any thread."""
         receipts: list[int] = []
         for one in waiting:
-            lane, told = one.told
+            lane, receiver = one.receiver
             self._port.leave(lane, one.size)
-            if isinstance(told, int):
-                receipts.append(told)
+            if isinstance(receiver, int):
+                receipts.append(receiver)
             else:
-                guarded("shared queues", "whoever published", told, taken)
+                guarded("shared queues", "whoever published", receiver, taken)
         if not taken:
             self.state.counters.drop("refused", len(waiting))
         if receipts:

@@ -90,7 +90,7 @@ class StreamService:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def open(self, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
+    def adopt(self, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
         """Makes the core of a declared or restored queue a stream, with the groups that are known of it.
 
         Raises: PeerError 406 when the node has as many streams as it may, 541 when its files can't be made or opened.
@@ -149,9 +149,9 @@ class StreamService:
                 return
             del self._places[queue_id]
             self._vhosts.pop(queue_id, None)
-            told = [ready for key in [key for key in self._coming if key[0] == queue_id] for ready in self._coming.pop(key)]
+            waiting = [ready for key in [key for key in self._coming if key[0] == queue_id] for ready in self._coming.pop(key)]
             self._doomed.append(queue_id)
-        for ready in told:
+        for ready in waiting:
             ready()  # who asks again is told that the stream is gone
         self._remove()
 
@@ -233,10 +233,10 @@ class StreamService:
     def _placed(self, queue_id: int, group: bytes) -> None:
         """The first place of a group is on disk."""
         with self._table:
-            told = self._coming.pop((queue_id, group), [])
+            waiting = self._coming.pop((queue_id, group), [])
             if queue_id in self._places:
                 self._places[queue_id].add(group)
-        for ready in told:
+        for ready in waiting:
             ready()
 
     def __len__(self) -> int:

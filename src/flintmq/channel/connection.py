@@ -398,6 +398,7 @@ class Connection:
         exclusive: bool,
         priority: int,
         waiting: bool = False,
+        *,
         group: bytes = b"",
         seat: Seat | None = None,
         selector: Selector | None = None,
@@ -411,10 +412,8 @@ class Connection:
         channel: pointer[channel_t] = self.channel(number)
         flags: uint32_t = 0 if browse else CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
         subscription: pointer[subscription_t]
-        if no_ack:
-            flags |= CONSUMER_NO_ACK
-        if exclusive:
-            flags |= CONSUMER_EXCLUSIVE
+        flags |= CONSUMER_NO_ACK if no_ack else 0
+        flags |= CONSUMER_EXCLUSIVE if exclusive else 0
         subscription = subscription_new(channel, handle.queue, _octets(tag), len(tag), flags, priority, waiting)
         if subscription == NULL:
             raise MemoryError

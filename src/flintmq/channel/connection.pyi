@@ -59,6 +59,7 @@ class Connection:
         exclusive: bool,
         priority: int,
         waiting: bool = False,
+        *,
         group: bytes = b"",
         seat: Seat | None = None,
         selector: Selector | None = None,

@@ -152,7 +152,7 @@ def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_in
     channel: pointer[channel_t]
     target: pointer[target_t]
     last: pointer[channel_t]
-    again: bint
+    has_more: bint
     final: bint = False
     if connection.closed:
         return WORK_DONE
@@ -192,8 +192,8 @@ def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_in
             continue
         check(at_load32(address(target.pending)) != 0, b"turns I1 a target on the list is pending", channel.number, 0)
         at_store32(address(target.pending), 0)
-        again = _target_turn(connection, channel, target, address(budget))
-        if again and not at_swap32(address(target.pending), 1):
+        has_more = _target_turn(connection, channel, target, address(budget))
+        if has_more and not at_swap32(address(target.pending), 1):
             spin_lock(address(connection.work_lock))
             _append_target(connection, channel, target)
             spin_unlock(address(connection.work_lock))

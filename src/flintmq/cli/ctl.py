@@ -169,7 +169,7 @@ def show(session: Session, rows: Sequence[dict[str, Any]], columns: Sequence[str
         click.echo("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in line))
 
 
-def _again(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _behind_the_verb(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """Callback of an option of the group that stands behind the verb, as with rabbitmqctl: it counts then."""
 
     def given(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -187,9 +187,9 @@ class Verbs(click.Group):
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         cmd.params += [
-            click.Option(["-p", "--vhost"], expose_value=False, callback=_again("vhost"), help="Virtual host."),
-            click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_again("quiet"), help="No headlines."),
-            click.Option(["--formatter"], type=click.Choice(FORMATTERS), expose_value=False, callback=_again("formatter")),
+            click.Option(["-p", "--vhost"], expose_value=False, callback=_behind_the_verb("vhost"), help="Virtual host."),
+            click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_behind_the_verb("quiet"), help="No headlines."),
+            click.Option(["--formatter"], type=click.Choice(FORMATTERS), expose_value=False, callback=_behind_the_verb("formatter")),
         ]
         cmd.context_settings = {**cmd.context_settings, "ignore_unknown_options": True}
         super().add_command(cmd, name)

@@ -115,7 +115,7 @@ def status(as_json: bool, **options: Any) -> None:
 
 def _lag(plane: DataPlane, sub_id: str) -> dict[str, Any]:
     """The messages that wait in its queues; nothing when one of them was deleted, or the subscription is being deleted."""
-    from flintmq.flight.errors import PlaneError
+    from flintmq.flight.plane_error import PlaneError
 
     try:
         tail = plane.sub_tail(sub_id)

@@ -182,8 +182,8 @@ class Router:
         limits = self._plane.limits
         try:
             size, properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)
-            told = properties.get("headers")
-            headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties)
+            table = properties.get("headers")
+            headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties)
             keys = keys_of(way.key, headers, partial(self._plane.authorize_topic, self._caller, way.exchange))
         except PeerError as error:
             raise refusal_of(error) from None

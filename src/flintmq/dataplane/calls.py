@@ -56,7 +56,7 @@ CALLS: dict[str, Call] = {
     ),
     "stage.prepare": Call("prepare a stage: stage_id", goes_on=True),
     "stage.commit": Call("commit stages and roll back others up to the batch: scope, epoch, batch, stage_ids"),
-    "stage.abort": Call("roll back: scope, batch"),
+    "stage.abort": Call("roll back: scope, batch, epoch, stage_id"),
     "log.snapshot": Call("keep the containers of now readable: ttl_s, logs", administrators=True),
     "log.extend": Call("keep them longer: id, ttl_s", administrators=True),
     "log.release": Call("let them go: id", administrators=True),

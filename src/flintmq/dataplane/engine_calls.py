@@ -50,7 +50,7 @@ class EngineCalls:
         shared = self._plane.broker.shared
         if shared is None:
             raise Refused("NOT_FOUND", "this broker has no shared queue")
-        told = threading.Event()
+        answered = threading.Event()
         answers: list[Any] = []
 
         def run() -> Any:
@@ -63,13 +63,13 @@ class EngineCalls:
 
         def done(result: Any, error: Exception | None) -> None:
             answers.append((result, error))
-            told.set()
+            answered.set()
 
         self._enter(caller)
         try:
             shared.ask(run, done)
             until = time.monotonic() + self._plane.limits.shared_set_wait_ms / 1000
-            while not told.wait(_LOOK_S):
+            while not answered.wait(_LOOK_S):
                 self._plane.check_alive()
                 if time.monotonic() >= until:
                     raise Refused("UNAVAILABLE", _AWAY)

@@ -12,7 +12,7 @@ from typing import Any
 from flintmq.broker.broker import Broker
 from flintmq.config import Config
 from flintmq.dataplane.backups import Backups
-from flintmq.dataplane.service import Service
+from flintmq.dataplane.dispatch import Service
 from flintmq.dataplane.supervisor import Supervisor, flight_is_installed
 from flintmq.scheduler.system import ActorSystem
 

@@ -35,7 +35,7 @@ class Tokens:
         self._clock = clock
         self._key = os.urandom(_MAC_BYTES)
 
-    def make(self, subject: str) -> str:
+    def create(self, subject: str) -> str:
         """A token that `whose` takes for `flight_token_s` seconds."""
         content = (self._clock.monotonic_ns() + self._keep_ns).to_bytes(_END_BYTES, "big") + subject.encode()
         return base64.urlsafe_b64encode(self._mac(content, self._hash_of(subject) or "") + content).decode()

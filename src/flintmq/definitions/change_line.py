@@ -37,7 +37,7 @@ WHAT_MAX = 1_000
 
 # (result, error): one of them
 Done = Callable[[Any, Exception | None], None]
-Told = Callable[[Sequence[tuple[Any, bool]], Any, str | None, object], object]
+OnChange = Callable[[Sequence[tuple[Any, bool]], Any, str | None, object], object]
 
 
 class Refused(Exception):
@@ -104,12 +104,12 @@ def _apply_now(definitions: Definitions, change: Change) -> None:
 
 
 class Line:
-    """Args: definitions: the port; line_max: changes that may wait; told: gets the changes that are durable, the verb's result and who
+    """Args: definitions: the port; line_max: changes that may wait; on_change: gets the changes that are durable, the verb's result and who
     asked. Any thread."""
 
-    def __init__(self, definitions: Definitions, line_max: int, told: Told = lambda *_: None) -> None:
+    def __init__(self, definitions: Definitions, line_max: int, on_change: OnChange = lambda *_: None) -> None:
         self._definitions = definitions
-        self._told = told
+        self._on_change = on_change
         self._submit: Any = getattr(definitions, "submit", None)
         self._line_max = line_max
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class Line:
                 plan.apply()
                 if not plan.quiet:
                     changes = [(change.record, isinstance(change, Save)) for change in plan.changes]
-                    self._told(changes, plan.result, job.actor.user, plan.before)
+                    self._on_change(changes, plan.result, job.actor.user, plan.before)
                 if plan.after is not None:
                     plan.after(partial(self._end, job, None))
                     return

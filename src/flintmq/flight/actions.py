@@ -10,7 +10,7 @@ from typing import Any
 
 from flintmq.arguments import is_whole
 from flintmq.dataplane.calls import ENVELOPE
-from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
+from flintmq.flight.plane_error import BAD_ARGUMENT, PlaneError
 
 
 def read_object(body: bytes, subject: str, limit: int) -> dict[str, Any]:

@@ -38,10 +38,10 @@ from pyarrow import flight
 
 from flintmq.access.token_user import is_token
 from flintmq.config import Limits
-from flintmq.flight.errors import BAD_ARGUMENT, FORBIDDEN, UNAUTHENTICATED, UNAVAILABLE, PlaneError, to_flight
 from flintmq.flight.headers import QUERY_HEADER, VHOST_HEADER
 from flintmq.flight.line import Line, Lines, Pass
 from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane_error import BAD_ARGUMENT, FORBIDDEN, UNAUTHENTICATED, UNAVAILABLE, PlaneError, to_flight
 
 log = logging.getLogger("flintmq.flight")
 

@@ -26,9 +26,9 @@ from flintmq.arrow import schema
 from flintmq.config import Limits
 from flintmq.flight.actions import read_object, whole
 from flintmq.flight.ahead import ahead, behind
-from flintmq.flight.errors import BAD_ARGUMENT, BAD_ROW, BUSY, DAMAGED, INTERNAL, UNAVAILABLE, PlaneError
 from flintmq.flight.line import Turn
 from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane_error import BAD_ARGUMENT, BAD_ROW, BUSY, DAMAGED, INTERNAL, UNAVAILABLE, PlaneError
 from flintmq.flight.streams import Streams
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed

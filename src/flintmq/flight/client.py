@@ -27,8 +27,9 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from flintmq.endpoint import endpoint
-from flintmq.flight.errors import BUSY, PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
+from flintmq.flight.calls import Calls, Place
 from flintmq.flight.headers import ADMITTED, QUERY_HEADER, TURN_ENDS, VHOST_HEADER, basic_header, query_header, vhost_header
+from flintmq.flight.plane_error import BUSY, PROTOCOL, TIMED_OUT, UNAUTHENTICATED, UNAVAILABLE, PlaneError, from_flight
 from flintmq.flight.results import (
     Acquired,
     Browse,
@@ -92,11 +93,11 @@ def locations_of(where: str, tls: bool = False) -> tuple[tuple[str, ...], str | 
     if len(parts) > ADDRESSES_MAX:
         raise ValueError(f"the address of a data plane names {len(parts)} brokers; at most {ADDRESSES_MAX} are tried")
     scheme = parts[0].partition("://")[0] if "://" in parts[0] else "grpc"
-    told = [location_of(part if "://" in part else f"{scheme}://{part}", tls) for part in parts]
-    locations = tuple(dict.fromkeys(one[0] for one in told))
+    logins = [location_of(part if "://" in part else f"{scheme}://{part}", tls) for part in parts]
+    locations = tuple(dict.fromkeys(one[0] for one in logins))
     if len({location.partition("://")[0] for location in locations}) > 1:
         raise ValueError("the address of a data plane has brokers with TLS and without: a password would be sent to both")
-    login = [dict.fromkeys(one[place] for one in told if one[place] is not None) for place in (1, 2, 3)]
+    login = [dict.fromkeys(one[place] for one in logins if one[place] is not None) for place in (1, 2, 3)]
     if any(len(values) > 1 for values in login):
         raise ValueError("the address of a data plane has two users, passwords or virtual hosts")
     user, password, vhost = (next(iter(values), None) for values in login)
@@ -144,8 +145,8 @@ class DataPlane:
         # what the calls of now are for, as the service is told: it divides its places among queries
         self._query = ""
         self._password = password if callable(password) else None
-        told = password() if callable(password) else password
-        self._headers = self._login(told if told is not None else url_password if url_password is not None else "guest")
+        secret = password() if callable(password) else password
+        self._headers = self._login(secret if secret is not None else url_password if url_password is not None else "guest")
         self._roots = tls_ca if isinstance(tls_ca, bytes) or not tls_ca else Path(tls_ca).read_bytes()
         self._lock = threading.Lock()
         self._client: Any = None
@@ -188,166 +189,204 @@ class DataPlane:
         if client is not None:
             client.close()
 
+    @property
+    def calls(self) -> Calls:
+        """All control calls, with their answers as they come."""
+        return Calls(self._action)
+
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
-    def sub_open(self, name: str, queues: Sequence[str], *, mode: str = "create", start: str | dict[str, int] = "earliest") -> Subscription:
+    def sub_open(self, name: str, queues: Sequence[str], *, mode: str = "create", start: Place = "earliest") -> Subscription:
         """Opens a subscription: every older epoch of it is fenced from now on. Raises: PlaneError NOT_FOUND, FORBIDDEN, QUEUES_DIFFER."""
-        return Subscription.read(self.action("sub.open", name=name, queues=list(queues), mode=mode, start=start))
+        return Subscription.read(self.calls.sub_open(name=name, queues=queues, mode=mode, start=start))
 
     def sub_acquire(
         self, sub_id: str, epoch: int, seq: int, *, max_messages: int, max_bytes: int, max_wait_ms: int = 0, onlost: str | None = None
     ) -> Acquired:
         """Prepares the set `seq`, or tells what it is when it is prepared. Raises: PlaneError FENCED, CHECKPOINT_BEHIND, _AHEAD, _LOST."""
-        arguments = {"max_messages": max_messages, "max_bytes": max_bytes, "max_wait_ms": max_wait_ms}
-        if onlost is not None:
-            arguments["onlost"] = onlost  # type: ignore[assignment]
-        return Acquired.read(self.action("sub.acquire", _wait_s=max_wait_ms / 1000, sub_id=sub_id, epoch=epoch, seq=seq, **arguments))
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "max_wait_ms": max_wait_ms}
+        return Acquired.read(self.calls.sub_acquire(sub_id=sub_id, epoch=epoch, seq=seq, onlost=onlost, **limits))
 
     def sub_plan(self, sub_id: str, epoch: int, seq: int, slices: int) -> list[bytes]:
         """Tickets of the prepared set, for `read`. Raises: PlaneError FENCED, NOT_PREPARED, CHECKPOINT_BEHIND."""
-        return _tickets(self.action("sub.plan", sub_id=sub_id, epoch=epoch, seq=seq, slices=slices))
+        return _tickets(self.calls.sub_plan(sub_id=sub_id, epoch=epoch, seq=seq, slices=slices))
 
     def sub_commit(self, sub_id: str, epoch: int, upto: int) -> int:
         """Commits the sets up to `upto`; returns what is committed now. Raises: PlaneError FENCED, CHECKPOINT_AHEAD, NOT_FOUND."""
-        return int(_field(self.action("sub.commit", sub_id=sub_id, epoch=epoch, upto=upto), "committed"))
+        return int(_field(self.calls.sub_commit(sub_id=sub_id, epoch=epoch, upto=upto), "committed"))
 
     def sub_tail(self, sub_id: str, *, drain: bool = False, epoch: int | None = None) -> Tail:
         """The messages that wait in the subscription's queues. Args: drain: later sets end with those of now; epoch: fences a drain."""
-        arguments: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
-        return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain, **arguments))
+        return Tail.read(self.calls.sub_tail(sub_id=sub_id, drain=drain, epoch=epoch))
 
     def sub_alive(self, sub_id: str, epoch: int, *, leave: bool = False) -> None:
         """The reader works, or ends. Raises: PlaneError FENCED."""
-        self.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
+        self.calls.sub_alive(sub_id=sub_id, epoch=epoch, leave=leave)
 
     def sub_list(self) -> list[dict[str, Any]]:
         """All subscriptions of the vhost whose queues the user may read."""
-        return list(_field(self.action("sub.list"), "subscriptions"))
+        return list(_field(self.calls.sub_list(), "subscriptions"))
 
     def sub_status(self, name: str) -> dict[str, Any]:
         """One subscription, by name."""
-        return _object(self.action("sub.status", name=name))
+        return _object(self.calls.sub_status(name=name))
 
     def sub_reset(self, name: str, action: str, *, seq: int | None = None, may_duplicate: bool = True) -> dict[str, Any]:
         """For operators: `redeliver` rolls the prepared set back, `commit` commits it unread, `delete` forgets the subscription.
 
         Args: may_duplicate: False: a set that was planned is not given back. Raises: PlaneError MAY_DUPLICATE.
         """
-        arguments: dict[str, Any] = {"may_duplicate": may_duplicate} | ({} if seq is None else {"seq": seq})
-        return _object(self.action("sub.reset", name=name, action=action, **arguments))
+        return _object(self.calls.sub_reset(name=name, action=action, seq=seq, may_duplicate=may_duplicate))
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
     def scope_open(self, scope: str | None = None) -> int:
         """An epoch above all given out before. Args: scope: its name, when the service asks for one."""
-        arguments: dict[str, Any] = {} if scope is None else {"scope": scope}
-        return int(_field(self.action("scope.open", **arguments), "epoch"))
+        return int(_field(self.calls.scope_open(scope=scope), "epoch"))
 
-    def stage_begin(self, scope: str, epoch: int, batch: int, *, part: int = 0, attempt: int = 0, **options: Any) -> StageBegun:
-        """Begins a stage for one task attempt. Args: options: `unroutable`, `over_limit` as docs/DATAPLANE.md has them.
+    def stage_begin(
+        self,
+        scope: str,
+        epoch: int,
+        batch: int,
+        *,
+        part: int = 0,
+        attempt: int = 0,
+        unroutable: str | None = None,
+        over_limit: str | None = None,
+        kind: str | None = None,
+    ) -> StageBegun:
+        """Begins a stage for one task attempt. Args: unroutable, over_limit, kind: as docs/DATAPLANE.md has them.
 
         Raises: PlaneError FENCED.
         """
-        return StageBegun.read(self.action("stage.begin", scope=scope, epoch=epoch, batch=batch, part=part, attempt=attempt, **options))
+        task = {"epoch": epoch, "batch": batch, "part": part, "attempt": attempt}
+        return StageBegun.read(self.calls.stage_begin(scope=scope, unroutable=unroutable, over_limit=over_limit, kind=kind, **task))
 
     def stage_prepare(self, stage_id: str) -> Prepared:
         """Makes the stage durable; from now on only `stage_commit` and `stage_abort` decide. Raises: PlaneError NOT_FOUND, STAGE_FAILED."""
-        return Prepared.read(self.action("stage.prepare", stage_id=stage_id))
+        return Prepared.read(self.calls.stage_prepare(stage_id=stage_id))
 
     def stage_commit(self, scope: str, epoch: int, batch: int, stage_ids: Sequence[str]) -> Committed:
         """Publishes these stages, all or none, and rolls back all others of the scope up to `batch`.
 
         Raises: PlaneError FENCED, NOT_PREPARED.
         """
-        return Committed.read(self.action("stage.commit", scope=scope, epoch=epoch, batch=batch, stage_ids=list(stage_ids)))
+        return Committed.read(self.calls.stage_commit(scope=scope, epoch=epoch, batch=batch, stage_ids=stage_ids))
 
-    def stage_abort(self, scope: str, batch: int, **options: Any) -> Any:
-        """Rolls back what the scope staged for the batch; returns what the service says about it."""
-        return self.action("stage.abort", scope=scope, batch=batch, **options)
+    def stage_abort(self, scope: str, batch: int, *, epoch: int | None = None, stage_id: str | None = None) -> Any:
+        """Rolls back what the scope staged for the batch; returns what the service says about it.
+
+        Args: epoch: stages up to it, and none later; stage_id: that one alone.
+        """
+        return self.calls.stage_abort(scope=scope, batch=batch, epoch=epoch, stage_id=stage_id)
 
     def scope_status(self, scope: str) -> dict[str, Any]:
         """committed, and the open stages."""
-        return _object(self.action("scope.status", scope=scope))
+        return _object(self.calls.scope_status(scope=scope))
 
     def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
         scopes: list[dict[str, Any]] = []
         goes_on = True
         while goes_on:
-            answer = self.action("scope.list", **({"after": scopes[-1]["scope"]} if scopes else {}))
+            answer = self.calls.scope_list(after=scopes[-1]["scope"] if scopes else None)
             scopes += _field(answer, "scopes")
             goes_on = bool(answer.get("more")) and bool(answer["scopes"])
         return scopes
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
-        return self.action("scope.forget", scope=scope)
+        return self.calls.scope_forget(scope=scope)
 
     # --- log, queues, service -------------------------------------------------------------------------------------------
 
     def log_snapshot(self, *, ttl_s: int = 60, logs: Sequence[str] | None = None) -> Snapshot:
         """Keeps the log containers of now for `ttl_s` seconds. Raises: PlaneError FORBIDDEN unless the user is an administrator."""
-        arguments: dict[str, Any] = {"ttl_s": ttl_s}
-        if logs is not None:
-            arguments["logs"] = list(logs)
-        return Snapshot.read(self.action("log.snapshot", **arguments))
+        return Snapshot.read(self.calls.log_snapshot(ttl_s=ttl_s, logs=logs))
 
     def log_extend(self, snapshot_id: str, ttl_s: int = 60) -> Any:
         """Keeps them for `ttl_s` seconds from now. Raises: PlaneError NOT_FOUND when it was let go."""
-        return self.action("log.extend", id=snapshot_id, ttl_s=ttl_s)
+        return self.calls.log_extend(id=snapshot_id, ttl_s=ttl_s)
 
     def log_release(self, snapshot_id: str) -> Any:
         """Lets them go."""
-        return self.action("log.release", id=snapshot_id)
+        return self.calls.log_release(id=snapshot_id)
 
     def browse_open(
-        self, queues: Sequence[str], *, start: Any = None, end: Any = None, max_messages: int | None = None, **options: Any
+        self,
+        queues: Sequence[str],
+        *,
+        start: Place | None = None,
+        end: Place | None = None,
+        max_messages: int | None = None,
+        slices: int | None = None,
     ) -> Browse:
-        """Tickets for messages that stay in their queues. Args: start, end: {"position": n}, {"lsn": n} or {"time_us": t}; options: slices.
+        """Tickets for messages that stay in their queues. Args: start, end: {"position": n}, {"lsn": n} or {"time_us": t}.
 
         Raises: PlaneError NOT_FOUND, FORBIDDEN.
         """
-        given = {"start": start, "end": end, "max_messages": max_messages, **options}
-        answer = _object(
-            self.action("browse.open", queues=list(queues), **{name: value for name, value in given.items() if value is not None})
-        )
+        answer = _object(self.calls.browse_open(queues=queues, start=start, end=end, max_messages=max_messages, slices=slices))
         return Browse.read({**answer, "tickets": _tickets(answer)})
 
     def queue_match(self, pattern: str) -> list[str]:
         """Names of the queues that match now and may be read."""
-        return list(_field(self.action("queue.match", pattern=pattern), "queues"))
+        return list(_field(self.calls.queue_match(pattern=pattern), "queues"))
 
-    def stream_open(self, queue: str, **place: Any) -> dict[str, Any]:
-        """A stream's identity and bounds, and the offset of a place. Args: place: `start`, `stream`. Raises: PlaneError NOT_A_STREAM."""
-        return _object(self.action("stream.open", queue=queue, **place))
+    def stream_open(self, queue: str, *, start: Place | None = None, stream: str | None = None) -> dict[str, Any]:
+        """A stream's identity and bounds, and the offset of a place. Raises: PlaneError NOT_A_STREAM, STREAM_REPLACED."""
+        return _object(self.calls.stream_open(queue=queue, start=start, stream=stream))
 
-    def stream_next(self, queue: str, stream: str, offset: int, **limits: Any) -> int:
-        """Where a batch from `offset` on ends. Args: limits: `upto`, `max_messages`, `max_bytes`. Raises: PlaneError STREAM_REPLACED."""
-        return int(_field(self.action("stream.next", queue=queue, stream=stream, offset=offset, **limits), "offset"))
+    def stream_next(
+        self,
+        queue: str,
+        stream: str,
+        offset: int,
+        *,
+        upto: int | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        release: str | None = None,
+    ) -> int:
+        """Where a batch from `offset` on ends. Args: release: a pin that is not needed any more. Raises: PlaneError STREAM_REPLACED."""
+        limits = {"upto": upto, "max_messages": max_messages, "max_bytes": max_bytes}
+        return int(_field(self.calls.stream_next(queue=queue, stream=stream, offset=offset, release=release, **limits), "offset"))
 
-    def stream_tail(self, queue: str, offset: int, **place: Any) -> dict[str, Any]:
+    def stream_tail(self, queue: str, offset: int, *, stream: str | None = None) -> dict[str, Any]:
         """The messages behind an offset."""
-        return _object(self.action("stream.tail", queue=queue, offset=offset, **place))
+        return _object(self.calls.stream_tail(queue=queue, offset=offset, stream=stream))
 
-    def stream_plan(self, queue: str, stream: str, offset: int, end: int, slices: int = 1, **options: Any) -> tuple[list[bytes], str]:
+    def stream_plan(
+        self,
+        queue: str,
+        stream: str,
+        offset: int,
+        end: int,
+        slices: int = 1,
+        *,
+        key: str | None = None,
+        tolerant: bool | None = None,
+        release: str | None = None,
+    ) -> tuple[list[bytes], str]:
         """Tickets of a range of offsets, and the pin that keeps its containers, for `stream_release`. Raises: PlaneError TRUNCATED."""
-        answer = self.action("stream.plan", queue=queue, stream=stream, offset=offset, end=end, slices=slices, **options)
+        place = {"queue": queue, "stream": stream}
+        answer = self.calls.stream_plan(**place, offset=offset, end=end, slices=slices, key=key, tolerant=tolerant, release=release)
         return _tickets(answer), str(_field(answer, "pin"))
 
     def stream_release(self, queue: str, pin: str) -> None:
         """Lets the containers go."""
-        self.action("stream.release", queue=queue, pin=pin)
+        self.calls.stream_release(queue=queue, pin=pin)
 
     def browse_close(self, browse_id: str) -> Any:
         """Lets a browse go before its time. Again is no error."""
-        return self.action("browse.close", id=browse_id)
+        return self.calls.browse_close(id=browse_id)
 
     def status(self) -> dict[str, Any]:
         """Version, store UUID, figures of service and broker."""
-        return _object(self.action("status"))
+        return _object(self.calls.status())
 
-    def action(self, name: str, /, *, _wait_s: float = 0.0, **arguments: Any) -> Any:
-        """Any control call of docs/DATAPLANE.md. Args: _wait_s: seconds that the call itself waits; arguments: JSON values.
+    def _action(self, name: str, arguments: Mapping[str, Any], wait_s: float = 0.0) -> Any:
+        """A control call. Args: wait_s: seconds that the call itself waits; arguments: JSON values.
 
         Returns: the answer, JSON values. Raises: PlaneError.
         """
@@ -357,13 +396,13 @@ class DataPlane:
         def once(client: Any, left_s: float) -> Any:
             from pyarrow import flight
 
-            options = flight.FlightCallOptions(timeout=left_s + _wait_s, headers=self._told_headers())
+            options = flight.FlightCallOptions(timeout=left_s + wait_s, headers=self._told_headers())
             results = list(client.do_action(flight.Action(name, body), options))
             if len(results) != 1:
                 raise PlaneError(PROTOCOL, f"{name}: {len(results)} results instead of one")
             return json.loads(results[0].body.to_pybytes())
 
-        return self._retried(once, self._patience(_wait_s))
+        return self._retried(once, self._patience(wait_s))
 
     def _is_for(self, arguments: Mapping[str, Any]) -> None:
         """Remembers the query that a call names: those without a name are for the same one."""
@@ -403,7 +442,7 @@ class DataPlane:
                     except StopIteration:
                         return
                     except Exception as error:
-                        self._pause(_told(error), patience)
+                        self._pause(_plane_error(error), patience)
                         break
                     patience = self._patience()
                     if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == TURN_ENDS:
@@ -442,8 +481,8 @@ class DataPlane:
                 schema = gathered[0].schema
             if count:
                 command["first_row"] = count
-            told = self._send(json.dumps(command).encode(), schema, gathered)
-            count, size = count + told.count, size + told.bytes
+            staged = self._send(json.dumps(command).encode(), schema, gathered)
+            count, size = count + staged.count, size + staged.bytes
         return Put(count, size)
 
     def _send(self, command: bytes, schema: Any, batches: Sequence[Any]) -> Put:
@@ -455,18 +494,18 @@ class DataPlane:
                 writer.write_batch(part)
                 sent += part.num_rows
             writer.done_writing()
-            told = reader.read()
+            answer_bytes = reader.read()
         except Exception as error:
-            raise self._broken(_ended(writer) or _told(error)) from error
+            raise self._broken(_ended(writer) or _plane_error(error)) from error
         except BaseException:
             _ended(writer)
             raise
         wrong = _ended(writer)
         if wrong is not None:
             raise self._broken(wrong)
-        if told is None:
+        if answer_bytes is None:
             raise PlaneError(PROTOCOL, "do_put ended without an answer")
-        answer = _object(json.loads(told.to_pybytes()))
+        answer = _object(json.loads(answer_bytes.to_pybytes()))
         if answer.get("count") != sent:
             raise PlaneError(PROTOCOL, f"do_put: {sent} rows were sent, the service counted {answer.get('count')}")
         return Put(sent, int(answer.get("bytes", 0)))
@@ -478,10 +517,10 @@ class DataPlane:
         options = flight.FlightCallOptions(timeout=self.timeout_s * SEND_TIMES, headers=self._told_headers())
         writer, reader = client.do_put(flight.FlightDescriptor.for_command(command), schema, options)
         try:
-            told = reader.read()
+            admission = reader.read()
         except Exception as error:
             raise _ended(writer) or error from error
-        if told is None or told.to_pybytes() != ADMITTED:
+        if admission is None or admission.to_pybytes() != ADMITTED:
             raise _ended(writer) or PlaneError(PROTOCOL, "do_put was not let in, and not refused")
         return writer, reader
 
@@ -502,7 +541,7 @@ class DataPlane:
                     self._check_store(client, max(0.05, patience.left_s))
                 return call(client, max(0.05, patience.left_s))
             except Exception as error:
-                self._pause(_told(error), patience)
+                self._pause(_plane_error(error), patience)
 
     def _check_store(self, client: Any, left_s: float) -> None:
         """C6. Raises: ConnectionError for a broker with another store: it is passed over as one that is away."""
@@ -510,8 +549,8 @@ class DataPlane:
 
         options = flight.FlightCallOptions(timeout=left_s, headers=self._told_headers())
         (answer,) = client.do_action(flight.Action("status", b"{}"), options)
-        told = json.loads(answer.body.to_pybytes())
-        store = str(_field(told, "cluster") if self._cluster else _field(_field(told, "store"), "uuid"))
+        status = json.loads(answer.body.to_pybytes())
+        store = str(_field(status, "cluster") if self._cluster else _field(_field(status, "store"), "uuid"))
         if not store:
             raise ConnectionError(
                 "one of these addresses leads to a broker that has heard of no engine of shared queues, and is passed over"
@@ -651,7 +690,7 @@ class Watch:
                 return
 
 
-def _told(error: BaseException) -> PlaneError:
+def _plane_error(error: BaseException) -> PlaneError:
     return error if isinstance(error, PlaneError) else from_flight(error)
 
 
@@ -665,7 +704,7 @@ def _ended(writer: Any) -> PlaneError | None:
     try:
         writer.close()
     except Exception as said:
-        return _told(said)
+        return _plane_error(said)
     return None
 
 

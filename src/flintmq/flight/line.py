@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from flintmq.config import Limits
 from flintmq.dataplane.calls import CALLS
-from flintmq.flight.errors import BUSY, PlaneError
+from flintmq.flight.plane_error import BUSY, PlaneError
 
 # places of a user for each one that is free, and of a query
 USER_PART, QUERY_PART = 3, 1

@@ -17,7 +17,7 @@ from typing import Any
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel, ChannelClosed, Refused, WireError
-from flintmq.flight.errors import BAD_ARGUMENT, BUSY, UNAUTHENTICATED, UNAVAILABLE, PlaneError
+from flintmq.flight.plane_error import BAD_ARGUMENT, BUSY, UNAUTHENTICATED, UNAVAILABLE, PlaneError
 
 log = logging.getLogger("flintmq.flight")
 

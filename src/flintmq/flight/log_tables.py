@@ -23,7 +23,7 @@ from flintmq.arrow.log import ContainerFacts, list_log, log_ends, offline_lock
 from flintmq.arrow.scan import scan_container
 from flintmq.arrow.schema import arrow_schema
 from flintmq.flight.client import DataPlane
-from flintmq.flight.errors import PlaneError
+from flintmq.flight.plane_error import PlaneError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,24 +57,24 @@ def log_reader(
     def batches() -> Iterator[Any]:
         with _opened(source, log) as (containers, base, end, keep):
             once = table == "messages" and not copies and containers
-            again: dict[int, Any] = {}
+            repeats: dict[int, Any] = {}
             if once:
                 first = containers[0]
-                again = repeated([(one.sequence, one.path) for one in containers], first.size, end, first.store_uuid, keep)
+                repeats = repeated([(one.sequence, one.path) for one in containers], first.size, end, first.store_uuid, keep)
             for facts in containers:
                 keep()
                 scan = scan_container(
                     facts.path,
                     log=log,
                     stream=table,
-                    columns=[*schema.names, *(("lsn", "copy") if facts.sequence in again else ())],
+                    columns=[*schema.names, *(("lsn", "copy") if facts.sequence in repeats else ())],
                     body=body,
                     end=end,
                     mode="FAILFAST" if facts.first_lsn >= base else "PERMISSIVE",
                     store_uuid=facts.store_uuid,
                 )
                 for batch in scan:
-                    yield batch if facts.sequence not in again else without(batch, again[facts.sequence]).select(schema.names)
+                    yield batch if facts.sequence not in repeats else without(batch, repeats[facts.sequence]).select(schema.names)
                     keep()
 
     return pa.RecordBatchReader.from_batches(schema, batches())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
-from flintmq.flight.errors import PROTOCOL, PlaneError
+from flintmq.flight.plane_error import PROTOCOL, PlaneError
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from flintmq.endpoint import endpoint
 from flintmq.flight import auth
 from flintmq.flight.actions import read_object, whole
 from flintmq.flight.batches import Plane
-from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.flight.headers import ADMITTED, TURN_ENDS
 from flintmq.flight.line import Line, Turn
 from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane_error import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.flight.uses import Uses
 
 log = logging.getLogger("flintmq.flight")
@@ -161,8 +161,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
                 writer.write(pa.py_buffer(ADMITTED))
             if descriptor.descriptor_type != flight.DescriptorType.CMD:
                 raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
-            told = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
-            writer.write(pa.py_buffer(told))
+            outcome = self._plane.put(caller, descriptor.command, (chunk.data for chunk in reader))
+            writer.write(pa.py_buffer(outcome))
 
     # --- for clients that know Flight and not FlintMQ ---------------------------------------------------------------------
 

@@ -23,9 +23,9 @@ from flintmq.config import Limits
 from flintmq.dataplane.calls import CALLS
 from flintmq.flight.actions import whole
 from flintmq.flight.ahead import ahead, behind
-from flintmq.flight.errors import BAD_ARGUMENT, BUSY, DAMAGED, UNAVAILABLE, PlaneError
 from flintmq.flight.line import Turn
 from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane_error import BAD_ARGUMENT, BUSY, DAMAGED, UNAVAILABLE, PlaneError
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 

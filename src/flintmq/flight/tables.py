@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flintmq.arrow.schema import messages_schema
-from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
+from flintmq.flight.plane_error import BAD_ARGUMENT, PlaneError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,10 +97,12 @@ class _Taker:
         # A set that an earlier process was given: it comes again as it was. Acquiring it would give it back to its queues.
         self.begun = opened.planned and opened.prepared == opened.committed + 1
 
-    def next(self, limits: dict[str, Any]) -> Part | None:
+    def next(self, limits: tuple[int, int, int]) -> Part | None:
+        """Args: limits: messages and bytes of the part; ms to wait for messages."""
         seq = self.committed + 1
         if not self.begun:
-            answer = self._plane.sub_acquire(self._sub_id, self._epoch, seq, **limits)
+            messages, size, wait_ms = limits
+            answer = self._plane.sub_acquire(self._sub_id, self._epoch, seq, max_messages=messages, max_bytes=size, max_wait_ms=wait_ms)
             if not answer.count:
                 return None
         self.begun = False
@@ -117,7 +119,7 @@ class _Taker:
         self.committed = max(self.committed, self._plane.sub_commit(self._sub_id, self._epoch, seq))
 
     def _plan(self, seq: int) -> Any:
-        return self._plane.action("sub.plan", sub_id=self._sub_id, epoch=self._epoch, seq=seq, slices=1)
+        return self._plane.calls.sub_plan(sub_id=self._sub_id, epoch=self._epoch, seq=seq, slices=1)
 
 
 def take(
@@ -137,8 +139,7 @@ def take(
     Raises: PlaneError NOT_FOUND, FORBIDDEN, QUEUES_DIFFER, FENCED; BAD_ARGUMENT: the part before was not committed.
     """
     taker = _Taker(plane, subscription, queues)
-    limits = {"max_messages": max_messages, "max_bytes": max_bytes, "max_wait_ms": wait_ms}
-    while (part := taker.next(limits)) is not None:
+    while (part := taker.next((max_messages, max_bytes, wait_ms))) is not None:
         yield part
         if taker.committed < part.seq:
             raise PlaneError(
@@ -194,8 +195,8 @@ def stream(
     place = start if after is None else {"offset": after[1]}
     opened = plane.stream_open(queue, start=place, **known)
     begin, identity = int(opened["offset"]), str(opened["stream"])
-    limits = {"max_messages": min(max_messages, 2**62), "max_bytes": min(max_bytes, 2**62)}
-    end = plane.stream_next(queue, identity, begin, upto=int(opened["next"]), **limits)
+    messages, size = min(max_messages, 2**62), min(max_bytes, 2**62)
+    end = plane.stream_next(queue, identity, begin, upto=int(opened["next"]), max_messages=messages, max_bytes=size)
     return Range(queue, identity, begin, max(begin, end), plane)
 
 

@@ -139,11 +139,11 @@ class FdbEngine:
 class _FdbWatch:
     """One watch. Any thread."""
 
-    __slots__ = ("_cancelled", "_future", "_told", "key")
+    __slots__ = ("_cancelled", "_future", "_on_change", "key")
 
     def __init__(self, key: bytes, on_change: Callable[[], None]) -> None:
         self.key = key
-        self._told = on_change
+        self._on_change = on_change
         self._future: Any = None
         self._cancelled = False
 
@@ -156,7 +156,7 @@ class _FdbWatch:
 
     def _ready(self, future: Any) -> None:
         if not self._cancelled:
-            guarded("watches of an engine", repr(self.key), self._told)
+            guarded("watches of an engine", repr(self.key), self._on_change)
 
     def cancel(self) -> None:
         self._cancelled = True

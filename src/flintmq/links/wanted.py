@@ -99,7 +99,7 @@ class Finder:
         self._broker = broker
         self._definitions = definitions
         self._most = most
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def federates(self) -> bool:
         """Whether any policy does."""
@@ -124,8 +124,8 @@ class Finder:
         for vhost in list(self._broker.vhosts.values()):
             if _of_federation(vhost):
                 many = list(islice(self._federated(vhost), self._most + 1))
-                if len(many) > self._most and vhost.name not in self._told:
-                    self._told.add(vhost.name)
+                if len(many) > self._most and vhost.name not in self._warned:
+                    self._warned.add(vhost.name)
                     log.warning(
                         "vhost %r: policies federate more than %d exchanges and queues: the rest has no link", vhost.name, self._most
                     )

@@ -33,7 +33,7 @@ _CRC32C = 3
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # (host, port) of the client; None: the proxy speaks for itself
-Told = Callable[[tuple[str, int] | None], None]
+OnSource = Callable[[tuple[str, int] | None], None]
 
 
 class ProxyError(OSError):
@@ -141,14 +141,14 @@ def _check_values(header: bytes, offset: int) -> None:
 class ProxyLayer:
     """Reads the header; everything behind it passes.
 
-    Args: told: gets the address once; proxy: address of the proxy; most: bytes of a header; is_local: whether an address is of this
+    Args: on_source: gets the address once; proxy: address of the proxy; most: bytes of a header; is_local: whether an address is of this
     machine.
     """
 
     NAME = "PROXY protocol"
 
-    def __init__(self, told: Told, proxy: str, most: int, is_local: Callable[[str], bool]) -> None:
-        self._told = told
+    def __init__(self, on_source: OnSource, proxy: str, most: int, is_local: Callable[[str], bool]) -> None:
+        self._on_source = on_source
         self._proxy = proxy
         self._most = most
         self._is_local = is_local
@@ -177,7 +177,7 @@ class ProxyLayer:
             raise ProxyError(f"{self._proxy} says that its client {source[0]} is on this machine")
         rest, self._data = self._data[end:], b""
         self.established = True
-        self._told(source)
+        self._on_source(source)
         return rest
 
     def send(self, clear: bytes) -> bytes:

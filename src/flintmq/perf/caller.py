@@ -43,7 +43,7 @@ class Caller:
         self.input = cast(p_uchar, malloc(INPUT_ROOM))
         if self.input == NULL:
             raise MemoryError
-        for data, answer, again, content in steps:
+        for data, answer, repeat_after, content in steps:
             # A copy of its own: the digits are patched in place.
             own: bytearray = bytearray(data)
             self.kept.append(own)
@@ -51,7 +51,7 @@ class Caller:
             step.data = cast(p_uchar, cast(p_char, own))
             step.size = len(own)
             step.answer = answer
-            step.again = again
+            step.again = repeat_after
             step.content = content
             step.place_count = 0
             offset = data.find(NUMBER)

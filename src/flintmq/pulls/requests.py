@@ -259,6 +259,7 @@ class PullGroup:
         group: str,
         key: str,
         serial: int,
+        *,
         leases_max: int,
         grace_ns: int,
         load_ns: int,

@@ -631,7 +631,7 @@ def manager_wake_waiters(queue: pointer[queue_t]) -> void:
 
 def manager_credit_back(queue: pointer[queue_t], consumer: pointer[consumer_t], own: bint) -> bint:
     shared: bint = consumer.shared_credit != NULL and at_load32(address(consumer.shared_credit.limit)) != 0
-    again: bint = False
+    interested: bint = False
     # The credit is back already, by a read-modify-write: a thread that found none before that has moved the consumer under this lock, or
     # will find the credit when it looks firmly.
     if not shared and (not own or at_load32(address(consumer.list)) != CONSUMER_NOT_INTERESTED):
@@ -648,11 +648,11 @@ def manager_credit_back(queue: pointer[queue_t], consumer: pointer[consumer_t], 
             and _has_credit(consumer, True)
         ):
             _move(queue, consumer, CONSUMER_INTERESTED)
-            again = True
+            interested = True
         if shared and not at_swap32(address(consumer.target.credit_back), 1):
             consumer.target.notify_work(consumer.target)
     spin_unlock(address(queue.manager.lock))
-    return again
+    return interested
 
 
 def manager_outranked(queue: pointer[queue_t], consumer: pointer[consumer_t], slot: pointer[slot_t]) -> bint:

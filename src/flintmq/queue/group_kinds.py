@@ -43,6 +43,7 @@ def new_grouped(
     header: bytes,
     log: object,
     durable: bool,
+    *,
     list_kind: int,
     levels: int,
     level_rule: int,

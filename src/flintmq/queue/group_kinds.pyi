@@ -10,6 +10,7 @@ def new_grouped(
     header: bytes,
     log: LogPort | None,
     durable: bool,
+    *,
     list_kind: int,
     levels: int,
     level_rule: int,

@@ -39,26 +39,26 @@ def _tell(queue: pointer[queue_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _wake(queue: pointer[queue_t], again: bint) -> void:
-    """There is work. `again`: not by an arrival, so those who found nothing before are to be woken for it."""
+def _wake(queue: pointer[queue_t], came_back: bint) -> void:
+    """There is work. `came_back`: not by an arrival, so those who found nothing before are to be woken for it."""
     _tell(queue)
     if at_load32(address(queue.entries.wanted)) and (
         at_load32(address(queue.message_groups.free.count)) or at_load32(address(queue.message_groups.unread))
     ):
-        if again:
+        if came_back:
             manager_changed(queue)
         manager_wake_one(queue, NULL, False)
 
 
 def grouped_arrived(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t]) -> void:
     key: group_key_t
-    told: bint
+    has_work: bint
     if content == NULL:
-        told = groups_add(queue, position, NULL)
+        has_work = groups_add(queue, position, NULL)
     else:
         groups_key(queue.message_groups, content, address(key))
-        told = groups_add(queue, position, address(key))
-    if told:
+        has_work = groups_add(queue, position, address(key))
+    if has_work:
         _wake(queue, content == NULL)
 
 

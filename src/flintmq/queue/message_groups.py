@@ -382,7 +382,7 @@ def groups_read_all(queue: pointer[queue_t]) -> bint:
 def groups_add(queue: pointer[queue_t], position: uint64_t, key: pointer[group_key_t]) -> bint:
     groups: pointer[message_groups_t] = queue.message_groups
     group: pointer[message_group_t] = NULL
-    told: bint = True
+    has_work: bint = True
     dequeued: uint64_t  # read first, as every entry is counted as enqueued before it is as dequeued
     spin_lock(address(groups.lock))
     if key != NULL:
@@ -392,14 +392,14 @@ def groups_add(queue: pointer[queue_t], position: uint64_t, key: pointer[group_k
             _arrange(groups, group)
         _read_later(queue, position)
     else:
-        told = _arrange(groups, group)
-        if told and group.owner != NULL and not group.loose:
+        has_work = _arrange(groups, group)
+        if has_work and group.owner != NULL and not group.loose:
             _tell(groups, group.owner)
     dequeued = at_load64(address(queue.entries.dequeued))
     if groups.positions + groups.held.count > at_load64(address(queue.entries.enqueued)) - dequeued + GONE_MAX:
         _pass_over(queue, SWEPT)
     spin_unlock(address(groups.lock))
-    return told
+    return has_work
 
 
 @cfunc

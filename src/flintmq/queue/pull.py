@@ -604,7 +604,7 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
     round_no: uint32_t = manager_new_round(queue)
     list_number: uint32_t
     outcome: c_int
-    again: bint = False
+    has_returned: bint = False
     taken: bint = False
     if queue.message_groups != NULL:
         return False  # what is next is not the same for all
@@ -631,11 +631,11 @@ def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
             if at_load32(address(consumer.list)) != CONSUMER_NOTIFIED:
                 manager_count(queue, consumer)
             taken = True
-        again = again or entry.returned
+        has_returned = has_returned or entry.returned
         spin_unlock(address(consumer.send_lock))
         if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(address(queue.manager.predicates)) == 0:
             break  # the next entry is the same for everybody
-    if again:
+    if has_returned:
         queue_wake_if_available(queue)  # one that lost its credit for a moment may have been passed over for another entry
     return taken
 

@@ -82,7 +82,7 @@ class DeduplicationExchange(FanoutExchange):
         self._share = MemoryShare("definitions", self._total)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        if not isinstance(headers, MessageHeaders) or headers.content is None or headers.again or HEADER not in headers:
+        if not isinstance(headers, MessageHeaders) or headers.content is None or headers.is_replay or HEADER not in headers:
             return self._all
         known = headers.decided.get(self)
         if known is None:

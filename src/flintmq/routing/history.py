@@ -61,7 +61,7 @@ class RecentHistoryExchange(FanoutExchange):
         self._share = MemoryShare("definitions", self._total)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        if isinstance(headers, MessageHeaders) and headers.content is not None and not headers.again and self not in headers.decided:
+        if isinstance(headers, MessageHeaders) and headers.content is not None and not headers.is_replay and self not in headers.decided:
             headers.decided[self] = True
             if headers.get(NO_STORE) is not True:
                 self._keep(headers.content(), headers.user)

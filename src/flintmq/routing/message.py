@@ -29,22 +29,22 @@ def _nothing() -> Mapping[str, Any]:
 
 class MessageHeaders(dict[str, Any]):
     """Args: headers; properties: gives the message's properties (decoded only when asked for); content: gives the message itself,
-    None: nobody may keep it; user: who published it, None: the broker; again: it was routed before, and is not remembered once more."""
+    None: nobody may keep it; user: who published it, None: the broker; is_replay: it was routed before, and is not remembered once more."""
 
-    __slots__ = ("again", "content", "decided", "properties", "undo", "user")
+    __slots__ = ("content", "decided", "is_replay", "properties", "undo", "user")
 
     def __init__(
         self,
         headers: Mapping[str, Any],
         properties: Callable[[], Mapping[str, Any]] = _nothing,
         content: Callable[[], Content] | None = None,
-        again: bool = False,
+        is_replay: bool = False,
         user: object = None,
     ) -> None:
         super().__init__(headers)
         self.properties = properties
         self.content = content
-        self.again = again
+        self.is_replay = is_replay
         self.user = user
         self.decided: dict[Any, Any] = {}  # exchange -> what it made of this message
         self.undo: list[Callable[[], object]] = []

@@ -137,11 +137,11 @@ def _note_service(actor: pointer[actor_t], cost: int64_t) -> void:
 def _park(system: pointer[actor_system_t], actor: pointer[actor_t], request: pointer[request_t], now: int64_t) -> void:
     """process() found nothing: the request waits, or is answered if it must not."""
     outcome: uint8_t = OUTCOME_NONE
-    again: bint = request.parked
+    was_parked: bint = request.parked
     due: int64_t
     if at_load32(address(actor.epoch)) != request.epoch:
         at_add64(address(system.wakes_raced), 1)
-    elif again:
+    elif was_parked:
         at_add64(address(system.wakes_spurious), 1)
     spin_lock(address(actor.lock))
     if at_load32(address(actor.state)) & STATE_CLOSED:
@@ -152,7 +152,7 @@ def _park(system: pointer[actor_system_t], actor: pointer[actor_t], request: poi
         or (request.deadline_ns and request.deadline_ns <= now)
     ):
         outcome = OUTCOME_EMPTY
-    elif not again and at_load32(address(system.parked)) >= system.parked_max:
+    elif not was_parked and at_load32(address(system.parked)) >= system.parked_max:
         at_add64(address(system.dropped_parked), 1)
         outcome = OUTCOME_BUSY
     elif mailbox_park(actor, request):

@@ -210,12 +210,12 @@ def _end(handler: Session, states: list[ChannelState], last: Done | None) -> Ite
     # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
     while not _give_back(handler):
         yield
-    told = 0
+    count = 0
     for state in states:
         for consumer in state.consumers.values():
             guarded("consumers that end", handler.name, _leave, handler, consumer)
-            told += 1
-            if told % CONSUMERS_AT_ONCE == 0:
+            count += 1
+            if count % CONSUMERS_AT_ONCE == 0:
                 yield
         if state.reply_queue is not None:
             guarded("consumers that end", handler.name, broker.drop_reply_queue, state.reply_queue)

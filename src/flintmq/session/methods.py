@@ -365,7 +365,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-group': {group!r} is no string")
     seat = None
     if method.queue != REPLY_TO and queue.policy.is_stream:
-        seat = stream_consume.open_seat(handler, number, queue, method, partial(_again, handler, number, method))
+        seat = stream_consume.open_seat(handler, number, queue, method, partial(_on_durable, handler, number, method))
         if seat is None:
             return  # its group's place has to be on disk first: the whole request is made again then
     handler.consumer_came(consumer)
@@ -390,7 +390,8 @@ def _attach(handler: Session, consumer: Consumer, single: bool, group: bytes, se
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
     queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
     own = (consumer.no_ack, consumer.exclusive, consumer.priority, single)
-    if not handler.connection.consume(number, queue.core, tag, *own, group, seat, choice.selector, choice.browse):
+    chosen = {"group": group, "seat": seat, "selector": choice.selector, "browse": choice.browse}
+    if not handler.connection.consume(number, queue.core, tag, *own, **chosen):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise _in_exclusive_use(handler, queue)
@@ -443,7 +444,7 @@ def basic_get(handler: Session, number: int, method: spec.BasicGet) -> None:
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
-        handler.deferred = partial(_again, handler, number, method)
+        handler.deferred = partial(_on_durable, handler, number, method)
         handler.connection.waiting = True
     elif not got:
         handler.broker.counters.gets_empty += 1
@@ -460,7 +461,7 @@ def _check_get(handler: Session, queue: Any) -> None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
 
-def _again(handler: Session, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
+def _on_durable(handler: Session, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
     """A method that waited for the disk is served anew, if its channel is still there."""
     if number in handler.channels:
         _serve_anew(handler, number, method)

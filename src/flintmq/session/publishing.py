@@ -88,9 +88,9 @@ def publish(handler: Session, channel: int) -> None:
         scanned = scan_properties_of(header)
         if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
-        told = properties.get("headers")
+        table = properties.get("headers")
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
-        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content, user=handler.user)
+        headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, content, user=handler.user)
         keys = keys_of(key, headers, partial(authorize_topic, handler, Verb.WRITE, exchange_name))
         due_ms, reply_to = scheduled_publish.due(connection, channel), None
         if due_ms < 0:
@@ -128,7 +128,7 @@ def publish(handler: Session, channel: int) -> None:
     if vhost.tracing:
         broker.tracer.published(handler, channel, connection.message(channel), keys, properties, cores)
     broker.counters.add_drops(connection.take_drops() if headers.undo else {})
-    again = connection.accept(channel, cores, keys[1:])
+    has_work = connection.accept(channel, cores, keys[1:])
     if headers.undo:
         drops = connection.take_drops()
         broker.counters.add_drops(drops)
@@ -136,7 +136,7 @@ def publish(handler: Session, channel: int) -> None:
             headers.refused()
     if span is not None and broker.spans is not None:
         broker.spans.published(handler, span, cores)
-    if again:
+    if has_work:
         after_publish(handler)
 
 
@@ -157,8 +157,8 @@ def route_again(handler: Session, exchange_bytes: bytes, keys: list[bytes], head
     """
     broker, vhost = handler.broker, handler.vhost
     properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1] if header else {}
-    told = properties.get("headers")
-    headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, again=True)
+    table = properties.get("headers")
+    headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, is_replay=True)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     try:
         return broker.routes.cores_of_keys(vhost, exchange_name, keys, headers)

@@ -53,7 +53,7 @@ def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, 
 
     shared = handler.broker.shared
     assert shared is not None
-    shared.unmake(handler.vhost.name, queue.name, method.if_empty, done)
+    shared.delete_in_engine(handler.vhost.name, queue.name, method.if_empty, done)
 
 
 def bound(handler: Session, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -91,7 +91,7 @@ def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> Non
 
 
 def _ask(handler: Session, number: int, method: spec.BasicGet, queue: Any, attempts: int) -> None:
-    def again() -> None:
+    def on_fetched() -> None:
         if queue.deleted:
             raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{handler.vhost.name}'")
         if handler.connection.get(number, queue.core, method.no_ack):
@@ -105,7 +105,7 @@ def _ask(handler: Session, number: int, method: spec.BasicGet, queue: Any, attem
     handler.connection.waiting = True
     shared = handler.broker.shared
     assert shared is not None
-    shared.fetch(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method.ID, again, error)))
+    shared.fetch(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method.ID, on_fetched, error)))
 
 
 def purge(handler: Session, number: int, method: spec.QueuePurge, queue: Any) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 NO_STREAM = "x-no-stream"
 
 
-def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicConsume, again: Callable[[], None]) -> Seat | None:
+def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicConsume, on_ready: Callable[[], None]) -> Seat | None:
     """What the consumer reads with. A group that has a place goes on there, whatever x-stream-offset says.
 
-    None: the group is new; `again` is called, and asks again, when its place is on disk. What the client sends meanwhile waits.
+    None: the group is new; `on_ready` is called, and asks again, when its place is on disk. What the client sends meanwhile waits.
     Raises: PeerError 406 for one that wants no stream, without a prefetch, for a bad argument, or another filter than the group's; 540 with
     no_ack; 541 when the log takes no place.
     """
@@ -42,7 +42,7 @@ def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicCon
     service = handler.broker.streams
     if service is None or service.get(queue.queue_id) is None:
         raise PeerError(ReplyCode.NOT_FOUND, f"no {description}")  # another loop deleted it just now
-    wait = _Wait(handler, again)
+    wait = _Wait(handler, on_ready)
     try:
         seat = service.open_seat(
             queue.queue_id, wait.ready, (start.kind, start.value), start.group or None, list(start.filters) or None, start.unfiltered
@@ -59,11 +59,11 @@ def open_seat(handler: Session, number: int, queue: Queue, method: spec.BasicCon
 
 
 class _Wait:
-    """Calls `again` on the connection's loop when `ready` was called (any thread); nothing more is read of the connection until then."""
+    """Calls `on_ready` on the connection's loop when `ready` was called (any thread); nothing more is read of the connection until then."""
 
-    def __init__(self, handler: Session, again: Callable[[], None]) -> None:
+    def __init__(self, handler: Session, on_ready: Callable[[], None]) -> None:
         self._handler = handler
-        self._again = again
+        self._on_ready = on_ready
         self._is_ready = False
 
     def ready(self) -> None:
@@ -81,6 +81,6 @@ class _Wait:
 
     def _deferred(self) -> None:
         if self._is_ready:
-            self._again()
+            self._on_ready()
         else:  # something else that the connection waited for has come
             self._wait()

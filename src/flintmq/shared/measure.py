@@ -14,7 +14,7 @@ from flintmq.config import Limits
 from flintmq.kv.engine import Conflict, Engine
 from flintmq.shared.keys import QueueKeys, after, unpack
 from flintmq.shared.owners import Owners
-from flintmq.shared.queue import RELAXED, STRICT, Message, SharedQueue, clear_doomed, delete_queue, open_queue
+from flintmq.shared.queue import RELAXED, STRICT, Message, SharedQueue, clear_doomed, declare_queue, delete_queue
 from flintmq.shared.staged import StagedQueue
 
 WAYS = ("naive", "staged", "batched")
@@ -65,7 +65,7 @@ def measure(engine: Engine, limits: Limits, way: str, messages: int, takers: int
     """
     owners = Owners(engine, limits)
     order = RELAXED if way == "staged" else STRICT
-    keys = open_queue(engine, *_NAME, order, anew=True)
+    keys = declare_queue(engine, *_NAME, order, anew=True)
     filler = SharedQueue(engine, keys, owners.register(), limits, order)
     contents = [number.to_bytes(8, "big") + bytes(max(0, size - 8)) for number in range(messages)]
     began = time.monotonic()

@@ -85,10 +85,10 @@ class Message:
     level: int = 0
 
 
-def open_queue(
+def declare_queue(
     engine: Engine, vhost: str, name: str, order: str = STRICT, anew: bool = False, arguments: bytes = b"", patience_ms: int = _PATIENCE_MS
 ) -> QueueKeys:
-    """The keys of a queue, which is made when there is none. `anew`: what is there under that name is another one's, and goes;
+    """The keys of a queue, which is declared when there is none. `anew`: what is there under that name is another one's, and goes;
     arguments: kept with the queue for nodes that learn of it.
 
     Raises: ValueError when it is there with another order; EngineError.
@@ -220,7 +220,7 @@ class Pause:
 
 
 class SharedQueue:
-    """Args: keys: of `open_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as the queue was made; patience_ms: of one
+    """Args: keys: of `declare_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as declared; patience_ms: of one
     transaction, which is made anew so long; levels: of priority (x-max-priority and one), the same on all nodes; 1: none."""
 
     def __init__(

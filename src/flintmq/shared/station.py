@@ -57,10 +57,10 @@ class Window(Protocol):
 
 @dataclass(slots=True)
 class Waiting:
-    """A publish that waits. told: the host's own; size: bytes that the host counts for it; since: monotonic seconds."""
+    """A publish that waits. receiver: the host's own; size: bytes that the host counts for it; since: monotonic seconds."""
 
     message: Message
-    told: Any
+    receiver: Any
     size: int
     since: float = 0.0
 
@@ -141,7 +141,7 @@ Purged = Callable[[int, Exception | None], None]
 class _Purge:
     """left: messages that were ready when it began; below 0: it did not begin."""
 
-    told: Purged
+    on_purged: Purged
     since: float
     left: int = -1
     ended: int = 0
@@ -254,7 +254,7 @@ class Station:
         for _, done in fetches:
             done(error)
         for purge in purges:
-            purge.told(0, error)
+            purge.on_purged(0, error)
 
     @property
     def life(self) -> bytes | None:
@@ -303,7 +303,7 @@ class Station:
         for _, done in fetches:
             done(error)
         for purge in purges:
-            purge.told(purge.ended, error)
+            purge.on_purged(purge.ended, error)
 
     def _refuse(self, chosen: Callable[[Waiting], bool]) -> None:
         """Those at the front that are chosen are refused; what a transaction has is answered by its worker."""
@@ -554,7 +554,7 @@ class Station:
         if not fetches and not self._is_active(queue):
             return False
         try:
-            taken, watch = queue.take(min(wanted, queue.batch), self._limits.shared_window_bytes, None if self._watch else self._told)
+            taken, watch = queue.take(min(wanted, queue.batch), self._limits.shared_window_bytes, None if self._watch else self._on_change)
         except UnknownOutcome:
             self._audit = True
             raise
@@ -566,7 +566,7 @@ class Station:
     def _is_active(self, queue: SharedQueue) -> bool:
         """Whether consumers of this node may have messages (active.py). A node that may not is told when that may have changed."""
         if not self.active and self._host.single():
-            self.active, watch = claim(queue, self._told)
+            self.active, watch = claim(queue, self._on_change)
             if watch is not None:
                 self._watch = watch
         return self.active or not self._host.single()
@@ -624,7 +624,7 @@ class Station:
             if mine:
                 del self._purges[0]
         if mine:  # else it was answered when the queue was deleted
-            purge.told(purge.ended, None)
+            purge.on_purged(purge.ended, None)
         return bool(self._purges)
 
     def _received(self, queue: SharedQueue, taken: list[Taken], watch: Watch | None, over: bool = False) -> bool:
@@ -663,7 +663,7 @@ class Station:
             self._back.append((taken, False))
         return position
 
-    def _told(self) -> None:
+    def _on_change(self) -> None:
         """Something became ready, perhaps: any thread."""
         self._watch = None
         self._host.wake()

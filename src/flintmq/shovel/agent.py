@@ -47,7 +47,7 @@ class Agent:
         self._names = Names(limits.shovel_names_max, limits.shovel_names_user_max)
         self._asked: dict[int, tuple[str, asyncio.Future[Grant]]] = {}
         self._numbers = itertools.count(1)
-        self._told: dict[int, tuple[int, str]] = {}
+        self._reported: dict[int, tuple[int, str]] = {}
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> None:
@@ -171,7 +171,7 @@ class Agent:
             log.info("%s: stopped", shovel.name)
         except Exception:
             log.exception("%s: failed", shovel.name)
-        self._told.pop(number, None)
+        self._reported.pop(number, None)
         self._links.pop(number, None)
         self._send({"op": "ended", "link": number, "finished": finished, "moved": shovel.moved})
 
@@ -191,6 +191,6 @@ class Agent:
         """What changed since the last look: counters, and who is blocked."""
         for number, (shovel, _) in list(self._links.items()):
             figures = shovel.moved, shovel.blocked
-            if self._told.get(number) != figures:
-                self._told[number] = figures
+            if self._reported.get(number) != figures:
+                self._reported[number] = figures
                 self._send({"op": "count", "link": number, "moved": figures[0], "blocked": figures[1]})

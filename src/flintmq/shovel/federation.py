@@ -318,9 +318,9 @@ class QueueLink(Federation):
             else:
                 put(fields, b"x-original-exchange", longstr_field(exchange))
                 put(fields, b"x-original-routing-key", longstr_field(key))
-            again = (b"redelivered", b"t\x01" if redelivered else b"t\x00")
+            flag = (b"redelivered", b"t\x01" if redelivered else b"t\x00")
             count = (b"visit-count", b"l" + min(visits + 1, 2**62).to_bytes(8, "big"))
-            prepend(fields, RECEIVED, table_field([*fixed, again, count]))
+            prepend(fields, RECEIVED, table_field([*fixed, flag, count]))
             parts["headers"] = join_table(fields)
             return join_properties(size, parts)
 

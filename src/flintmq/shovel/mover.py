@@ -46,6 +46,7 @@ class Mover:
         mode: int,
         exchange: bytes | None = None,
         key: bytes | None = None,
+        *,
         mandatory: bool = False,
         messages_left: int = -1,
         window: int = 1,

@@ -381,7 +381,7 @@ class Maintenance:
         """Whether less is free than publishers may need, see store.log.space."""
         messages = self.store.messages
         free = messages.free_bytes()
-        return free is not None and free < (messages.reserves.again if self.store.disk_low else messages.reserves.roomy)
+        return free is not None and free < (messages.reserves.resume if self.store.disk_low else messages.reserves.roomy)
 
     def _is_roomy(self) -> bool:
         """Whether so much of the disk is free that the reserve need not stand ready in files."""
@@ -391,7 +391,7 @@ class Maintenance:
             free is not None
             and not self.store.disk_low
             and not messages.low
-            and free >= messages.reserves.again + self._limits.log_roomy_bytes
+            and free >= messages.reserves.resume + self._limits.log_roomy_bytes
         )
 
     def _look_at_disk(self) -> None:

@@ -169,7 +169,7 @@ def _hand_out(
     out: pointer[delivery_t],
 ) -> void:
     """The message is the consumer's: `item` is held by it, the content's reference the seat's."""
-    told: pointer[content_t]
+    flagged: pointer[content_t]
     visibility_ms: int64_t = group.visibility_ms if seat.visibility_ms < 0 else seat.visibility_ms
     due_ms: int64_t = stream_now(group.stream) + visibility_ms if visibility_ms else 0
     check(item.owner == 0, b"group I2 an offset that is handed out is nobody's", item.offset, item.owner)
@@ -185,10 +185,10 @@ def _hand_out(
     if group.fresh.lost:
         if group.arena == NULL:
             group.arena = arena_new()
-        told = content_with_field(group.arena, content, b"x-stream-lost", group.fresh.lost) if group.arena != NULL else NULL
-        if told != NULL:
+        flagged = content_with_field(group.arena, content, b"x-stream-lost", group.fresh.lost) if group.arena != NULL else NULL
+        if flagged != NULL:
             content_decref(content)
-            content = told
+            content = flagged
             group.fresh.lost = 0
     seat.lent = content
     out.slot = address(group.slot)

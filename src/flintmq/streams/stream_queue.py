@@ -138,7 +138,7 @@ def _enqueue(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms
 def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: pointer[delivery_t], asks: pointer[asks_t]) -> c_int:
     """The next message of a consumer that reads for itself. Its send_lock is held."""
     item: pointer[stream_item_t] = NULL
-    told: pointer[content_t]
+    flagged: pointer[content_t]
     looked: c_int
     outcome: c_int = TAKE_NOTHING
     spin_lock(address(seat.lock))
@@ -162,10 +162,10 @@ def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: point
             if seat.own.lost:
                 if seat.arena == NULL:
                     seat.arena = arena_new()
-                told = content_with_field(seat.arena, seat.lent, b"x-stream-lost", seat.own.lost) if seat.arena != NULL else NULL
-                if told != NULL:
+                flagged = content_with_field(seat.arena, seat.lent, b"x-stream-lost", seat.own.lost) if seat.arena != NULL else NULL
+                if flagged != NULL:
                     content_decref(seat.lent)
-                    seat.lent = told
+                    seat.lent = flagged
                     seat.own.lost = 0
             out.content = seat.lent
             if seat.own.cold and cursor_read_ahead(address(seat.own), seat.filter):
@@ -600,7 +600,7 @@ def wake_group_locked(group: pointer[group_t], others: bint) -> bint:
     seat: pointer[seat_t]
     passed: pointer[seat_t] = NULL  # the first one that was told before
     count: c_int = 0
-    told: c_int
+    outcome: c_int
     if at_load32(address(group.stream.queue.deleted)):
         return False
     if not others and group.woken != NULL and group.woken.consumer.list == CONSUMER_NOTIFIED:
@@ -609,13 +609,13 @@ def wake_group_locked(group: pointer[group_t], others: bint) -> bint:
     while group.members.first != NULL and group.members.first != passed and count < WOKEN_PASSED_MAX:
         seat = group.members.first
         group.looked += 1
-        told = manager_notify_locked(group.stream.queue, seat.consumer)
-        if told == NOTIFY_NOT:
+        outcome = manager_notify_locked(group.stream.queue, seat.consumer)
+        if outcome == NOTIFY_NOT:
             _rest(seat, True)
             continue
         _leave(seat)  # the one that was woken is the last to be woken next
         _join(seat)
-        if told == NOTIFY_DONE:
+        if outcome == NOTIFY_DONE:
             group.woken = seat
             at_store32(address(group.idle), 1)
             return True

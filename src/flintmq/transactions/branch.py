@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from flintmq.transactions.errors import Condition, XaStatus
+from flintmq.transactions.xa_status import Condition, XaStatus
 
 
 class Association(Enum):

@@ -26,11 +26,11 @@ from flintmq.guard import guarded
 from flintmq.invariant import check
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
-from flintmq.transactions.errors import Condition, TransactionRefused, XaStatus
 from flintmq.transactions.outcome import Outcome
 from flintmq.transactions.ports import BranchQueues, Session, TransactionStore
 from flintmq.transactions.registry import Branch, BranchView, Registry
 from flintmq.transactions.serial import Serial
+from flintmq.transactions.xa_status import Condition, TransactionRefused, XaStatus
 from flintmq.transactions.xid import Xid
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from flintmq.transactions.errors import XaStatus
+from flintmq.transactions.xa_status import XaStatus
 
 _log = logging.getLogger(__name__)
 

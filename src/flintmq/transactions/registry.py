@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from flintmq.invariant import check
 from flintmq.transactions.branch import TOMBSTONES, Association, BranchState
-from flintmq.transactions.errors import Condition, TransactionRefused
 from flintmq.transactions.outcome import Outcome
 from flintmq.transactions.ports import Enrolment, Session
+from flintmq.transactions.xa_status import Condition, TransactionRefused
 from flintmq.transactions.xid import Xid
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flintmq.transactions.errors import Condition, TransactionRefused
+from flintmq.transactions.xa_status import Condition, TransactionRefused
 
 GLOBAL_ID_BYTES_MAX = 64  # X/Open MAXGTRIDSIZE
 BRANCH_ID_BYTES_MAX = 64  # X/Open MAXBQUALSIZE

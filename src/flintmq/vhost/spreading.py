@@ -67,11 +67,11 @@ class Spreading:
         self._running = self.late = True
         self.in_slices(self._slice, self._ended)
 
-    def wait(self, told: Callable[[], object]) -> bool:
-        """`told` is called, by any thread, when the changes up to now are told. False: they are, and it is not called."""
+    def wait(self, on_spread: Callable[[], object]) -> bool:
+        """`on_spread` is called, by any thread, when the changes up to now are told. False: they are, and it is not called."""
         with self._lock:
             if self._running:
-                (self._waiting_next if self._changed else self._waiting).append(told)
+                (self._waiting_next if self._changed else self._waiting).append(on_spread)
             return self._running
 
     def _some(self) -> bool:
@@ -102,8 +102,8 @@ class Spreading:
             self._running = bool(self._changed)
             self._ways, self._seen = [iter(list(self._changed))] if self._changed else [], {}
             self._changed = {}
-        for told in over:
-            told()
+        for on_spread in over:
+            on_spread()
         return not self._running
 
     def _ended(self, whole: bool) -> None:

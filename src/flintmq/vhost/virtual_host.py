@@ -476,7 +476,7 @@ class VirtualHost(Scheduling, Refusals):
                 self._drop_exchange(exchange)
             else:
                 self._put_off[exchange] = _UNDER_WAY
-                self._changes.follow(self._auto_delete_exchange(exchange), self.home_call, partial(self._went, exchange))
+                self._changes.follow(self._auto_delete_exchange(exchange), self.home_call, partial(self._on_deleted, exchange))
 
     def _auto_delete_exchange(self, exchange: Exchange) -> Verb[None]:
         """The verb of one unused exchange."""
@@ -741,10 +741,10 @@ class VirtualHost(Scheduling, Refusals):
         if queue.deleted or queue in self._put_off or not wanted():
             return False
         self._put_off[queue] = _UNDER_WAY
-        self.perform(verb(), self.home_call, partial(self._went, queue))
+        self.perform(verb(), self.home_call, partial(self._on_deleted, queue))
         return queue.deleted
 
-    def _went(self, thing: Queue | Exchange, result: Any, error: Exception | None) -> None:
+    def _on_deleted(self, thing: Queue | Exchange, result: Any, error: Exception | None) -> None:
         """The end of a deletion that nobody asked for."""
         with self._lock:
             if self._put_off.get(thing) == _UNDER_WAY:
@@ -812,7 +812,7 @@ class VirtualHost(Scheduling, Refusals):
             del self._put_off[thing]
             if not isinstance(thing, Queue):
                 self._put_off[thing] = _UNDER_WAY
-                self.perform(self._auto_delete_exchange(thing), self.home_call, partial(self._went, thing))
+                self.perform(self._auto_delete_exchange(thing), self.home_call, partial(self._on_deleted, thing))
             elif thing.auto_delete:  # x-expires looks by itself
                 self.consumer_removed(thing)
 

@@ -168,9 +168,9 @@ class ManagedLog:
                     break  # those that could be made are of use
                 if error.errno not in NO_SPACE:
                     raise
-                again = not self.low
+                was_roomy = not self.low
                 self.low = 1
-                if again and self._expendable() is not None:
+                if was_roomy and self._expendable() is not None:
                     continue  # what only retention kept makes room
                 break
             made.append((sequence, fd))

@@ -163,16 +163,16 @@ def reader_record_at(reader: pointer[log_reader_t], lsn: uint64_t, out: pointer[
     size: uint64_t = reader.container_size
     offset: uint64_t = lsn % size
     fresh: bint = False
-    again: bint = False
+    read_twice: bint = False
     if lsn & 7 or offset < CONTAINER_HEADER + BLOCK_HEADER or offset + RECORD_HEADER > size:
         return False
     while not _decode(reader, lsn, lsn - offset + size, 0, out):
         fresh = fresh or reader.window_end == 0 or reader.window_lsn == lsn
-        if not reader.growing or again or (fresh and not reader.shared):
+        if not reader.growing or read_twice or (fresh and not reader.shared):
             reader.anew = False
             return False
         # The window was read when these bytes were not written yet, or the container became another one: once more.
-        again = fresh
+        read_twice = fresh
         fresh = True
         reader.window_end = 0
         reader.anew = True

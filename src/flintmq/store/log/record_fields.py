@@ -317,9 +317,9 @@ def _stream_message(fields: _Fields) -> dict[str, Any]:
     size, _ = fields.u16(), fields.u16()
     value = None if size == NO_FILTER else fields.take_bytes(size)
     content = fields.take_bytes(here)
-    told = {"stream_offset": offset, "filter": value, "body": body, "header": header, "route": route, "content_flags": flags}
-    told |= {"priority": priority, "here": here, "content": content}
-    return told | _route(content[:route] if here >= route else b"", route)
+    known = {"stream_offset": offset, "filter": value, "body": body, "header": header, "route": route, "content_flags": flags}
+    known |= {"priority": priority, "here": here, "content": content}
+    return known | _route(content[:route] if here >= route else b"", route)
 
 
 def _stream_chunk(fields: _Fields) -> dict[str, Any]:

@@ -20,12 +20,12 @@ LIMITS = Limits()
 @dataclass(frozen=True, slots=True)
 class Reserves:
     """Bytes that stay free when a container is made. `last`: none is ready; `tight`: of those that are always kept ready; `roomy`: of
-    all others. `again`: what must be free before blocked publishers go on."""
+    all others. `resume`: what must be free before blocked publishers go on."""
 
     last: int = 0
     tight: int = 0
     roomy: int = 0
-    again: int = 0
+    resume: int = 0
 
 
 NO_RESERVES = Reserves()
@@ -41,4 +41,4 @@ def message_reserves(container_size: int, buffered: int) -> Reserves:
 
 def page_reserves(reserves: Reserves) -> Reserves:
     """Of the page log: what it holds is transient and must not take the room of what ends messages."""
-    return Reserves(reserves.roomy, reserves.roomy, reserves.roomy, reserves.again)
+    return Reserves(reserves.roomy, reserves.roomy, reserves.roomy, reserves.resume)

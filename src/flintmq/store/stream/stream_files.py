@@ -657,10 +657,10 @@ class Stream(StreamSource):
     def _mark(self, appended):
         """Writes a Stream-Mark unless the end is proven. One that also tells a new base proves nothing: the next run writes in a proving
         mark's place, and must not lose a base that files were removed for. Another one follows it."""
-        told: bint = at_load64(address(self.managed.log.base_durable)) == at_load64(address(self.managed.log.base))
+        is_proof: bint = at_load64(address(self.managed.log.base_durable)) == at_load64(address(self.managed.log.base))
         if self.settled == appended or not stream_mark(self.stream):
             return False
-        if told:
+        if is_proof:
             self.settled = appended
         return True
 

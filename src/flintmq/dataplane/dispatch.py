@@ -296,7 +296,7 @@ class Service:
         record = self.plane.broker.users.get(login)
         answer = self._identity(login)
         subject = OUTSIDE + answer["outside"] if "outside" in answer else INSIDE + login
-        return {**answer, "tags": [] if record is None else list(record.tags), "token": self.tokens.make(subject)}
+        return {**answer, "tags": [] if record is None else list(record.tags), "token": self.tokens.create(subject)}
 
     def _logged_in(self, user: str, secret: Secret, origin: tuple[str, str], by_token: bool) -> str:
         """The user whom a password, or a token, lets in: an OutsideUser is one whom the broker has no record of.

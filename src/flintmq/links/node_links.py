@@ -43,12 +43,12 @@ OpenLocal = Callable[[str, str], socket.socket]
 
 @dataclass(slots=True)
 class Link:
-    """One link, as the broker knows it. Args: number: of this life (N2); told: the process has it; said: what it was told last."""
+    """One link, as the broker knows it. Args: number: of this life (N2); started: the process has it; said: what it was told last."""
 
     number: int
     wanted: Wanted
     owner: str | None = None
-    told: bool = False
+    started: bool = False
     over: bool = False
     state: str = STARTING
     reason: str = ""
@@ -88,7 +88,7 @@ class Links:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._again: set[Key] = set()
+        self._anew: set[Key] = set()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._process: Process | None = None
         self._selector = selectors.DefaultSelector()
@@ -119,7 +119,7 @@ class Links:
         with self._lock:
             is_known = key in self._links
             if is_known:
-                self._again.add(key)
+                self._anew.add(key)
         self._wake_up()
         return is_known
 
@@ -188,17 +188,17 @@ class Links:
         routes, now = self._broker.routes.version, time.monotonic()
         # Queues that come and go by the thousand don't have all names looked at each time.
         late = now - self._found_s >= self._limits.shovel_look_ms / 1000
-        if self._dirty or self._again or (late and routes is not self._routes):
+        if self._dirty or self._anew or (late and routes is not self._routes):
             self._dirty, self._routes, self._found_s = False, routes, now
             self._adopt(self._finder.all())
             self._tell_all()
-        for link in [one for one in self._links.values() if not one.told and not one.over]:
+        for link in [one for one in self._links.values() if not one.started and not one.over]:
             guarded("links", link.title, self._begin, link)
 
     def _adopt(self, wanted: Mapping[Key, Wanted]) -> None:
         with self._lock:
-            again, self._again = self._again, set()
-            gone = [key for key, link in self._links.items() if key in again or key not in wanted or wanted[key].basis != link.wanted.basis]
+            anew, self._anew = self._anew, set()
+            gone = [key for key, link in self._links.items() if key in anew or key not in wanted or wanted[key].basis != link.wanted.basis]
             ended = [(self._links.pop(key), key in wanted) for key in gone]
             for key, one in wanted.items():
                 if key not in self._links:
@@ -209,7 +209,7 @@ class Links:
     def _tell_all(self) -> None:
         """Bindings of federated exchanges, and whether federated queues want messages, where that changed."""
         for link in list(self._links.values()):
-            if link.told and link.wanted.kind != SHOVEL:
+            if link.started and link.wanted.kind != SHOVEL:
                 guarded("links", link.title, self._tell, link)
 
     def _tell(self, link: Link) -> None:
@@ -259,13 +259,13 @@ class Links:
         plan = link.wanted.plan(self._broker.cluster_name)
         link.said = None
         start = {"op": "start", "link": link.number, "name": link.title, "owner": link.owner or "", "plan": plan}
-        link.told = self._process.send(start)
-        if link.told and link.wanted.kind != SHOVEL:
+        link.started = self._process.send(start)
+        if link.started and link.wanted.kind != SHOVEL:
             self._tell(link)
 
     def _limit(self, link: Link) -> str | None:
         """Links that run: of the node, and of a virtual host, whose federated queues make links without anybody setting one."""
-        running = [one for one in self._links.values() if one.told]
+        running = [one for one in self._links.values() if one.started]
         if len(running) >= self._limits.links_max:
             return f"the node runs {self._limits.links_max} links, which is the limit"
         if sum(one.wanted.vhost == link.wanted.vhost for one in running) >= self._limits.links_vhost_max:
@@ -279,14 +279,14 @@ class Links:
             link.becomes(TERMINATED, reason)
 
     def _tell_stop(self, link: Link, unwanted: bool = False) -> None:
-        if link.told and self._process is not None:
+        if link.started and self._process is not None:
             self._process.send({"op": "stop", "link": link.number, "unwanted": unwanted})
-        link.told = False
+        link.started = False
 
     def _look(self) -> None:
         """R1: owners may have lost their rights, or got them back."""
         for link in list(self._links.values()):
-            if link.told and not link.over:
+            if link.started and not link.over:
                 wrong = self._refusal(link)
                 if wrong is not None:
                     self._tell_stop(link)
@@ -331,8 +331,8 @@ class Links:
             self._end_process()
             with self._lock:
                 for link in self._links.values():
-                    if link.told:
-                        link.told = False
+                    if link.started:
+                        link.started = False
                         link.number = next(self._numbers)
                         link.becomes(STARTING)
             return
@@ -361,7 +361,7 @@ class Links:
 
     def _ended(self, link: Link, finished: bool) -> None:
         """It moved all that it should: its parameter goes, if it still is the one that the link began with. Else it may not try again."""
-        link.over, link.told = True, False
+        link.over, link.started = True, False
         if finished:
             log.info("%s: it moved %d messages, as its delete-after says, and is deleted", link.title, link.moved)
             wanted = link.wanted

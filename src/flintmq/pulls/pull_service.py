@@ -122,7 +122,7 @@ class PullService:
         pull_group = self._pull_groups.get((queue.queue_id, group))
         return not queue.policy.is_stream or self.stopping or queue.deleted or (pull_group is not None and not pull_group.closed)
 
-    def open(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> bool:
+    def declare_group(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> bool:
         """Makes the place of a stream's group. True: a pull finds it. False: it is not on disk; `ready` is called (any thread) when it is.
 
         Takes no lock of this service, and waits for no writing; but looking for a start by time may read the disk: not for a loop.
@@ -179,10 +179,10 @@ class PullService:
             group,
             f"{self._run}{self._serial:x}",
             self._serial,
-            limits.pull_leases_max,
-            limits.pull_wait_ms_max * _MS,
-            limits.pull_load_ms * _MS,
-            self._expire,
+            leases_max=limits.pull_leases_max,
+            grace_ns=limits.pull_wait_ms_max * _MS,
+            load_ns=limits.pull_load_ms * _MS,
+            on_expired=self._expire,
         )
         if not pull_group.attach(seat):
             pull_group.stop()

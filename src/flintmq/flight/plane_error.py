@@ -80,18 +80,18 @@ def to_flight(error: BaseException, busy_ms: int) -> Any:
     code = error.code[:CODE_MAX]
     text = "".join(character if character.isprintable() else "?" for character in error.text[:TEXT_MAX])
     text = text.encode("utf-8", "replace")[:TEXT_MAX].decode("utf-8", "ignore")
-    told: dict[str, Any] = {"code": code, "text": text}
+    fields: dict[str, Any] = {"code": code, "text": text}
     if code == BUSY:
-        told["wait_ms"] = error.wait_ms or busy_ms
-    return kind(f"{code}: {text}", json.dumps(told, ensure_ascii=False).encode())
+        fields["wait_ms"] = error.wait_ms or busy_ms
+    return kind(f"{code}: {text}", json.dumps(fields, ensure_ascii=False).encode())
 
 
 def from_flight(error: BaseException) -> PlaneError:
     """What a client makes of an error that pyarrow raised: the service's own code, or one for what the transport says."""
-    told = getattr(error, "extra_info", b"")
-    if told:
+    extra = getattr(error, "extra_info", b"")
+    if extra:
         try:
-            answer = json.loads(told)
+            answer = json.loads(extra)
             wait_ms = answer.get("wait_ms", 0)
             return PlaneError(str(answer["code"]), str(answer["text"]), wait_ms if isinstance(wait_ms, int) else 0)
         except (ValueError, KeyError, TypeError, AttributeError):

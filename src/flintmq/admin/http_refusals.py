@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect
 from flintmq.access.tags import NotAuthorised
 from flintmq.definitions.change_line import Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.pulls import service as pulls
-from flintmq.pulls.service import PullRefused
+from flintmq.pulls import pull_service as pulls
+from flintmq.pulls.pull_service import PullRefused
 
 _SEE = "see docs/HTTP.md"
 # AMQP reply code -> (status, word, fix)
