@@ -56,3 +56,18 @@ def test_what_has_nothing_to_do_with_spark_stays_as_it_is(tmp_path: Path, monkey
     report.failed = False
     causes.add(report, SimpleNamespace(excinfo=error, start=0.0))
     assert report.sections == [] and not (tmp_path / "kept").exists()
+
+
+def test_an_error_of_a_jvm_that_is_gone_has_no_text_and_ends_no_other_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Py4JJavaError does, whose text is the JVM's."""
+
+    class OfJava(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError("no JVM")
+
+    monkeypatch.setattr(causes, "KEPT", tmp_path / "kept")
+    report: Any = SimpleNamespace(failed=True, sections=[], nodeid="x", when="call")
+    with pytest.raises(OfJava) as error:
+        raise OfJava
+    causes.add(report, SimpleNamespace(excinfo=error, start=0.0))
+    assert report.sections == []
