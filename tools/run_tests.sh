@@ -16,6 +16,7 @@ for option in "$@"; do
     fi
 done
 mkdir -p build
+rm -f build/spark-failures/hs_err_*.log
 without() { printf -- '--ignore=%s ' "$@"; }
 # shellcheck disable=SC2046,SC2086
 {
@@ -30,4 +31,8 @@ status=$?
 wait "$brokers_pid" || status=$?
 wait "$spark_pid" || status=$?
 cat build/test-brokers.log build/test-spark.log
+# What a JVM said that crashed (tests/pipeline/conftest.py): its clone may be gone when somebody asks.
+for crash in build/spark-failures/hs_err_*.log; do
+    [ -e "$crash" ] && head -n 80 "$crash"
+done
 exit "$status"
