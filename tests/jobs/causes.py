@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flintmq.pipeline.jobs.failures import text_of
+
 KEPT = Path(__file__).resolve().parents[2] / "build" / "spark-failures"
 TITLE = "why Spark's tasks failed"
 # characters of one error; milliseconds to wait until Spark's bookkeeping knows of the last task
@@ -36,18 +38,10 @@ def add(report: Any, call: Any) -> None:
 def told(error: BaseException, since_s: float) -> str:
     """What the JVM said of `error` and of what led to it, and each task that failed since then (seconds since 1970); "" when Spark has no
     part in it."""
-    parts = [f"{type(one).__name__}: {said[:TEXT_MAX]}" for one in chain(error) if "at org.apache.spark" in (said := _text(one))]
+    parts = [f"{type(one).__name__}: {said[:TEXT_MAX]}" for one in chain(error) if "at org.apache.spark" in (said := text_of(one) or "")]
     with contextlib.suppress(Exception):  # the JVM may be what failed
         parts += failed_tasks(since_s)
     return "\n\n".join(dict.fromkeys(parts))
-
-
-def _text(error: BaseException) -> str:
-    """What an error says. One of Py4J asks the JVM for that, which may be gone: an error here would end pytest instead of one test."""
-    try:
-        return str(error)
-    except Exception as failure:
-        return f"{type(error).__name__} of a JVM that does not answer: {failure}"
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

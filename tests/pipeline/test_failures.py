@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
+
 import pytest
 
 from flintmq.errors import OperatorError
 from flintmq.flight.plane_error import PlaneError
-from flintmq.pipeline.jobs.failures import exit_code, explained, one_clear_line, one_line
+from flintmq.pipeline.jobs.failures import JVM_GONE, exit_code, explained, one_clear_line, one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted SQLSTATE: XXKST
@@ -75,3 +78,23 @@ def test_one_that_is_clear_already_stays() -> None:
     assert error.value is clear
     with pytest.raises(KeyboardInterrupt), one_clear_line("job"):
         raise KeyboardInterrupt
+
+
+def test_a_jvm_that_is_gone_is_one_line() -> None:
+    """Its error has no text any more (Py4J asks the JVM for it), or a call of it is refused. Another refusal is what it was."""
+    from py4j.clientserver import ClientServer, JavaParameters
+    from py4j.java_gateway import GatewayParameters, JavaGateway
+    from py4j.protocol import Py4JJavaError
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared, own = JavaGateway(gateway_parameters=GatewayParameters(port=port)), ClientServer(JavaParameters(port=port))
+    for gateway in (shared, own):
+        with pytest.raises(Exception) as refused:
+            gateway.jvm.java.lang.System.nanoTime()
+        there_was = SimpleNamespace(_gateway_client=gateway._gateway_client, _target_id="o1")
+        for one in (refused.value, Py4JJavaError("An error", there_was)):
+            error = explained(one, "archive")
+            assert (str(error), error.exit_code) == (f"archive: {JVM_GONE}", 69)
+    own.shutdown_callback_server()
+    assert explained(ConnectionRefusedError(111, "Connection refused")).exit_code == 74

@@ -7,6 +7,7 @@ Invariant: neither a Java nor a Python trace is part of the text.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,8 @@ _OF_SPARK = (
     ("Permission denied", CONFIG, ""),
     ("No space left on device", IO_ERROR, ""),
 )
+# Spark ends a JVM in which a task met an error that no program goes on from, before all that there is no memory.
+JVM_GONE = "Spark's JVM has ended: --debug shows its last words; more --driver-memory helps when there was too little"
 
 
 def exit_code(code: str) -> int:
@@ -87,7 +90,9 @@ def explained(error: BaseException, subject: str = "") -> OperatorError:
         return OperatorError(f"FLINTMQ_{code}: {text}", exit_code(code))
     if isinstance(error, ModuleNotFoundError):
         return _not_installed(str(error.name))
-    whole = str(error)
+    whole = text_of(error)
+    if whole is None or _is_of_gateway(error):
+        return OperatorError(f"{subject}: {JVM_GONE}" if subject else JVM_GONE, UNAVAILABLE)
     line = one_line(whole) if whole.strip() else type(error).__name__
     ours = _CODE.match(line)
     if ours:
@@ -99,6 +104,21 @@ def explained(error: BaseException, subject: str = "") -> OperatorError:
     if isinstance(error, OSError):
         return OperatorError(": ".join(str(part) for part in (error.filename, error.strerror) if part) or line, IO_ERROR)
     return OperatorError(f"{subject}: {line}" if subject else line, INTERNAL)
+
+
+def text_of(error: BaseException) -> str | None:
+    """What an error says. None: one of Py4J, which asks the JVM for that, and the JVM does not answer."""
+    try:
+        return str(error)
+    except Exception:
+        return None
+
+
+def _is_of_gateway(error: BaseException) -> bool:
+    """Whether a call of the JVM was not answered. By name: without Spark there is no Py4J."""
+    if not isinstance(error, ConnectionError):
+        return type(error).__name__ == "Py4JNetworkError"
+    return any(frame.f_globals.get("__name__", "").startswith("py4j.") for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _not_installed(name: str) -> OperatorError:
