@@ -60,6 +60,7 @@ def test_what_has_nothing_to_do_with_spark_stays_as_it_is(tmp_path: Path, monkey
 
 def test_an_error_of_a_jvm_that_is_gone_has_no_text_and_ends_no_other_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Py4JJavaError does, whose text is the JVM's."""
+    monkeypatch.setattr(causes, "failed_tasks", lambda since_s: [])
 
     class OfJava(Exception):
         def __str__(self) -> str:
