@@ -79,7 +79,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
     """Tries to acquire the consumer's next entry (`wanted` not 0: only if it is that one). Called with its send_lock held.
 
     The list's events are read before the scan: an entry that comes back during it is found by the next one, so that one that was passed
-    while it was acquired is not lost. `last_seen` and `released` are only written here. `found.returned`: credit was taken and given back.
+    while it was acquired is not lost. `last_seen` and `released` are only written here. `entry.returned`: credit was taken and given back.
     """
     entries: pointer[list_t] = address(queue.entries)
     last: uint64_t = at_load64(address(consumer.last_seen))
@@ -134,12 +134,17 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if manager_credit_back(queue, consumer, True):
             entry.returned = True
         start = position
-    if position > last:
-        at_store64(address(consumer.last_seen), position if outcome == TAKEN else position - 1)
+    if outcome == TAKEN:
+        if position > last:
+            at_store64(address(consumer.last_seen), position)
+        else:
+            consumer.released = position + 1
+        if position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+    elif position > last:
+        at_store64(address(consumer.last_seen), position - 1)
     else:
-        consumer.released = position + 1 if outcome == TAKEN else position
-    if outcome == TAKEN and position % FLOOR_EVERY == 0:
-        list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+        consumer.released = position
     return outcome
 
 
