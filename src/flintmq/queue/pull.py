@@ -93,8 +93,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         mark = list_lowest_behind(entries, address(consumer.behind), mark)
     if mark:
         consumer.released = 0
-        if mark < start:
-            start = mark
+        start = min(start, mark)
     while True:
         if not list_scan(entries, address(consumer.place), start, entry):
             if entry.end > last:

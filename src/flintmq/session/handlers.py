@@ -14,7 +14,6 @@ I2  After the end (closed, failed, or a finished close) and its slices (session.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from flintmq.channel.connection import Connection
     from flintmq.channel.loop_port import LoopPort, SocketPort
     from flintmq.channel.transaction import Transaction
-    from flintmq.vhost.changes import Verb
 
 log = handshake.log
 
@@ -154,8 +152,8 @@ class ConnectionHandler:
         self.memory.add(CONNECTION_BYTES)
         # a method that waits for a commit-ok before it (session.commits)
         self.deferred: Callable[[], None] | None = None
-        # verbs that wait for the database (broker.underway)
-        self.verbs: deque[underway.Asked] = deque()
+        # verbs that wait for the database
+        self.verbs = underway.NONE
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
         self.after_answer: list[tuple[int, spec.Method]] | None = None
         self.works = Works()
@@ -218,12 +216,8 @@ class ConnectionHandler:
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
-        """Runs a verb of the virtual host and answers: now, or when the database has what it changes (broker.underway).
-
-        Raises: what the verb raises, when it is over at once.
-        """
-        underway.change(self, channel, method, verb, answer)
+    # runs a verb and answers: now, or when the database has what it changes
+    change = underway.change
 
     def is_there(self) -> bool:
         """Whether somebody waits for answers of this connection."""
@@ -504,7 +498,8 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
-        underway.forget(self)
+        if self.verbs:
+            underway.forget(self)
         if self.login is not None:
             self.login.cancel()
             self.login = None

@@ -12,6 +12,7 @@ U3  What joins has a bound: VERBS_MAX methods of JOIN_BYTES (net/sockets.pxd). T
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,24 +52,25 @@ class Asked(NamedTuple):
         return self.job is None or self.job.over
 
 
+# of a connection none of whose verbs has waited yet: most need no queue of their own, 0.6 KiB
+NONE: deque[Asked] = deque()
+
+
 def change(handler: Session, channel: int, method: spec.Method, verb: Verb[Any], answer: Callable[[Any], None]) -> None:
     """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
 
     A change that the database has is carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at
     once and none is under way.
     """
-    verbs = handler.verbs
     job = handler.vhost.perform(verb, handler.loop.call, partial(_over, handler), handler.is_there)
-    if job.over and not verbs:
+    if job.over and not handler.verbs:
         if job.failure is not None:
             raise job.failure
         answer(job.result)
         return
     joins = (job.saving or (job.over and job.failure is None)) and _is_joining(handler, method)
-    verbs.append(Asked(channel, method.ID, job, answer, joins))
-    handler.memory.add(JOINED_BYTES)
-    handler.connection.waiting = True
-    if joins and len(verbs) < VERBS_MAX:
+    _add(handler, Asked(channel, method.ID, job, answer, joins))
+    if joins and len(handler.verbs) < VERBS_MAX:
         handler.connection.let_join()
 
 
@@ -92,7 +94,14 @@ def refuse(handler: Session, channel: int, method_id: int, error: PeerError | St
     if not handler.verbs:
         _refuse(handler, channel, method_id, error)
         return
-    handler.verbs.append(Asked(channel, method_id, None, None, refusal=error))
+    _add(handler, Asked(channel, method_id, None, None, refusal=error))
+
+
+def _add(handler: Session, asked: Asked) -> None:
+    """The client is read no further until this is answered."""
+    if handler.verbs is NONE:
+        handler.verbs = deque()
+    handler.verbs.append(asked)
     handler.memory.add(JOINED_BYTES)
     handler.connection.waiting = True
 
