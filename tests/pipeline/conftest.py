@@ -35,8 +35,8 @@ if find_spec("pyiceberg") is None:
 # that makes the command line of each.
 CRASHES = Path(__file__).resolve().parents[2] / "build" / "spark-failures" / "hs_err_%p.log"
 CRASHES.parent.mkdir(parents=True, exist_ok=True)
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_name, f"-XX:TieredStopAtLevel=1 -XX:ErrorFile={CRASHES}")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f'-XX:TieredStopAtLevel=1 "-XX:ErrorFile={CRASHES}"')
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

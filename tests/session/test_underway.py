@@ -115,6 +115,7 @@ def test_what_joins_has_a_bound(gate_and_broker: tuple[Gate, Broker], connect: C
     gate.may_pass.set()
     assert [channel.expect("queue.declare-ok").queue for _ in names] == names
     assert bytes_by_kind()["connections"] == before
+    assert not underway.NONE, "connections share it: a verb in it would be everybody's"
 
 
 def test_a_long_frame_does_not_join(gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any]) -> None:

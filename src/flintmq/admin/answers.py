@@ -158,24 +158,24 @@ def _kept(value: Any) -> int:
 async def made(value: Any) -> AsyncIterator[bytes]:
     """The pieces of the JSON of a value; others have their turns while one is made, and are to have one behind each."""
     writing = steps(value)
-    piece: Any = None
+    sent: Any = None
     while True:
         try:
-            step = writing.send(piece)
+            step = writing.send(sent)
         except StopIteration:
             return
-        piece = None
+        sent = None
         if isinstance(step, str):
             if step:
                 yield step.encode("ascii")
             else:
                 await asyncio.sleep(0)
         else:
-            piece = await step
+            sent = await step
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None, **facts: Any) -> Response:
-    """A response of JSON. Args: more: of Answer."""
+    """A response of JSON. Args: facts: of Answer."""
     return Answer(value, status, headers, **facts)
 
 

@@ -204,11 +204,11 @@ async def channels_of(call: Call) -> Response:
 
 async def channel(call: Call) -> Response:
     name = call.name("channel")
-    shown_item = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
-    if shown_item is None:
+    item = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
+    if item is None:
         raise not_found()
-    (value,) = await on_loops([shown_item], partial(show_channel, call))
-    state = shown_item[0].channels.get(shown_item[1])
+    (value,) = await on_loops([item], partial(show_channel, call))
+    state = item[0].channels.get(item[1])
     consumers_ = [] if state is None else list(state.consumers.values())
     return one(value | {"consumer_details": Rows(consumers_, partial(show_consumer, call.app))}, call.query)
 

@@ -54,8 +54,8 @@ async def federation(call: Call) -> Response:
     """Of the virtual host of the path, or of those that the caller sees."""
     seen = {vhost.name for vhost in call.vhosts()}
     links = call.app.parts.links
-    upstreams = [] if links is None else links.federation()
-    return await plain_list(call, [{"node": call.app.node_name, **one} for one in upstreams if one["vhost"] in seen])
+    states = [] if links is None else links.federation()
+    return await plain_list(call, [{"node": call.app.node_name, **one} for one in states if one["vhost"] in seen])
 
 
 async def restart_federation(call: Call) -> Response:

@@ -97,7 +97,7 @@ def _batches(items: Sequence[T], fetch: Any, columns: Sequence[Sequence[str]]) -
 
 
 def _page_members(rows: Rows, before: Mapping[str, int], behind: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """G4. Octets are counted once they are written."""
+    """G4. Rows are counted once they are written."""
     yield from before.items()
     yield "items", rows
     yield "item_count", rows.count

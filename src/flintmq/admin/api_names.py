@@ -412,20 +412,20 @@ def _show_binding(vhost: Any, binding: Binding | Any) -> dict[str, Any]:
 
 async def _bindings_of(vhost: Any) -> list[Any]:
     """All of a virtual host, the implicit ones first: in pieces, each of which is a copy of a table."""
-    sources = list(vhost.queues.values())
+    rows = list(vhost.queues.values())
     for exchange_ in list(vhost.exchanges.values()):
         if exchange_.bindings:
-            sources += exchange_.bindings.values()
+            rows += exchange_.bindings.values()
             await asyncio.sleep(0)
-    return sources
+    return rows
 
 
 async def bindings(call: Call) -> Response:
     items: list[tuple[Any, Any]] = []
     for vhost in call.vhosts():
-        bindings_found = await _bindings_of(vhost)
-        for start in range(0, len(bindings_found), KEYS_PIECE):
-            items += [(vhost, one) for one in bindings_found[start : start + KEYS_PIECE]]
+        rows = await _bindings_of(vhost)
+        for start in range(0, len(rows), KEYS_PIECE):
+            items += [(vhost, one) for one in rows[start : start + KEYS_PIECE]]
             await asyncio.sleep(0)
     return await listed(Listing(items, lambda item: _show_binding(*item), lambda item: ""), call.query, paged=False)
 

@@ -32,10 +32,10 @@ class Diagnosis:
 
     def cards(self, call: Any) -> list[dict[str, Any]]:
         """O(queues with samples)."""
-        cards_found = [*self._queues(call), *self._transactions(call), *self._pipelines(call)]
+        cards = [*self._queues(call), *self._transactions(call), *self._pipelines(call)]
         if sees_everything(call.tags):
-            cards_found += self._node()
-        return sorted(cards_found, key=lambda card: _ORDER[card["level"]])[:_CARDS_MAX]
+            cards += self._node()
+        return sorted(cards, key=lambda card: _ORDER[card["level"]])[:_CARDS_MAX]
 
     def _node(self) -> list[dict[str, Any]]:
         broker, cards = self._parts.broker, []

@@ -118,7 +118,7 @@ class Body:
         return "text" if self._is_text else "base64"
 
     def texts(self) -> Iterator[str]:
-        """The octets between the quotes."""
+        """The text between the quotes."""
         if self._is_text:
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             for piece in self._read():
@@ -255,7 +255,7 @@ def steps(value: Any) -> Generator[Step, Any, None]:
 
 
 class _Writer:
-    """The octets that are written and not handed out."""
+    """The text that is written and not handed out."""
 
     def __init__(self) -> None:
         self._out: list[str] = []

@@ -38,11 +38,11 @@ class Pools:
 
 
 def take(pool: Pool, who: Who, thing: str, amount: int = 1) -> Holding:
-    """Raises: HttpError 503. Args: what: is refused, for the reason."""
-    refusal = pool.take(who, amount)
-    if refusal is None:
+    """Raises: HttpError 503. Args: thing: which is refused, for the reason."""
+    holding = pool.take(who, amount)
+    if holding is None:
         raise busy(too_many(pool, who, thing), "wait for one of them")
-    return refusal
+    return holding
 
 
 def too_many(pool: Pool, who: Who, thing: str) -> str:

@@ -189,7 +189,7 @@ class Broker(NodeState):
         elif policy.is_shared:
             return self._new_shared(queue_id, spec)
         else:
-            core = cores.ordinary(queue_id, spec, self.log, self.limits, restored=not self.loops.started)
+            core = cores.ordinary(queue_id, spec, self.log, self.limits, restored=not self.loops)
         core.watch(self.expiry.index)
         return core
 
@@ -210,7 +210,7 @@ class Broker(NodeState):
         core = QueueHandle(queue_id)
         core.watch(self.expiry.index)
         cores.configure(core, spec.policy)
-        shared.adopt(queue_id, spec, core, anew=self.loops.started)
+        shared.adopt(queue_id, spec, core, anew=bool(self.loops))
         return core
 
     def shared_service(self) -> SharedService | None:
@@ -223,7 +223,7 @@ class Broker(NodeState):
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
-        if self.loops.started:  # before: restored
+        if self.loops:  # before: restored
             self.counters.queues_created += 1
         self.events.queue(queue, True)
         if queue.durable and self.log is not None and not queue.policy.is_elsewhere:

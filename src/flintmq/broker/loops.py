@@ -27,12 +27,10 @@ class Loops:
 
     def __init__(self) -> None:
         self._loops: Sequence[LoopPort] = ()
-        self.started = False
 
     def start(self, loops: Sequence[LoopPort]) -> None:
         """The loops of the node; the first of them is its home."""
         self._loops = loops
-        self.started = True
 
     def __len__(self) -> int:
         return len(self._loops)

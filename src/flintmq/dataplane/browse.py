@@ -98,7 +98,7 @@ class Browses:
             self._pins.release(pin.identity)
             raise
         tickets = [{"kind": "browse", "id": pin.identity, "slice": number} for number in range(slices)]
-        facts = [{"queue": name, "count": len(stands), "last": stands[-1] if stands else 0} for _, name, stands in parts]
+        facts = [{"queue": name, "count": len(positions), "last": positions[-1] if positions else 0} for _, name, positions in parts]
         return {"id": pin.identity, "count": most - room, "queues": facts, "tickets": tickets, "more": room == 0}
 
     def _place(self, arguments: Arguments, name: str) -> tuple[str, int] | None:
@@ -195,11 +195,11 @@ class Browses:
         if not seen.count:
             return
         step = rows_at_once(seen)
-        stand = seen.positions()
-        for start in range(0, len(stand), step):
+        positions = seen.positions()
+        for start in range(0, len(positions), step):
             try:
-                yield stand[start : start + step], *seen.rows(start, step)
+                yield positions[start : start + step], *seen.rows(start, step)
             except (KeyError, StoreError):  # one was consumed since, or can't be read: leave that one out
-                for one in range(start, min(start + step, len(stand))):
+                for one in range(start, min(start + step, len(positions))):
                     with suppress(KeyError, StoreError):
-                        yield stand[one : one + 1], *seen.rows(one, 1)
+                        yield positions[one : one + 1], *seen.rows(one, 1)

@@ -313,12 +313,12 @@ class Service:
             return known
         if users.refused_from(user, peer):
             raise Refused("UNAUTHENTICATED", f"user '{user}' can only connect via localhost")
-        outcome = users.login_cached(user, secret) or self._checked(lambda answer: users.submit_login(user, secret, answer, where))
-        if not isinstance(outcome, str):
+        login = users.login_cached(user, secret) or self._checked(lambda answer: users.submit_login(user, secret, answer, where))
+        if not isinstance(login, str):
             raise Refused("UNAUTHENTICATED", "wrong user or password")
-        if outcome != user and users.refused_from(outcome, peer):
-            raise Refused("UNAUTHENTICATED", f"user '{outcome}' can only connect via localhost")
-        return outcome
+        if login != user and users.refused_from(login, peer):
+            raise Refused("UNAUTHENTICATED", f"user '{login}' can only connect via localhost")
+        return login
 
     def _identity(self, user: str) -> dict[str, Any]:
         """What the service is told of a user that was let in."""

@@ -15,10 +15,10 @@ from flintmq.dataplane.wire import Refused
 
 
 class Quota:
-    """Args: what: plural, for people; hint: what to do; node, vhost, user: how many there may be. Threading: under its owner's lock."""
+    """Args: kind: its plural, for people; hint: what to do; node, vhost, user: how many there may be. Threading: under its owner's lock."""
 
     def __init__(self, kind: str, hint: str, *, node: int, vhost: int, user: int) -> None:
-        self._what = kind
+        self._kind = kind
         self.hint = hint
         self._node, self._vhost, self._user = node, vhost, user
         self._held: dict[Hashable, tuple[str, str, int]] = {}
@@ -41,11 +41,11 @@ class Quota:
     def refused(self, full: str, user: str, vhost: str) -> Refused:
         """The error for what `full` said."""
         if full == "user":
-            text = f"user '{user}' has {self._users[user]} {self._what} already, of {self._user}"
+            text = f"user '{user}' has {self._users[user]} {self._kind} already, of {self._user}"
         elif full == "vhost":
-            text = f"vhost '{vhost}' has {self._vhosts[vhost]} {self._what} already, of {self._vhost}"
+            text = f"vhost '{vhost}' has {self._vhosts[vhost]} {self._kind} already, of {self._vhost}"
         else:
-            text = f"there are {self._all} {self._what} already, of {self._node}"
+            text = f"there are {self._all} {self._kind} already, of {self._node}"
         return Refused("LIMIT", f"{text}: {self.hint}")
 
     def check(self, user: str, vhost: str, amount: int = 1) -> None:

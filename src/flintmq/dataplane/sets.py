@@ -84,13 +84,13 @@ class MessageSet:
         """Row numbers at which slices begin, and the end: slices + 1 numbers. `slices`: 1 to the number of rows; 0 when there are none."""
         if not self.count:
             return [0]
-        slices_of = self._slices.get(slices)
-        if slices_of is None:
-            slices_of = [0, self.count] if slices == 1 else cut(self._sizes(), self.count, slices)
+        bounds = self._slices.get(slices)
+        if bounds is None:
+            bounds = [0, self.count] if slices == 1 else cut(self._sizes(), self.count, slices)
             if len(self._slices) >= 8:
                 self._slices.clear()
-            self._slices[slices] = slices_of
-        return slices_of
+            self._slices[slices] = bounds
+        return bounds
 
     def _sizes(self) -> Iterator[int]:
         for run in self.runs:
@@ -117,7 +117,7 @@ class MessageSet:
         for run in self.runs:
             while start <= row < min(end, start + run.count) and inline < limits.dataplane_inline_max:
                 wanted = min(rows_at_once(run), end - row, start + run.count - row)
-                rows, goes_on = run.rows(row - start, wanted)
+                rows, inlined = run.rows(row - start, wanted)
                 number = len(rows) // ROW_SIZE
                 if not number:
                     raise Refused(
@@ -129,8 +129,8 @@ class MessageSet:
                 else:
                     queues.append([name, number, run.queue_id])
                 parts.append(bytes(rows))
-                contents += self._timed(run.queue_id, rows, goes_on)
-                inline += sum(map(len, goes_on))
+                contents += self._timed(run.queue_id, rows, inlined)
+                inline += sum(map(len, inlined))
                 row += number
             start += run.count
         return queues, [*parts, *contents], row
@@ -147,11 +147,11 @@ def timed(rows: bytes, contents: list[bytes], time_of: Callable[[int], int]) -> 
         return contents
     words, step = memoryview(rows).cast("Q"), ROW_SIZE // 8
     positions = (words[index] for index in range(0, len(words), step) if not words[index + 2])
-    times = []
+    stamped = []
     for position, content in zip(positions, contents, strict=True):
         length, header_size, known_us = INLINE.unpack_from(content)
-        times.append(INLINE.pack(length, header_size, known_us or time_of(position)) + content[INLINE.size :])
-    return times
+        stamped.append(INLINE.pack(length, header_size, known_us or time_of(position)) + content[INLINE.size :])
+    return stamped
 
 
 def cut(sizes: Iterable[int], count: int, slices: int) -> list[int]:
@@ -177,13 +177,13 @@ def shares(ready: Sequence[int], budget: int) -> list[int]:
 
     The first ones get the remainder. The sum is min(budget, sum(ready)).
     """
-    shares_of = [0] * len(ready)
+    parts = [0] * len(ready)
     open_ = [number for number, amount in enumerate(ready) if amount > 0]
     while budget > 0 and open_:
         share, rest = divmod(budget, len(open_))
         for turn, number in enumerate(open_):
-            given = min(ready[number] - shares_of[number], share + (turn < rest))
-            shares_of[number] += given
+            given = min(ready[number] - parts[number], share + (turn < rest))
+            parts[number] += given
             budget -= given
-        open_ = [number for number in open_ if shares_of[number] < ready[number]]
-    return shares_of
+        open_ = [number for number in open_ if parts[number] < ready[number]]
+    return parts

@@ -504,10 +504,10 @@ class SharedSubscriptions:
                 finally:
                     transaction.close()
 
-            rows = self._calls.ask(caller, work)
-            if not rows:
+            some = self._calls.ask(caller, work)
+            if not some:
                 break
-            parts += rows
+            parts += some
         manifest = Manifest(held.seq, {life: one[0] for life, one in held.lives.items()}, parts)
         if manifest.count != held.count:
             raise Refused("NOT_PREPARED", f"set {held.seq} of subscription {_text(identity)} was decided meanwhile")

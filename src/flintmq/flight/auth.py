@@ -201,14 +201,14 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         try:
             self._enter()
             try:
-                identity_known, basic = self._identify(headers)
+                claimed, basic = self._identify(headers)
                 token = None
                 if info.method in WITHOUT_ADDRESS:
-                    identity = identity_known if isinstance(identity_known, Identity) else identity_known(HANDSHAKES)
-                    identity_known, token = identity, identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
+                    identity = claimed if isinstance(claimed, Identity) else claimed(HANDSHAKES)
+                    claimed, token = identity, identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
                 vhost = _one(headers, VHOST_HEADER, self._limits.flight_header_max) or "/"
                 place = self._places.get(info.method, (self.lines.actions, False))
-                return Session(identity_known, unquote(vhost), token, self._leave, place, _one(headers, QUERY_HEADER, QUERY_MAX))
+                return Session(claimed, unquote(vhost), token, self._leave, place, _one(headers, QUERY_HEADER, QUERY_MAX))
             except BaseException:
                 self._leave()
                 raise

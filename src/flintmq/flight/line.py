@@ -81,10 +81,10 @@ class Pass:
 
 
 class Line:
-    """Calls of one kind. Args: what: they are, plural, for people; most: that are in at once; limits; now: seconds. Thread-safe."""
+    """Calls of one kind. Args: kind: their name, plural, for people; most: that are in at once; limits; now: seconds. Thread-safe."""
 
     def __init__(self, kind: str, most: int, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
-        self._what = kind
+        self._kind = kind
         self._now = now
         self._line_s = limits.flight_line_ms / 1000
         self._wait_s, self._wait_s_max = limits.flight_busy_ms / 1000, limits.flight_busy_ms_max / 1000
@@ -209,7 +209,7 @@ class Line:
             self._due = now + self._wait_s_max
             wait_s = random.uniform(self._wait_s_max / 2, self._wait_s_max)
         behind = round((self._due - now) / (self._between_s * SOONER))
-        text = text or f"{self._in.taken} {self._what} run and {self._waiting.taken} stand in line; about {behind} are told to come again"
+        text = text or f"{self._in.taken} {self._kind} run and {self._waiting.taken} stand in line; about {behind} are told to come again"
         return PlaneError(BUSY, text, wait_ms=round(max(wait_s, self._wait_s) * 1000))
 
 

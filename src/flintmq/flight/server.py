@@ -202,10 +202,10 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class Guard:
-    """A context that lets nothing out but Flight errors with a code (S1). Args: what: the call, for the log; busy_ms: see to_flight."""
+    """A context that lets nothing out but Flight errors with a code (S1). Args: subject: the call, for the log; busy_ms: see to_flight."""
 
     def __init__(self, subject: str, busy_ms: int) -> None:
-        self._what = subject
+        self._subject = subject
         self._busy_ms = busy_ms
 
     def __enter__(self) -> None:
@@ -214,7 +214,7 @@ class Guard:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, GeneratorExit):
             return
-        report(self._what, error)
+        report(self._subject, error)
         raise to_flight(error, self._busy_ms) from None
 
 

@@ -37,7 +37,7 @@ def _short(text: bytes | None) -> bytes | None:
 @cclass
 class Mover:
     """Args: mode: SETTLE_*; exchange, key: where to publish, None: as the message came; mandatory: of the publishes;
-    left: messages that are moved, -1: any number; window: messages that may be unsettled; change: (exchange, key, redelivered, header
+    messages_left: that are moved, -1: any number; window: messages that may be unsettled; change: (exchange, key, redelivered, header
     payload) -> header payload, or None for a message that is settled and not published; source_frame_max, frame_max: bytes of a frame that
     the source may send, and that the destination takes."""
 

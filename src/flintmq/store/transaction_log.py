@@ -388,7 +388,7 @@ class RecoveredTx:
 
 
 def in_call_order(items: list[Any]) -> list[Any]:
-    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
+    """Enqueues of a transaction in doubt. items: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
 
     Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
     of each queue that are left, the one that stands first in the log comes next.

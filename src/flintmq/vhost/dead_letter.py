@@ -192,8 +192,8 @@ def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[
 
 def _value(fields: Fields, name: bytes) -> bytes | None:
     """The value of the first field of that name: of names that a table repeats the first counts."""
-    for index, value in fields:
-        if index == name:
+    for key, value in fields:
+        if key == name:
             return value
     return None
 

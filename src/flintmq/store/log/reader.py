@@ -295,7 +295,7 @@ def _record(record: pointer[record_t]) -> tuple:
 
 
 def block_at(data: bytes, lsn: int, room: int, log: int) -> tuple | None:
-    """The block header at the beginning of `data`, as in blocks_in; None: there is none. left: bytes of its container from there on."""
+    """The block header at the beginning of `data`, as in blocks_in; None: there is none. room: bytes of its container from there on."""
     block: block_t
     if len(data) < BLOCK_HEADER or not block_decode(_bytes(data), lsn, room, log, address(block)):
         return None
