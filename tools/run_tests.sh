@@ -1,6 +1,7 @@
 #!/bin/sh
-# All tests, in three processes at a time: those that need Spark (one SparkSession) and, behind them, the campaigns of faults and crashes;
-# those that start brokers and clients and mostly wait for them; and all others. The longest one sets the time: each takes about as long.
+# All tests, in three processes at a time: those that need Spark (one SparkSession) and, behind them, the campaigns of faults; those that
+# start brokers and clients and mostly wait for them; and all others. The longest one sets the time: each takes about as long. tests/crash
+# forks, and must not do that in a process with the threads of Spark's client and of Arrow.
 #   run_tests.sh [pytest options]     a path among the options: one process, just that
 # The results are in build/junit-{spark,brokers,others}.xml. What the others say is seen as it comes, the rest in the end.
 set -u
@@ -8,7 +9,7 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 # Hundreds of processes are started below: each would compile what it imports, a fifth of a second for a broker.
 unset PYTHONDONTWRITEBYTECODE
-spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/faults tests/crash tests/links"
+spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/faults tests/links"
 brokers="tests/admin tests/cli tests/conformance tests/dataplane tests/interop tests/net tests/perf tests/shared_wire tests/store_sql"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then
