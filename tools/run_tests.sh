@@ -17,7 +17,7 @@ for option in "$@"; do
     fi
 done
 mkdir -p build
-rm -f build/spark-failures/hs_err_*.log
+rm -f build/spark-failures/hs_err_*.log build/junit-*.xml
 without() { printf -- '--ignore=%s ' "$@"; }
 # shellcheck disable=SC2046,SC2086
 {
@@ -36,4 +36,18 @@ cat build/test-brokers.log build/test-spark.log
 for crash in build/spark-failures/hs_err_*.log; do
     [ -e "$crash" ] && head -n 80 "$crash"
 done
+# What failed is said once more: the end of a long output is what is read.
+$python - build/junit-others.xml build/junit-brokers.xml build/junit-spark.xml <<'END'
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+for file in sys.argv[1:]:
+    if not Path(file).exists():
+        print(f"\nNO RESULTS in {file}: its process ended before its tests did")
+        continue
+    for case in ElementTree.parse(file).iter("testcase"):
+        for found in (*case.iter("failure"), *case.iter("error")):
+            print(f"\nFAILED {case.get('classname')}::{case.get('name')}\n{(found.text or '')[-4000:]}")
+END
 exit "$status"

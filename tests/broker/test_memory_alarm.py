@@ -91,12 +91,12 @@ def test_paused_publisher_with_heartbeats_lives(start: Callable[..., Any], conne
     broker = start(memory_limit=bytes_held() + 24 * MIB)
     reader = connect(broker).channel()
     reader.queue("big")
-    publisher = connect(broker, heartbeat=1)
+    publisher = connect(broker, heartbeat=2)
     publisher.channel()
     flood = Flood(publisher, 900)
     assert publisher.recv_any().name == "connection.blocked"
     names: list[str] = []
-    # Four seconds in which hardly a byte of it is read: far more than two intervals. The broker's own heartbeats still arrive.
+    # Six seconds in which hardly a byte of it is read: more than two intervals. The broker's own heartbeats still arrive.
     wait_until(lambda: beats(publisher, names) >= 6, timeout=60, what="six heartbeats of the broker")
     assert flood.is_alive(), "the flood must still be held back for this test to mean anything"
     while flood.is_alive():

@@ -32,7 +32,7 @@ FAST = {
     "shared_poll_ms": 20,
     "shared_pause_ms": 5,
     "shared_pause_ms_max": 20,
-    "shared_patience_ms": 20,
+    "shared_patience_ms": 500,
     "shared_definitions_retry_ms": 20,
 }
 WAIT_S = 30

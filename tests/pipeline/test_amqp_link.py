@@ -110,6 +110,15 @@ def test_a_second_consumer_is_told_that_the_queue_is_busy(queue: str, connect: C
     connect().attach(10)
 
 
+def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_what_the_broker_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = AmqpLink(Options(queue="q", timeout=1))
+    answers: list[SourceError | None] = [None, SourceError("QUEUE_BUSY", "it has another consumer")]
+    monkeypatch.setattr(link, "_start", lambda deadline: setattr(link, "_error", answers.pop()))
+    with pytest.raises(SourceError, match="it has another consumer"):
+        link.attach(10)
+    assert answers == []
+
+
 def test_a_stream_is_refused(channel: Any, queue: str, connect: Connect) -> None:
     """With one line that says what to do, before anything is read; the stream is as it was."""
     name = f"{queue}-stream"

@@ -82,6 +82,7 @@ def test_what_a_client_declares_in_one_piece_is_saved_together(gate_and_broker: 
     """The first declare is on its way when the others come; they are one transaction. So it is with binds."""
     gate, broker = gate_and_broker
     channel = connect(broker).channel()
+    (handler,) = broker.node.broker.connections.values()
     names = [f"q{number}" for number in range(40)]
     binds = b"".join(method_frame(1, "queue.bind", queue=name, exchange="amq.direct", routing_key=name) for name in names)
     for frames, answer in ((declares(names), "queue.declare-ok"), (binds, "queue.bind-ok")):
@@ -89,6 +90,8 @@ def test_what_a_client_declares_in_one_piece_is_saved_together(gate_and_broker: 
         gate.may_pass.clear()
         channel.connection.send(frames)
         assert gate.entered.acquire(timeout=30)
+        # the loop reads on while the first one is at the gate
+        wait_until(lambda: len(handler.verbs) == len(names), what="all of them are under way")
         channel.nothing(0)
         gate.may_pass.set()
         got = [channel.expect(answer) for _ in names]
@@ -126,6 +129,8 @@ def test_a_long_frame_does_not_join(gate_and_broker: tuple[Gate, Broker], connec
     channel.connection.send(declares(["a"]) + long)
     assert gate.entered.acquire(timeout=30)
     (handler,) = broker.node.broker.connections.values()
+    wait_until(lambda: len(handler.verbs) == 1, what="the first is under way")  # it is at the gate before the loop has noted it
+    channel.nothing()
     assert len(handler.verbs) == 1
     gate.may_pass.set()
     assert [channel.expect("queue.declare-ok").queue for _ in "ab"] == ["a", "b"]

@@ -30,7 +30,7 @@ from click.testing import CliRunner
 
 from flintmq.cli.cluster import cluster as command
 from tests.shared_wire.test_shared_queues import PERSISTENT, SHARED, on
-from tests.shared_wire.test_three_brokers import Clients, check, connected, has_route
+from tests.shared_wire.test_three_brokers import Clients, check_times, connected, has_route
 from tests.support.broker import Broker, unique, wait_until
 from tests.support.etcd import EtcdCluster, etcd_cluster
 from tests.support.servers import Unavailable, free_ports
@@ -225,7 +225,8 @@ def under_load(trio: Trio, directory: Path) -> Iterator[tuple[Load, Celery]]:
         for thread in threads:
             thread.join(WAIT_S)
     assert not load.errors
-    check(load)
+    # A node that is drained gives back what it took ahead, untouched and without a flag: another one may have delivered later messages.
+    check_times(load)
     with connected(trio.urls[0]) as channel:
         channel.queue_delete(queue)
 

@@ -125,7 +125,7 @@ def test_windows_with_faults_in_memory(shape: dict[str, bool], seed: int) -> Non
     holds(in_memory, seed, shape)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", OFTEN.values(), ids=OFTEN)
 def test_windows_on_the_engine_of_foundationdb_over_the_stand_in(shape: dict[str, bool]) -> None:
     holds(on_stand_in, 1, shape)
 

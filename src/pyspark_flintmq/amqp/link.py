@@ -82,13 +82,16 @@ class AmqpLink:
         pika.spec.props[pika.spec.BasicProperties.INDEX] = ExactProperties
         self._prefetch = prefetch
         deadline = time.monotonic() + self._options.timeout
+        last_error: SourceError | None = None
         while True:
             self._start(deadline)
             with self._wake:
                 self._wake.wait_for(lambda: self._ready is not None or self._error is not None, max(0.0, deadline - time.monotonic()))
                 if self._ready is not None and self._error is None:
                     return self._ready
-                error = self._error or ConnectionLost(f"{self._options.where}: no answer within {self._options.timeout} s", "UNREACHABLE")
+                # A last attempt that the deadline cuts off says less than the one before it.
+                last_error = self._error or last_error
+                error = last_error or ConnectionLost(f"{self._options.where}: no answer within {self._options.timeout} s", "UNREACHABLE")
             self.close()
             if error.code not in ("UNREACHABLE", "CONNECTION_LOST", "QUEUE_BUSY") or time.monotonic() + _RETRY_S >= deadline:
                 raise error
