@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -157,18 +159,26 @@ SLOW = [
 ]
 
 
+def quickest_ns(work: Callable[[], object], bound_ns: int) -> int:
+    """Processor time of the first run that takes less than the bound, or of the quickest of 50: a busy machine's caches slow down some."""
+    times = []
+    for _ in range(50):
+        began = time.thread_time_ns()
+        work()
+        times.append(time.thread_time_ns() - began)
+        if times[-1] < bound_ns:
+            break
+    return min(times)
+
+
 @pytest.mark.parametrize("text", SLOW)
 def test_a_search_ends(text: str) -> None:
     """Whatever the pattern, and wherever in the name it is tried: a step is counted at all places together."""
     pattern = Pattern(text, "test")
     assert check(text) is None
     for name in ("a" * 255, "a" * 40, "\n" + "a" * 200):
-        took = []
-        for _ in range(5):
-            began = time.thread_time_ns()
-            assert not pattern.matches(name)
-            took.append(time.thread_time_ns() - began)
-        assert min(took) < 25_000_000  # 1 ms on an idle core
+        assert not pattern.matches(name)
+        assert quickest_ns(partial(pattern.matches, name), 5_000_000) < 5_000_000  # 1 ms on an idle core
 
 
 def test_a_search_in_very_many_names_wastes_no_time_on_each() -> None:
@@ -204,12 +214,12 @@ def test_ordinary_patterns_are_decided_for_every_name_and_number_of_policies(tex
 def test_many_patterns_together_end() -> None:
     """What one declaration may cost a policymaker's virtual host: 100 policies, each as slow as can be."""
     many = [Pattern(f"(?:{text})", "test") for text in SLOW for _ in range(6)][:100]
-    took = []
-    for _ in range(3):
-        began, among = time.thread_time_ns(), Among(len(many))
+
+    def once() -> None:
+        among = Among(len(many))
         assert not any(one.matches("a" * 255, among) for one in many)
-        took.append(time.thread_time_ns() - began)
-    assert min(took) < 250_000_000  # 10 ms on an idle core; one alone takes up to 1 ms
+
+    assert quickest_ns(once, 60_000_000) < 60_000_000  # 10 ms on an idle core; one alone takes up to 1 ms
 
 
 @pytest.mark.parametrize(
@@ -228,9 +238,8 @@ def test_many_patterns_together_end() -> None:
     ],
 )
 def test_what_is_compiled_has_a_bound(text: object, reason: str | None) -> None:
-    began = time.thread_time_ns()
     found = check(text)
-    assert time.thread_time_ns() - began < 500_000_000  # some 3 ms
+    assert quickest_ns(partial(check, text), 100_000_000) < 100_000_000  # some 3 ms
     assert found is None if reason is None else found is not None and reason in found
 
 

@@ -36,18 +36,22 @@ cat build/test-brokers.log build/test-spark.log
 for crash in build/spark-failures/hs_err_*.log; do
     [ -e "$crash" ] && head -n 80 "$crash"
 done
-# What failed is said once more: the end of a long output is what is read.
+# The first of what failed once more: the end of a long output is what is read.
 $python - build/junit-others.xml build/junit-brokers.xml build/junit-spark.xml <<'END'
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+failed = []
 for file in sys.argv[1:]:
     if not Path(file).exists():
         print(f"\nNO RESULTS in {file}: its process ended before its tests did")
         continue
     for case in ElementTree.parse(file).iter("testcase"):
-        for found in (*case.iter("failure"), *case.iter("error")):
-            print(f"\nFAILED {case.get('classname')}::{case.get('name')}\n{(found.text or '')[-4000:]}")
+        for fault in (*case.iter("failure"), *case.iter("error")):
+            failed.append(f"\nFAILED {case.get('classname')}::{case.get('name')}\n{(fault.text or '')[-4000:]}")
+print("\n".join(failed[:10]))
+if len(failed) > 10:
+    print(f"\nand {len(failed) - 10} more")
 END
 exit "$status"
