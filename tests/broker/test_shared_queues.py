@@ -142,6 +142,20 @@ def test_an_engine_that_is_away_refuses_in_time_and_goes_on_by_itself(begin: Any
     assert [get(channel).body for _ in range(2)] == [b"before", b"after"]
 
 
+def test_an_engine_that_is_away_does_not_seem_to_be_back_between_two_tries(begin: Any, connect: Any, engine: Engine, caplog: Any) -> None:
+    """A step with nothing to do says nothing of the engine, nor does one that began before it went."""
+    caplog.set_level("INFO", "flintmq")
+    broker = begin(shared_poll_ms=100)  # more than the pauses between tries
+    declare(connect(broker), "s", "t", "u")
+    engine.away = True
+    wait_until(lambda: service(broker).failures >= 6, what="it was tried again")
+    assert not service(broker).facts()["answers"]
+    engine.away = False
+    wait_until(lambda: service(broker).facts()["answers"])
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the engine of shared queues")]
+    assert [text.partition(":")[0] for text in said] == ["the engine of shared queues does not answer", "the engine of shared queues answers again"]
+
+
 def test_a_broker_starts_without_its_engine(begin: Any, connect: Any, engine: Engine) -> None:
     first = begin()
     channel = declare(connect(first), "s")

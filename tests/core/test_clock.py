@@ -39,5 +39,6 @@ def test_without_one_messages_expire_by_the_machines_clock() -> None:
         core: Any = broker.node.broker.vhosts["/"].queues["q"].core
         ch.publish(b"short", routing_key="q", expiration="1")
         ch.publish(b"long", routing_key="q", expiration="3600000")
+        ch.call("basic.qos")  # both have been read
         wait_until(lambda: core.ready_count() == 1)
         assert ch.call("basic.get", queue="q", no_ack=True).body == b"long"

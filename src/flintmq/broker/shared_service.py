@@ -534,12 +534,14 @@ class SharedService:
         guarded("shared queues", "a request to the engine", task.done, result, failure)
 
     def _step(self, entry: SharedQueueEntry) -> None:
-        is_more, failed = False, True
+        is_more, failed, failures = False, True, self.failures
         owner = entry.station.owner
+        if self._away_ms:
+            entry.station.look_again()  # or a step with nothing to do, which asks nobody, would count as an answer
         try:
             is_more = entry.station.step()
             failed = False
-            self._engine_answered()
+            self._engine_answered(failures)
         except Fenced:
             failed = not guarded("shared queues", "a new life of this node", self._reborn, owner)
             is_more = True
@@ -577,12 +579,16 @@ class SharedService:
         if first:
             log.warning("the engine of shared queues does not answer: %s. Shared queues wait; other queues go on", error)
 
-    def _engine_answered(self) -> None:
-        if self._away_ms:
-            with self._lock:
-                self._away_ms, self._away_until = 0, 0.0
-                self._lock.notify_all()
-            log.info("the engine of shared queues answers again")
+    def _engine_answered(self, failures: int) -> None:
+        """Args: failures: when it was asked. What began before the last one says nothing."""
+        if not self._away_ms:
+            return
+        with self._lock:
+            if not self._away_ms or self.failures != failures:
+                return
+            self._away_ms, self._away_until = 0, 0.0
+            self._lock.notify_all()
+        log.info("the engine of shared queues answers again")
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
