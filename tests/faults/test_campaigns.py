@@ -105,7 +105,7 @@ def test_t8_disk_full(durable: None, folder: Path, patient: None) -> None:
         finally:
             if campaign.alive():
                 campaign.broker.kill()
-    assert report["ok"], report
+    assert report["ok"], "\n".join(report["shown"])
     assert report["cycles"] == 1 and len(report["free_at_block_mib"]) == 2 and report["lives"] == 3, report
 
 
@@ -114,7 +114,7 @@ def test_t8_disk_full(durable: None, folder: Path, patient: None) -> None:
 def test_t9_slow_disk(durable: None, tmp_path: Path) -> None:
     """T9: with slow syncs and one that stalls, heartbeats are sent, nothing is confirmed early, memory stays bounded."""
     report = slow_disk.SlowDisk(tmp_path, 1, ()).run(1.0, (10.0, 200.0), 2.0, 192.0)
-    assert report["ok"], report
+    assert report["ok"], "\n".join(report["shown"])
     assert report["counts"]["confirmed"] > 100, report
 
 

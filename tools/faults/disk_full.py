@@ -200,7 +200,7 @@ class DiskFull:
             code = self.broker.stop()
             self.stop_s.append(time.monotonic() - begun)
             if code or self.stop_s[-1] > STOP_S:
-                self.violations.append(f"D5 exit status {code} {self.stop_s[-1]:.1f} s after SIGTERM: {self.broker.stderr()[-800:]}")
+                self.violations.append(f"D5 exit status {code} {self.stop_s[-1]:.1f} s after SIGTERM: {self.broker.stderr()[-8000:]}")
         else:
             self.broker.kill()
         people.life(self.life, "stopped" if gentle else "killed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -10,7 +11,6 @@ import logging
 import resource
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from flintmq.access.audit import AuditFile
 from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
 from flintmq.allocator import limit_kept
 from flintmq.cli.logs import flush_logs, log_to_stderr
+from flintmq.cli.signals import Signals
 from flintmq.cli.systemd import Notifier, inherited
 from flintmq.config import FLIGHT_STARTS, MIB, Config
 from flintmq.errors import OperatorError
@@ -376,18 +377,8 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     audit = AuditFile(settings.audit_log, settings.limits) if settings.audit_log else None
     if audit is not None:
         audit.start()
-    finished, hang_up = threading.Event(), threading.Event()
-
-    def on_signal(number: int, frame: Any) -> None:
-        if finished.is_set():
-            # The second signal means now.
-            sys.exit(0)
-        logging.getLogger("flintmq.node").info("stopping on %s", signal.Signals(number).name)
-        finished.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    signal.signal(signal.SIGHUP, lambda number, frame: hang_up.set())
+    signals = Signals()
+    signals.take()
     node.start()
     ready = {
         "ready": True,
@@ -396,7 +387,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         **({} if node.websocket_port is None else {"websocket_port": node.websocket_port}),
         "http_port": node.http_port,
         **({} if node.metrics_port is None else {"metrics_port": node.metrics_port}),
-        "flight_port": node.flight_port(finished.is_set),
+        "flight_port": node.flight_port(lambda: signals.stop != 0),
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)
@@ -406,20 +397,32 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     alive_s = 0.0
-    while not finished.wait(LOG_FLUSH_S) and not node.failed.is_set():
+    while not signals.stop and not node.failed.is_set():
+        signals.wait(LOG_FLUSH_S)
         alive_s += LOG_FLUSH_S
         if notifier.watchdog_s is not None and alive_s >= min(notifier.watchdog_s, WATCHDOG_S) and node.is_alive():
             alive_s = 0.0
             notifier.tell("WATCHDOG=1")
-        if hang_up.is_set():
-            hang_up.clear()
+        if signals.hang_up:
+            signals.hang_up = False
             notifier.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
             _reload(ctx, config, node)
             notifier.tell("READY=1")
         flush_logs()
+    _stop(node, signals.stop, notifier, audit)
+    return EXIT_IO_ERROR if node.failed.is_set() else 0
+
+
+def _stop(node: Any, number: int, notifier: Notifier, audit: AuditFile | None) -> None:
+    """Ends the node and its log. One that takes long says where its threads are, whatever holds them. number: the signal, 0 for none."""
+    if number:
+        logging.getLogger("flintmq.node").info("stopping on %s", signal.Signals(number).name)
+        flush_logs()
     notifier.tell("STOPPING=1")
+    if sys.__stderr__ is not None:
+        faulthandler.dump_traceback_later(node.config.limits.stop_report_ms / 1000, file=sys.__stderr__)
     node.stop()
     if audit is not None:
         audit.stop()
     flush_logs()
-    return EXIT_IO_ERROR if node.failed.is_set() else 0
+    faulthandler.cancel_dump_traceback_later()
