@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker import schedules
 from flintmq.channel.scheduling import due_of
 from flintmq.config import Limits
 from flintmq.protocol.v0_9_1.codec import encode_properties
@@ -379,6 +381,35 @@ def test_a_restart_keeps_what_is_persistent(heap_of_others: None, connect: Conne
         channel.nothing(0.05)
         assert scheduled(broker) == 1
         assert [one.name for one in broker.node.broker.vhosts["/"].queues.values()] == ["q"]
+
+
+def test_a_stop_does_not_wait_for_a_batch_on_a_full_disk(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that does not get to the disk while it is full: the stop ends without it, and the next start routes it."""
+    store = str(tmp_path / "store")
+    decided = threading.Event()
+
+    class Stuck(schedules.Firing):
+        def decide(self, durable: object) -> bool:
+            logs = broker.node.store.logs
+            logs.maintenance.stop()  # it would find the space of this disk
+            logs.logs.set_disk_low(True)
+            decided.set()
+            return True
+
+        def is_durable(self) -> bool:
+            return False
+
+    soon = {"close_ms_max": 100}
+    with monkeypatch.context() as patch, Broker(store_dir=store, limits=soon) as broker:
+        patch.setattr(schedules, "Firing", Stuck)
+        channel = connect(broker).channel()
+        channel.queue("q", durable=True)
+        late(channel, b"x", ms=1, **PERSISTENT)
+        assert decided.wait(30)
+    with Broker(store_dir=store, limits=soon) as broker:
+        channel = connect(broker).channel()
+        channel.consume("q", no_ack=True)
+        assert bodies(channel, 1) == [b"x"]
 
 
 def test_bodies_that_left_memory_are_read_back(start: Start, connect: Connect, tmp_path: Path) -> None:

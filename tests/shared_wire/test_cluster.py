@@ -108,6 +108,10 @@ def trio(etcd: EtcdCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         made.close()
 
 
+# what a worker must not log
+BAD = ("CRITICAL", "PreconditionFailed", "AccessRefused", "Unrecoverable")
+
+
 class Load(Clients):
     """A publisher that goes on until it is told, and consumers."""
 
@@ -184,8 +188,9 @@ class Celery:
         wait_until(lambda: self.done() == set(range(self.sent)), WAIT_S, 0.1, "all tasks")
         self._worker.send_signal(signal.SIGTERM)
         assert self._worker.wait(WAIT_S) == 0, self.log()
-        for bad in ("CRITICAL", "PreconditionFailed", "AccessRefused", "Unrecoverable"):
-            assert bad not in self.log(), self.log()
+        # It acks by a connection that a restart just ended, says so, and gets the message once more.
+        wrong = [line for line in self.log().splitlines() if any(bad in line for bad in BAD) and "Couldn't ack" not in line]
+        assert not wrong, self.log()
 
     def close(self) -> None:
         self._enough.set()

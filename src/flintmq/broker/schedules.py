@@ -21,6 +21,7 @@ import contextlib
 import heapq
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -299,13 +300,26 @@ class Schedules:
         except BaseException:
             firing.abandon()
             raise
-        while waits and not durable.wait(_LOOK_S) and not firing.is_durable():
-            if getattr(state.log, "failure", None) is not None:
-                return False  # the node ends; the next start finds what the disk has
+        if waits and not self._became_durable(firing, durable):
+            return False
         firing.apply()
         self.batches += 1
         self.routed += len(plans)
         self._settle_limits(plans, firing.limited)
+        return True
+
+    def _became_durable(self, firing: Firing, durable: threading.Event) -> bool:
+        """Waits for the disk. False: the node ends before, since the disk failed, or is full at a stop; the next start reads the disk.
+        A full disk whose reserve takes the batch has written it in the time that clients have for their close."""
+        log = self._state.log
+        until = 0.0
+        while not durable.wait(_LOOK_S) and not firing.is_durable():
+            if getattr(log, "failure", None) is not None:
+                return False
+            if self._stopping.is_set() and getattr(log, "disk_low", False):
+                until = until or time.monotonic() + self._limits.close_ms_max / 1000
+                if time.monotonic() >= until:
+                    return False
         return True
 
     def _plans(self, vhost: Any, firing: Firing, messages: list[Facts], now: int) -> list[tuple[int, _Plan]]:
