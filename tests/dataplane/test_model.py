@@ -183,6 +183,7 @@ class ScopeMachine(RuleBasedStateMachine):
         self.batch = 0
         self.attempt = 0
         self.epochs: list[int] = [self.rig.call("scope.open", scope="x")["epoch"]]
+        self.begun: list[str] = []  # stages, in the order of their beginnings
         self.open: dict[str, tuple[int, list[str]]] = {}
         self.prepared: dict[str, tuple[int, list[str]]] = {}
         self.published: list[str] = []
@@ -201,6 +202,7 @@ class ScopeMachine(RuleBasedStateMachine):
             new = [f"{batch}/{self.attempt}/{len(bodies) + index}" for index in range(count)]
             self.rig.call("block", block(*new), stage_id=stage_id, routes=[["", "q"]])
             bodies += new
+        self.begun.append(stage_id)
         self.open[stage_id] = (batch, bodies)
         if prepare:
             self.prepare(stage_id)
@@ -227,7 +229,7 @@ class ScopeMachine(RuleBasedStateMachine):
             assert answer["already"] is True
             return
         assert answer["already"] is False
-        for one in chosen:
+        for one in sorted(chosen, key=self.begun.index):  # not in the order of the call: stages.py G6
             self.published += self.prepared[one][1]
         self.committed = self.batch
         for table in (self.open, self.prepared):
