@@ -714,7 +714,7 @@ class Node:
         if self.tokens is not None:
             self.tokens.oauth.close()
         self.pulls.close()
-        clean = self.failure is None and not any(thread.is_alive() for thread in self._threads)
+        clean = self.failure is None and not any(thread.is_alive() for thread in self._threads) and not self.broker.schedules.left_behind
         if self.broker.streams is not None:
             self.broker.streams.stop(clean)
         if self.broker.shared is not None:

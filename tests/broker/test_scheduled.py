@@ -407,6 +407,7 @@ def test_a_stop_does_not_wait_for_a_batch_on_a_full_disk(connect: Connect, tmp_p
         late(channel, b"x", ms=1, **PERSISTENT)
         assert decided.wait(30)
     with Broker(store_dir=store, limits=soon) as broker:
+        assert not broker.node.store.logs.was_clean
         channel = connect(broker).channel()
         channel.consume("q", no_ack=True)
         assert bodies(channel, 1) == [b"x"]

@@ -55,7 +55,7 @@ def interrupted(step: int, number: signal.Signals, work: Callable[[], None]) -> 
 
 @pytest.mark.timeout(30)
 def test_a_signal_at_any_instruction_of_the_sleep_is_noted(signals: Signals) -> None:
-    """`Event.wait` and `Event.set` in its place hang at the twelfth instruction or so."""
+    """`Event.wait` and `Event.set` in its place hang here."""
     step = 1
     while interrupted(step, signal.SIGTERM, lambda: signals.wait(0.0)):
         assert signals.stop == signal.SIGTERM
@@ -74,11 +74,13 @@ def test_a_signal_before_the_sleep_ends_it_and_once_only(signals: Signals) -> No
     assert not signals.hang_up and time.monotonic() - begun < LONG_S
 
 
-def test_more_signals_than_a_pipe_holds(signals: Signals) -> None:
+def test_many_signals_are_one_end_of_the_sleep(signals: Signals) -> None:
     for _ in range(70_000):
         signal.raise_signal(signal.SIGHUP)
+    begun = time.monotonic()
     signals.wait(LONG_S)
-    assert signals.hang_up
+    assert signals.hang_up and time.monotonic() - begun < LONG_S
+    assert not signals._poll.poll(0), "the next sleep is a whole one"
 
 
 def test_the_second_signal_ends_the_process_whatever_it_does() -> None:

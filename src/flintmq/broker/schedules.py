@@ -152,6 +152,8 @@ class Schedules:
         # messages that were routed, and batches
         self.routed = 0
         self.batches = 0
+        # a stop went on without a batch that a full disk did not take: what is in memory may be behind the log
+        self.left_behind = False
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -319,6 +321,7 @@ class Schedules:
             if self._stopping.is_set() and getattr(log, "disk_low", False):
                 until = until or time.monotonic() + self._limits.close_ms_max / 1000
                 if time.monotonic() >= until:
+                    self.left_behind = True
                     return False
         return True
 

@@ -3,12 +3,11 @@
 in: signals. out: what they ask for, and an end of the main thread's sleep.
 Invariant: a handler runs between any two instructions of the main thread, so it takes no lock and calls no logger: the main thread may
 have that lock. `threading.Event.set` takes the one that `Event.wait` holds on its way to sleep and back: a node that got its signal there
-never ended. A handler notes what is asked for and writes to a pipe, which `wait` sleeps on.
+never ended. A handler notes what is asked for and raises an eventfd, which `wait` sleeps on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -25,9 +24,9 @@ class Signals:
     def __init__(self) -> None:
         self.stop = 0
         self.hang_up = False
-        self._ended, self._end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
-        self._poll.register(self._ended, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
 
     def take(self) -> None:
         """From now on signals come here. Raises: ValueError, not on the main thread."""
@@ -38,19 +37,14 @@ class Signals:
     def wait(self, seconds: float) -> None:
         """Sleeps until a signal comes, or came since the last call; at most so long."""
         if self._poll.poll(seconds * 1000):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._ended, 4096)
+            os.eventfd_read(self._wake)
 
     def _on_stop(self, number: int, frame: Any) -> None:
         if self.stop:
             os._exit(0)
         self.stop = number
-        self._ring()
+        os.eventfd_write(self._wake, 1)
 
     def _on_hang_up(self, number: int, frame: Any) -> None:
         self.hang_up = True
-        self._ring()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # as full as it is, it ends the sleep
-            os.write(self._end, b"\0")
+        os.eventfd_write(self._wake, 1)

@@ -445,8 +445,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     credential_cache_ms: int = 60_000
     # milliseconds a graceful stop may take before sockets are closed
     shutdown_ms_max: int = 30_000
-    # milliseconds that a stop may take before stderr says where each thread is (the stop goes on): twice what closing clients may take,
-    # and within the patience of service managers and of those who test
+    # milliseconds that a stop may take before stderr says where each thread is (the stop goes on): four times close_ms_max, and less than
+    # service managers wait before they kill
     stop_report_ms: int = 20_000
 
     # --- actors (docs/SCHEDULER.md) -----------------------------------------------------------------------------------
