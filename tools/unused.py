@@ -27,7 +27,7 @@ KEPT = (
     ("flintmq/core/failpoints.pxd", "*", "every failpoint has its number; Python hits some by name"),
     ("flintmq/store/log/record.pxd", "*", "every type of record, as docs/FORMAT.md lists them"),
     ("flintmq/arrow/blocks.pxd", "*", "the columns of a batch in their order"),
-    ("flintmq/core/memory_account.pxd", "MEMORY_DEFINITIONS MEMORY_CONNECTIONS", "kinds that Python counts, by their numbers"),
+    ("flintmq/core/memory_account.pxd", "MEMORY_CONNECTIONS", "kinds that Python counts, by their numbers"),
     ("flintmq/errors.py", "INVALID_PATH", "every reply code of the specification"),
     ("flintmq/transactions/xa_status.py", "XA_HEURHAZ XA_HEURMIX XA_RDONLY", "every status of AMQP 0-10's class dtx"),
     ("flintmq/transactions/coordinator.py", "get_timeout", "a command of the class dtx"),

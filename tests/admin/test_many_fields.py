@@ -12,8 +12,9 @@ import pytest
 from flintmq.config import Limits
 from flintmq.protocol.v0_9_1.codec import decode_table
 from flintmq.testing.broker import Broker
-from flintmq.vhost.dead_letter import REJECTED, dead_letter_headers
+from flintmq.vhost.dead_letter import REJECTED
 from tests.admin.conftest import Client
+from tests.oracle.dead_letter import dead_letter_headers
 
 MANY = {f"h{number}": number for number in range(5_000)}
 LONG = {"a": list(range(9_000)), "n": 7}

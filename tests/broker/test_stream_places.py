@@ -13,6 +13,7 @@ import pytest
 from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.pools import Pools
 from flintmq.admin.pulls import Held
+from flintmq.broker.counters import Counters
 from flintmq.broker.dead_letters import DeadLetters
 from flintmq.broker.stream_service import StreamService
 from flintmq.clock import ManualClock
@@ -70,7 +71,9 @@ class Stream:
 @pytest.fixture
 def service() -> StreamService:
     """One stream, on a disk that never finishes by itself."""
-    broker: Any = SimpleNamespace(limits=Limits(), log=Log(), queues={}, clock=ManualClock(), routes=SimpleNamespace(version=object()))
+    broker: Any = SimpleNamespace(
+        limits=Limits(), log=Log(), queues={}, clock=ManualClock(), routes=SimpleNamespace(version=object()), counters=Counters()
+    )
     made = StreamService(broker, DeadLetters(broker), Store(), None)
     made._streams[STREAM] = Stream()  # type: ignore[assignment]
     made._places[STREAM] = set()

@@ -142,7 +142,7 @@ class Getting:
             broker.letters.bury(queue, position, REJECTED)
             return
         if self._reject and queue.policy.dead_letter_exchange is not None:
-            broker.dead_letters.publish(queue, core.message_at(position), REJECTED)
+            broker.dead_letters.publish_at(queue, position, REJECTED)
         core.settle_held(position, DequeueReason.REJECT if self._reject else DequeueReason.ACK, False)
 
     def _rows(self) -> list[Row]:

@@ -59,7 +59,7 @@ class BranchQueues:
             return  # its consumers first
         while core.over_limit():
             # Nobody looks at the message: one that is not in memory is not read.
-            if core.take_over(DequeueReason.DROP, _ignore) is None:
+            if core.take_excess(DequeueReason.DROP, _ignore) is None:
                 return
 
 

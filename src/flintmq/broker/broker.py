@@ -42,6 +42,7 @@ from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
+from flintmq.protocol.v0_9_1.death import queue_hash
 from flintmq.queue.control import QueueHandle
 from flintmq.routing.route_cache import DEST_LIMITED
 from flintmq.transactions import TransactionCoordinator, TransactionStore
@@ -191,6 +192,7 @@ class Broker(NodeState):
         else:
             core = cores.ordinary(queue_id, spec, self.log, self.limits, restored=not self.loops)
         core.watch(self.expiry.index)
+        core.name_hash = queue_hash(spec.name.encode("utf-8", "surrogateescape"))
         return core
 
     def _new_stream(self, queue_id: int, spec: QueueSpec) -> QueueHandle:

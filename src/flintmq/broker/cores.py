@@ -127,6 +127,7 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
             core.set_returns(*fact)
         else:
             setattr(core, name, fact)
+    core.forget_letters()
 
 
 def plain(queue_id: int, durable: bool, log: Any, kind: int = LIST_STANDARD, levels: int = 1, rule: int = LEVEL_RABBITMQ) -> QueueHandle:

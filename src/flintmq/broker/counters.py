@@ -21,6 +21,8 @@ class Counters:
         self._lock = threading.Lock()
         self.drops: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
+        # what Python did for single messages, by kind: 0 of each after the first use of a key (docs/PERFORMANCE.md). A figure
+        self.in_python: Counter[str] = Counter()
         self.connections_opened = 0
         self.connections_closed = 0
         self.channels_opened = 0
@@ -40,6 +42,12 @@ class Counters:
         if drops:
             with self._lock:
                 self.drops.update(drops)
+
+    def add_letters(self, letters: Mapping[str, int]) -> None:
+        """Adds the dead letters that a connection counted itself. Any thread."""
+        if letters:
+            with self._lock:
+                self.dead_lettered.update(letters)
 
     def dead_letter(self, reason: str) -> None:
         """Counts a message that was published to its dead-letter exchange. Any thread."""

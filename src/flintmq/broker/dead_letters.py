@@ -2,6 +2,9 @@
 
 in: a message, its queue, the reason. out: letters on the queues of their routes.
 
+Most letters are made by compiled code (channel/letters.py). This is for the first one after a change, and for what that leaves out: CC
+without a dead-letter routing key, exchanges whose routes depend on headers, streams, shared queues, bodies that are large or on disk.
+
 D1  A letter that nothing can be made of (its properties can't be read, its route leads nowhere) is counted and dropped: that is its
     publisher's doing, and the consumer or the housekeeping that runs into it must not pay for it.
 D2  What the node itself lacks (disk, memory) is raised: the original stays.
@@ -17,14 +20,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.state import Message, NodeState
+from flintmq.channel.letters import LetterWork, set_address
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, StoreError
 from flintmq.guard import caught
-from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table
-from flintmq.protocol.v0_9_1.splice import join_properties, split_properties
+from flintmq.ports import DequeueReason
+from flintmq.protocol.v0_9_1.codec import decode_properties
+from flintmq.protocol.v0_9_1.death import letter_header
 from flintmq.routing.message import Content, MessageHeaders
 from flintmq.vhost.arguments import DROPPING
-from flintmq.vhost.dead_letter import Deaths, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import Deaths, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.channel.transaction import Transaction
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("flintmq.publishing")
 
 SHORTSTR_MAX = 255
+# key of Counters.in_python
+LETTER = "dead_letter"
+# delivery mode
+PERSISTENT = 2
 # Bounds of decoding a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
@@ -59,11 +68,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter, ready to be put on queues. headers: a table without its length; exchange, routing_keys[0]: as it is published."""
+    """A dead letter, ready to be put on queues. exchange, routing_keys[0]: as it is published."""
 
     exchange: bytes
     routing_keys: tuple[bytes, ...]
-    headers: bytes
     deaths: Deaths
     header: bytes
     body: bytes
@@ -78,13 +86,14 @@ class Letter:
 def _letter_headers(letter: Letter) -> MessageHeaders:
     """Raises: PeerError when they can't be read."""
 
-    def properties() -> dict[str, object]:
-        return decode_properties(letter.header, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)[1]
+    properties = decode_properties(letter.header, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)[1]
 
     def content() -> tuple[bytes, bytes, bytes, bytes]:
         return letter.exchange, letter.routing_keys[0], letter.header, letter.body
 
-    return MessageHeaders(decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX), properties, content)
+    table = properties["headers"]
+    assert isinstance(table, dict)  # x-death is in it
+    return MessageHeaders(table, lambda: properties, content)
 
 
 def is_full(queue: Any, letter: Letter) -> bool:
@@ -98,6 +107,50 @@ class DeadLetters:
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self.on_placed: Callable[[Any], object] = lambda queue: None
+        self._work = LetterWork(state.counters, self._filled)
+
+    def _filled(self, queue_id: int) -> None:
+        queue = self._state.queues.get(queue_id)
+        if queue is not None:
+            self.on_placed(queue)
+
+    def expire(self, queue: Any, now_ms: int, most: int) -> tuple[int, int]:
+        """Dead-letters messages whose time is over (now_ms: wall clock), `most` at most. Returns (how many; the position of the next one,
+        which is held and which `bury` or `publish_and_end` ends, 0: there is none)."""
+        return self._work.expire(queue.core, now_ms, most)
+
+    def make_room(self, queue: Any, most: int) -> tuple[int, int]:
+        """Dead-letters what a queue is over its limit for, as `expire`."""
+        return self._work.make_room(queue.core, most)
+
+    def publish_and_end(self, queue: Any, position: int, reason: str, end: DequeueReason) -> bool:
+        """The letter of an entry that the broker holds, and the entry's end. False: it can't be read, and stays, out of the way. Raises:
+        StoreError, MemoryError: it is back in its place."""
+        letter = partial(self.publish, queue, reason=reason)
+        return self.take(queue, queue.core.end_held, position, end, letter) is not UNREADABLE
+
+    def publish_at(self, queue: Any, position: int, reason: str) -> None:
+        """`publish` of an entry that the broker holds. Raises: KeyError, StoreError: it can't be read."""
+        if not self._work.send(queue.core, position, reason):
+            self.publish(queue, queue.core.message_at(position), reason)
+
+    def sent_surely(self, queue: Any, position: int, reason: str) -> bool:
+        """Whether all targets of an entry that the broker holds have its letter: none of them had to be asked."""
+        return queue.policy.keeps_letters and self._work.send(queue.core, position, reason)
+
+    def _learn(self, queue: Any, key: bytes) -> None:
+        """The next letters of the queue need no Python, if all goes well. Args: key: routing key of the present one."""
+        policy, core = queue.policy, queue.core
+        own_key = policy.dead_letter_routing_key
+        if policy.is_elsewhere or queue.deleted or (own_key is not None and len(own_key) > SHORTSTR_MAX):
+            return
+        vhost = self._state.vhosts.get(queue.vhost)
+        if vhost is None:
+            return
+        cache = self._state.routes.learn(vhost, policy.dead_letter_exchange, key)
+        set_address(core, cache, queue.name.encode("utf-8", "surrogateescape"), own_key, policy.keeps_letters)
+        if queue.policy is not policy:  # it changed meanwhile, and what this one says was put behind that
+            core.forget_letters()
 
     def publish(self, queue: Any, message: Content, reason: str, transaction: Transaction | None = None) -> int:
         """Publishes a message that died in `queue` to its dead-letter exchange. The caller dequeues the original afterwards.
@@ -111,6 +164,7 @@ class DeadLetters:
         if queue.policy.dead_letter_exchange is None:
             return 0
         counters = self._state.counters
+        counters.in_python[LETTER] += 1
         if not self.has_exchange(queue):
             counters.drop("no_dead_letter_exchange")
             return 0
@@ -120,6 +174,7 @@ class DeadLetters:
         if cyclic:
             counters.drop("dead_letter_cycle", cyclic)
         counters.dead_letter(reason)
+        self._learn(queue, letter.routing_keys[0])
         return sum(self._place(target, letter, transaction) for target in targets)
 
     def publish_to_all(
@@ -132,6 +187,7 @@ class DeadLetters:
         NO_ROUTE: the exchange is not there, it leads nowhere or only round in a circle; or the id of the first target that refuses it.
         Raises: StoreError, MemoryError (D2).
         """
+        self._state.counters.in_python[LETTER] += 1
         if not self.has_exchange(queue):
             return NO_ROUTE
         letter, targets, cyclic = self.addressed(queue, message, reason)
@@ -139,6 +195,7 @@ class DeadLetters:
             return None
         if not targets:
             return NO_ROUTE
+        self._learn(queue, letter.routing_keys[0])
         refuses = None
         for target in targets:
             number = target.queue_id
@@ -185,34 +242,23 @@ class DeadLetters:
     def _letter(self, queue: Any, message: Content, reason: str) -> Letter:
         """Raises: PeerError when the properties can't be read, ValueError when the result fits no message."""
         exchange, key, header, body = message
-        size, parts = split_properties(header)
-        expiration = parts.pop("expiration", None)  # it has died of it, or must not die of it again (RabbitMQ)
-        dead = dead_letter_headers(
-            parts.get("headers", b""),
-            queue=queue.name.encode("utf-8", "surrogateescape"),
-            reason=reason,
-            exchange=exchange,
-            routing_key=key,
-            time_s=self._state.clock.wall_ms() // 1000,
-            expiration=None if expiration is None else expiration[1:],
-            dead_letter_routing_key=queue.policy.dead_letter_routing_key,
-        )
-        if len(dead.routing_keys[0]) > SHORTSTR_MAX:
-            raise ValueError(f"a dead-letter routing key of {len(dead.routing_keys[0])} bytes, at most {SHORTSTR_MAX}")
-        parts["headers"] = dead.headers
-        flags = CONTENT_HEADERS | (CONTENT_PERSISTENT if parts.get("delivery_mode") == b"\x02" else 0)
-        priority = parts.get("priority")
+        name = queue.name.encode("utf-8", "surrogateescape")
+        time_s = self._state.clock.wall_ms() // 1000
+        own_key = queue.policy.dead_letter_routing_key
+        made, keys, deaths, cut, mode, priority = letter_header(header, name, reason.encode(), exchange, key, time_s, own_key)
+        if len(keys[0]) > SHORTSTR_MAX:
+            raise ValueError(f"a dead-letter routing key of {len(keys[0])} bytes, at most {SHORTSTR_MAX}")
+        flags = CONTENT_HEADERS | (CONTENT_PERSISTENT if mode == PERSISTENT else 0)
         if priority is not None:
             flags |= CONTENT_PRIORITY
         return Letter(
             exchange=queue.policy.dead_letter_exchange.encode("utf-8", "surrogateescape"),
-            routing_keys=dead.routing_keys,
-            headers=dead.headers,
-            deaths=dead.deaths,
-            header=join_properties(size, parts),
+            routing_keys=tuple(keys),
+            deaths=Deaths(deaths, cut),
+            header=made,
             body=body,
             flags=flags,
-            priority=priority[0] if priority else 0,
+            priority=priority or 0,
         )
 
     def _place(self, queue: Any, letter: Letter, transaction: Transaction | None) -> int:

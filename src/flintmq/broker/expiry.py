@@ -16,10 +16,9 @@ import collections
 import heapq
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.broker.dead_letters import UNREADABLE, DeadLetters
+from flintmq.broker.dead_letters import DeadLetters
 from flintmq.broker.loops import STEP_NS
 from flintmq.broker.queue_limits import QueueLimits
 from flintmq.guard import guarded
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 
 # messages that end between two looks at the time: some 30 us
 EXPIRE_AT_ONCE = 128
+# messages that are dead-lettered between two: some 30 us
+LETTERS_AT_ONCE = 32
 # queues that are taken from the index between two looks at the time
 TAKEN_AT_ONCE = 64
 # Loop.job: step, ended
@@ -156,23 +157,23 @@ class Expiry:
                 return True
             if until_ns and clock.monotonic_ns() >= until_ns:
                 return False
-        while queue.policy.keeps_letters:
-            position = core.hold_expired(now_ms)
-            if not position:
-                return True
-            self._letters.bury(queue, position, EXPIRED)
-            if until_ns and clock.monotonic_ns() >= until_ns:
-                return False
-        letter = partial(self._dead_letters.publish, queue, reason=EXPIRED)
         while True:
-            message = self._dead_letters.take(queue, core.take_expired, now_ms, DequeueReason.EXPIRE, letter)
-            if message is None:
+            ended, held = self._dead_letters.expire(queue, now_ms, LETTERS_AT_ONCE)
+            if ended:
+                counters.drop("expired", ended)
+            if held:
+                self._expire_held(queue, held)
+            elif ended < LETTERS_AT_ONCE:
                 return True
-            if message is UNREADABLE:
-                continue
-            counters.drop("expired")
             if until_ns and clock.monotonic_ns() >= until_ns:
                 return False
+
+    def _expire_held(self, queue: Any, position: int) -> None:
+        """A message whose letter is left to Python."""
+        if queue.policy.keeps_letters:
+            self._letters.bury(queue, position, EXPIRED)
+        elif self._dead_letters.publish_and_end(queue, position, EXPIRED, DequeueReason.EXPIRE):
+            self._state.counters.drop("expired")
 
     def _keep_limits(self, until_ns: int) -> bool:
         """Queues that consumers had their turn in drop their heads. True: the step is over."""

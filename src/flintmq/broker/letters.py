@@ -205,6 +205,9 @@ class Letters:
             if self._state.shared is not None:
                 self._state.shared.letters.bury(queue, position, reason)
             return
+        if self._dead_letters.sent_surely(queue, position, reason):
+            self._end(queue, position, reason)
+            return
         with self._lock:
             vhost = self._vhost(queue.vhost)
             seen = (vhost, vhost.version)

@@ -3,8 +3,8 @@
 in: queues that a publish, a return or an operator put over a limit. out: heads that are dropped or dead-lettered; deliveries that were
 counted, and their messages that end, wait or go back.
 
-Q1  One thread at a time takes from a queue what is over its limit (`_lock`), or two loops would each drop a message for the same excess.
-    The lock is taken before a virtual host's.
+Q1  One thread at a time takes from a queue what is over its limit (queue_take_excess), or two loops would each drop a message for the same
+    excess.
 Q2  A queue that a letter of the enforcement under way filled is looked at after it, not inside of it.
 Q3  What fails ends the work on that queue only; the housekeeping tries again.
 """
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from flintmq.broker.dead_letters import UNREADABLE, DeadLetters
+from flintmq.broker.dead_letters import DeadLetters
 from flintmq.broker.state import NodeState
-from flintmq.channel.placing import drop_over
+from flintmq.channel.arrival import drop_over
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.queue.last_value import last_value_replaced
@@ -29,6 +29,8 @@ from flintmq.vhost.dead_letter import DELIVERY_LIMIT, MAXLEN
 
 # entries that are counted before the next look
 RETURNS_AT_ONCE = 256
+# messages that are dead-lettered before the next look at the time
+LETTERS_AT_ONCE = 32
 # nanoseconds of a slice of a cascade of full queues, but for one letter
 CASCADE_NS = 50_000
 # queues, the first one that came first
@@ -56,7 +58,6 @@ class QueueLimits:
         self._letters = letters
         self._retries = retries
         self.note_count: Callable[[int, int, int], object] | None = None
-        self._lock = threading.RLock()  # Q1
         # queues that a job brings back under their limits, and whether it runs
         self._over: Queues = collections.OrderedDict()
         self._running = False
@@ -147,16 +148,13 @@ class QueueLimits:
             if dropped:
                 counters.drop("maxlen", dropped)
             return not dropped or not core.over_limit()
-        letter = partial(self._dead_letters.publish, queue, reason=MAXLEN)
         while True:
-            with self._lock:
-                if not core.over_limit():
-                    return True
-                message = self._dead_letters.take(queue, core.take_over, DequeueReason.DROP, letter)
-            if message is None:
+            ended, held = self._dead_letters.make_room(queue, LETTERS_AT_ONCE)
+            if held:
+                if self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP):
+                    counters.drop("maxlen")
+            elif ended < LETTERS_AT_ONCE:
                 return True
-            if message is not UNREADABLE:
-                counters.drop("maxlen")
             if self._state.clock.monotonic_ns() >= until_ns:
                 return False
 
@@ -203,6 +201,6 @@ class QueueLimits:
             self._letters.bury(queue, position, DELIVERY_LIMIT)
             return
         if queue.policy.dead_letter_exchange is not None:
-            self._dead_letters.publish(queue, queue.core.message_at(position), DELIVERY_LIMIT)
+            self._dead_letters.publish_at(queue, position, DELIVERY_LIMIT)
         queue.core.settle_held(position, DequeueReason.REJECT, False)
         self._state.counters.drop("delivery_limit")

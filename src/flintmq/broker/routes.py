@@ -64,6 +64,19 @@ class Routes:
             return [] if queue is None else [queue.core]
         return [queue.core for queue in vhost.route(exchange_name, key, headers)]
 
+    def learn(self, vhost: Any, exchange_name: str, key: bytes) -> RouteCache:
+        """The cache of an exchange, with the route of a key in it if it may be kept. Raises: as `cores`, and as `cache`."""
+        cache = self.cache(vhost, exchange_name)
+        name = exchange_name.encode("utf-8", "surrogateescape")
+        route = bytes((len(name),)) + name + bytes((len(key),)) + key
+        version = None
+        while version is not self.version and cache.cacheable:  # R1
+            version = self.version
+            cache.keep(route, self.cores(vhost, exchange_name, key, None))
+            if version is not self.version:
+                cache.forget(route)
+        return cache
+
     def cores_of_keys(
         self, vhost: Any, exchange_name: str, keys: Iterable[bytes], headers: Mapping[str, object] | None
     ) -> list[QueueHandle]:

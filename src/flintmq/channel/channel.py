@@ -18,7 +18,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.channel.placing import confirms_forget, publish_to_queues
 from cython.cimports.flintmq.channel.scheduling import schedule_of
 from cython.cimports.flintmq.channel.settlement import (
-    SETTLE_AT_ONCE, SETTLE_MORE, SETTLE_UNKNOWN, channel_settle, channel_settle_some, part_t, unacked_find, unacked_free, unacked_next,
+    SETTLE_MORE, SETTLE_SLOWLY, SETTLE_UNKNOWN, channel_settle, channel_settle_some, part_t, unacked_free,
 )  # fmt: skip
 from cython.cimports.flintmq.channel.slow import (
     SETTLING_MULTIPLE, SETTLING_REQUEUE, SLOW_DEAD_LETTER, SLOW_HEADER, SLOW_METHOD, SLOW_POLICY, SLOW_PUBLISH, SLOW_RESOLVE, SLOW_ROUTE,
@@ -27,7 +27,7 @@ from cython.cimports.flintmq.channel.traceparent import trace_wanted
 from cython.cimports.flintmq.channel.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.channel.types import (
     AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel,
-    connection_t, pending_confirm_t, tx_publish_t, tx_settle_t, unacked_t,
+    connection_t, pending_confirm_t, tx_publish_t, tx_settle_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.byte_order import get16
@@ -40,7 +40,7 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_
 from cython.cimports.flintmq.core.utf8 import is_utf8
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
@@ -401,9 +401,9 @@ def _on_settle(context: p_void, number: uint16_t, method: uint32_t, tag: uint64_
     settled: c_int
     if channel.tx:
         return _tx_answer(connection, channel, tx_add_settle(connection, channel, method, tag, multiple, requeue), method, tag)
-    if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):
-        return _settle_slowly(connection, number, method, tag, SETTLING_MULTIPLE if multiple else 0)
     settled = channel_settle(connection, channel, method, tag, multiple, requeue)
+    if settled == SETTLE_SLOWLY:
+        return _settle_slowly(connection, number, method, tag, 0)
     if settled == SETTLE_MORE:
         return _settle_slowly(connection, number, method, tag, SETTLING_MULTIPLE | (SETTLING_REQUEUE if requeue else 0))
     if settled == SETTLE_UNKNOWN:
@@ -421,33 +421,13 @@ def _on_settle(context: p_void, number: uint16_t, method: uint32_t, tag: uint64_
 @nogil
 @exceptval(check=False)
 def _settle_slowly(connection: pointer[connection_t], number: uint16_t, method: uint32_t, tag: uint64_t, how: uint32_t) -> c_int:
-    """Leaves a settlement to Python: dead letters are made there, and a settlement of many deliveries goes in slices."""
+    """Leaves a settlement to Python: of many deliveries it goes in slices, and what a dead letter needs to be known is found out there."""
     connection.slow = SLOW_DEAD_LETTER
     connection.slow_channel = number
     connection.slow_method = method
     connection.slow_tag = tag
     connection.slow_size = how
     return FEED_PAUSE
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _may_dead_letter(channel: pointer[channel_t], tag: uint64_t, multiple: bint) -> bint:
-    """Whether one of the deliveries that would be settled at once (SETTLE_AT_ONCE) has to be dead-lettered."""
-    item: pointer[unacked_t]
-    tag_at: uint64_t
-    most: c_int = SETTLE_AT_ONCE
-    if not multiple:
-        item = unacked_find(address(channel.unacked), tag)
-        return item != NULL and item.dead_letters
-    tag_at = unacked_next(address(channel.unacked), 1)
-    while tag_at and (tag_at <= tag or tag == 0) and most:
-        if unacked_find(address(channel.unacked), tag_at).dead_letters:
-            return True
-        most -= 1
-        tag_at = unacked_next(address(channel.unacked), tag_at + 1)
-    return False
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------------

@@ -60,11 +60,12 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy, memset
 
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.channel.letters import REASONS
 from flintmq.channel.placing import pack_keys
 
 # of connections that no loop has
 _uncounted = declare(counters_t)
-DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
+DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected", "dead_letter_cycle")
 
 
 @cfunc
@@ -272,6 +273,12 @@ class Connection:
         drops: dict = {name: count for name, count in zip(DROP_NAMES, self.connection.dropped, strict=True) if count}
         memset(self.connection.dropped, 0, sizeof(self.connection.dropped))
         return drops
+
+    def take_letters(self) -> dict[str, int]:
+        """Messages that it had dead-lettered since the last call, by reason; empty when there were none."""
+        letters: dict = {name: count for name, count in zip(REASONS, self.connection.letters, strict=True) if count}
+        memset(self.connection.letters, 0, sizeof(self.connection.letters))
+        return letters
 
     # --- channels -------------------------------------------------------------------------------------------------------
 

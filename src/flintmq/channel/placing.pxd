@@ -41,15 +41,6 @@ cdef route_t *ask_again(connection_t *connection, route_t *route, content_t *con
 cpdef bytes pack_keys(list keys)
 # Appends the message to a stream and raises `*ticket` to what its confirm waits for. Returns STREAM_*.
 cdef int place_on_stream(log_port_t *port, queue_t *stream, content_t *content, uint64_t *ticket) noexcept nogil
-# Python dead-letters the message after this event, or, NULL, brings the queue back under its limit. `reason`: REASON_DROP or
-# REASON_REJECT. False: no memory, it is only refused.
-cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
-# x-overflow drop-head without a dead-letter exchange: the oldest messages make room, 256 at most. Returns how many.
-cdef uint32_t drop_head(queue_t *queue) noexcept nogil
-# When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none; on the
-# schedule: when it is due.
-cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexcept nogil
-
 
 # --- publisher confirms
 # The next tag's message is on its queues (or was refused): a confirm must wait for `lsn` of the log and `ticket` of the streams, 0 = nothing.

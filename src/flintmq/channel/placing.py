@@ -18,16 +18,15 @@ import struct
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.delivery import write_confirm, write_return
+from cython.cimports.flintmq.channel.letters import letter_refused, letters_drop_head, note_refused
 from cython.cimports.flintmq.channel.slow import SLOW_POLICY
-from cython.cimports.flintmq.channel.types import (
-    DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t, refused_t,
-)  # fmt: skip
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.channel.types import DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
-    CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_header, content_incref, content_t,
+    CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_header, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
@@ -37,16 +36,15 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.handoff import (
     RECEIPT_SHIFT, handoff_publish, receipt_decref, receipt_new, receipt_t, receipt_ticket, ticket_receipt,
 )  # fmt: skip
-from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_dequeue, queue_enqueue, queue_enqueue_immediate, queue_enqueue_once, queue_incref, queue_is_deleted, queue_ready_bytes,
-    queue_ready_count,
+    queue_enqueue, queue_enqueue_immediate, queue_enqueue_once, queue_is_deleted, queue_ready_bytes, queue_ready_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
-from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, due_index_t, log_port_t, queue_t
+from cython.cimports.flintmq.queue.types import REASON_DROP, due_index_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SCHEDULE, DEST_SHARED,
-    DEST_STREAM, destination_t, route_decref, route_new, route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM,
+    destination_t, route_decref, route_new, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -54,13 +52,9 @@ from cython.cimports.libc.string import memset
 
 from flintmq.config import Limits
 
-_drop_lock = declare(uint32_t, 0)
-# messages that are dropped in one piece, some 50 us
-DROPS_AT_ONCE = declare(uint32_t, 256)
 _LIMITS = Limits()
 WIDE_ROUTE = declare(uint32_t, _LIMITS.wide_route)
 WIDE_TURN = declare(uint32_t, _LIMITS.wide_turn)
-ZERO_TTL_MS = declare(int64_t, _LIMITS.zero_ttl_ms)
 
 
 def publish_to_queues(
@@ -184,7 +178,7 @@ def _place(
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         if destination.flags & DEST_REJECT_DEAD_LETTER:
-            tally.policy = note_refused(connection, destination.queue, content, REASON_DROP) or tally.policy
+            tally.policy = letter_refused(connection, destination.queue, content) or tally.policy
         return
     if destination.flags & DEST_BLOCK and _is_past_bound(destination.queue):
         tally.refused += 1
@@ -206,7 +200,7 @@ def _place(
         if not destination.flags & DEST_DEAD_LETTERS:
             connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)
         else:
-            tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
+            tally.policy = letters_drop_head(connection, destination.queue) or tally.policy
     elif destination.flags & DEST_BLOCK and queue_over_limit(destination.queue):
         tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
 
@@ -395,64 +389,6 @@ def place_on_stream(port: pointer[log_port_t], stream: pointer[queue_t], content
     # Its own ticket, or a later one of another thread.
     ticket[0] = at_load64(address(port.stream_ticket))
     return STREAM_TOOK
-
-
-def note_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t], reason: c_int) -> bint:
-    refused: pointer[refused_t]
-    if content == NULL and connection.refused != NULL:
-        refused = connection.refused_last
-        if refused.queue == queue and refused.content == NULL:
-            return True
-    refused = cast(pointer[refused_t], calloc(1, sizeof(refused_t)))
-    if refused == NULL:
-        return False
-    queue_incref(queue)
-    if content != NULL:
-        content_incref(content)
-    refused.reason = reason
-    refused.queue = queue
-    refused.content = content
-    if connection.refused == NULL:
-        connection.refused = refused
-    else:
-        connection.refused_last.next = refused
-    connection.refused_last = refused
-    return True
-
-
-def drop_over(handle: QueueHandle) -> int:
-    """Drops the head of a queue without a dead-letter exchange until it is within its limit, DROPS_AT_ONCE messages at most. Returns how
-    many. Any thread."""
-    return drop_head(handle.queue)
-
-
-def expiry_on(destination: pointer[destination_t], expiration_ms: int64_t) -> int64_t:
-    if destination.flags & DEST_SCHEDULE:
-        return expiration_ms
-    if expiration_ms >= 0 and expiration_ms < destination.ttl_least_ms:
-        expiration_ms = destination.ttl_least_ms
-    if destination.ttl_ms >= 0 and (expiration_ms < 0 or destination.ttl_ms < expiration_ms):
-        expiration_ms = destination.ttl_ms
-    if expiration_ms < 0:
-        return 0
-    return wall_ms() + (expiration_ms if expiration_ms else ZERO_TTL_MS)
-
-
-def drop_head(queue: pointer[queue_t]) -> uint32_t:
-    dropped: uint32_t = 0
-    # More than a few are over only when a limit fell or many came back: what is left is for the slices of publishing.enforce_limits.
-    delivery: delivery_t
-    taken: bint
-    while dropped < DROPS_AT_ONCE and queue_over_limit(queue):
-        # One at a time, or two loops would each drop a message for the same excess.
-        spin_lock(address(_drop_lock))
-        taken = queue_over_limit(queue) and queue_take_over(queue, address(delivery))
-        spin_unlock(address(_drop_lock))
-        if not taken:
-            return dropped
-        dropped += 1
-        queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP)
-    return dropped
 
 
 # --- publisher confirms: which tags may be answered, and when --------------------------------------------------------------------

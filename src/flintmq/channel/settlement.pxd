@@ -21,13 +21,14 @@ cdef enum:
     SETTLE_DONE = 0
     SETTLE_UNKNOWN = -1       # no such delivery tag
     SETTLE_MORE = 1           # the first SETTLE_AT_ONCE are settled: session.settling does the rest
+    SETTLE_SLOWLY = 2         # one delivery, whose dead letter is left to Python: nothing was done
 
 cdef struct part_t:           # a part of a settlement of many
     uint64_t at               # first tag to look at; afterwards the first one that is left, 0 = none is
     uint64_t upto             # last tag
     uint32_t most             # deliveries to look at; afterwards what is left of that
     bint in_tx                # those that an open transaction has settled, too: the channel ends
-    bint dead                 # afterwards: it stopped at `at`, which is to be dead-lettered first
+    bint dead                 # afterwards: it stopped at `at`, whose dead letter is left to Python
 
 # Settles one tag, or the first SETTLE_AT_ONCE of all up to it (0 = all). method: BASIC_ACK, BASIC_NACK or
 # BASIC_REJECT of ids.pxd. SETTLE_*.

@@ -13,9 +13,9 @@ I7  A delivery that is removed is live, and every live delivery is counted in it
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.channel.placing import note_refused
+from cython.cimports.flintmq.channel.letters import DEATH_REJECTED, letter_of_entry, letter_run_t, letters_begin, letters_end, note_refused
 from cython.cimports.flintmq.channel.types import (
     DROP_REJECTED, UNACKED_PER_SEGMENT, channel_t, connection_t, subscription_t, unacked_map_t, unacked_segment_t, unacked_t,
 )  # fmt: skip
@@ -37,16 +37,25 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove, memset
 
+# deliveries without a letter that cost as much as one with it
+LETTER_LOOKS = declare(uint32_t, 4)
+
 
 def channel_settle(
     connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, tag: uint64_t, multiple: bint, requeue: bint
 ) -> c_int:
     part: part_t
+    run: letter_run_t
     delivery: pointer[unacked_t]
     if not multiple:
         delivery = unacked_find(address(channel.unacked), tag)
         if delivery == NULL:
             return _settle_late(channel, tag)
+        if delivery.dead_letters and method != BASIC_ACK and not requeue:
+            letters_begin(connection, address(run))
+            if not _bury(delivery, address(run)):
+                return SETTLE_SLOWLY
+            letters_end(connection, address(run))
         _settle_found(connection, channel, tag, delivery, method, requeue)
         return SETTLE_DONE
     # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
@@ -65,6 +74,15 @@ def channel_settle(
 @cfunc
 @nogil
 @exceptval(check=False)
+def _bury(item: pointer[unacked_t], run: pointer[letter_run_t]) -> bint:
+    """The letter of a delivery that was refused is on its way, or there is none. False: it is left to Python."""
+    # A queue that is gone dead-letters nothing, and its content may be gone.
+    return queue_is_deleted(item.queue) or letter_of_entry(item.queue, item.slot, DEATH_REJECTED, run)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _settle_late(channel: pointer[channel_t], tag: uint64_t) -> c_int:
     """A tag that is not in the map: perhaps that of a delivery whose time is over."""
     if channel.late == 0 or tag == 0 or tag > channel.unacked.last_tag:
@@ -78,16 +96,21 @@ def channel_settle_some(
 ) -> void:
     tag: uint64_t = unacked_next(address(channel.unacked), part.at)
     item: pointer[unacked_t]
+    run: letter_run_t
+    letters_begin(connection, address(run))
     part.dead = False
     while tag and tag <= part.upto and part.most:
         item = unacked_find(address(channel.unacked), tag)
         part.most -= 1
         if part.in_tx or not item.in_tx:
             if item.dead_letters and method != BASIC_ACK and not requeue:
-                part.dead = True
-                break
+                if not _bury(item, address(run)):
+                    part.dead = True
+                    break
+                part.most -= min(part.most, LETTER_LOOKS)
             _settle_found(connection, channel, tag, item, method, requeue)
         tag = unacked_next(address(channel.unacked), tag + 1)
+    letters_end(connection, address(run))
     part.at = tag if tag <= part.upto else 0
 
 

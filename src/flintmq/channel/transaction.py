@@ -22,11 +22,10 @@ import logging
 
 from cython import NULL, address, bint, cast, cclass, cfunc, pointer, sizeof
 from cython import int as c_int
+from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.connection import Connection, unacked_tuple
 from cython.cimports.flintmq.channel.delivery import write_return
-from cython.cimports.flintmq.channel.placing import (
-    PUBLISH_IMMEDIATE, PUBLISH_MANDATORY, Landing, drop_head, expiry_on, place_on_stream, publish_to_queues,
-)  # fmt: skip
+from cython.cimports.flintmq.channel.placing import PUBLISH_IMMEDIATE, PUBLISH_MANDATORY, Landing, place_on_stream, publish_to_queues
 from cython.cimports.flintmq.channel.settlement import settle_taken, unacked_content, unacked_find, unacked_remove
 from cython.cimports.flintmq.channel.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
 from cython.cimports.flintmq.channel.types import (

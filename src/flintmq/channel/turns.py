@@ -17,8 +17,11 @@ import logging
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, pointer, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.arrival import drop_head
 from cython.cimports.flintmq.channel.delivery import write_deliver
-from cython.cimports.flintmq.channel.placing import drop_head
+from cython.cimports.flintmq.channel.letters import (
+    LETTERS_AT_ONCE, letter_run_t, letters_begin, letters_cascade, letters_end, letters_make_room,
+)  # fmt: skip
 from cython.cimports.flintmq.channel.settlement import channel_resume, channel_settle_item, unacked_add
 from cython.cimports.flintmq.channel.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
@@ -30,11 +33,11 @@ from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
 from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_has_credit, consumer_incref, entry_sent, queue_deliver_single, queue_get_id, queue_next_expiry, queue_release,
+    consumer_has_credit, consumer_incref, entry_sent, queue_decref, queue_deliver_single, queue_get_id, queue_next_expiry, queue_release,
     queue_set_notify_work_desired, queue_settle,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
-from cython.cimports.libc.stdint import int64_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 # messages of one target's turn while it has its queue for itself
 TURN_MESSAGES = declare(uint32_t, 256)
@@ -402,9 +405,28 @@ def limit_after_turn(connection: pointer[connection_t], subscription: pointer[su
         return
     if not subscription.dead_letters:
         connection.dropped[DROP_MAXLEN] += drop_head(queue)
-        if not queue_over_limit(queue):
-            return
-    _keep_limit(connection, queue)  # in slices
+    else:
+        _dead_letter_head(connection, queue)
+    if queue_over_limit(queue):
+        _keep_limit(connection, queue)  # in slices
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _dead_letter_head(connection: pointer[connection_t], queue: pointer[queue_t]) -> void:
+    run: letter_run_t
+    held: uint64_t = 0
+    letters_begin(connection, address(run))
+    letters_make_room(queue, LETTERS_AT_ONCE, address(run), address(held))
+    if held:
+        queue_release(queue, NULL, held, 0, False)
+    letters_cascade(address(run))
+    while run.filled_count:
+        run.filled_count -= 1
+        _keep_limit(connection, run.filled[run.filled_count])
+        queue_decref(run.filled[run.filled_count])
+    letters_end(connection, address(run))
 
 
 @cfunc

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.channel.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
+from cython.cimports.flintmq.channel.letters import note_refused
+from cython.cimports.flintmq.channel.placing import ROUTE_ATTEMPTS, publish_to_queues, route_anew
 from cython.cimports.flintmq.channel.settlement import (
     SETTLE_DONE, channel_settle, channel_settle_item, unacked_content, unacked_find, unacked_next,
 )  # fmt: skip

@@ -141,7 +141,8 @@ cdef enum:                    # index of connection_t.dropped
     DROP_REFUSED = 1          # by a full queue (reject-publish)
     DROP_MAXLEN = 2           # by a full queue (drop-head)
     DROP_REJECTED = 3         # by its consumer, and no dead-letter exchange
-    DROP_REASONS = 4
+    DROP_CYCLE = 4            # a dead letter would have gone in a circle
+    DROP_REASONS = 5
 
 cdef enum:                    # bits of channel_t.slow_publish
     SLOWLY_IN_PYTHON = 1      # its properties or its exchange need Python
@@ -192,6 +193,7 @@ cdef struct connection_t:
     exchange_t *slow_exchange # borrowed from the channel
     # messages that left without reaching a consumer, since they were last collected (Connection.take_drops)
     uint64_t dropped[DROP_REASONS]
+    uint64_t letters[4]       # DEATH_* of channel/letters.pxd: messages that went to their dead-letter exchanges, collected with them
     # figures
     uint64_t output_high
     uint64_t output_low

@@ -289,7 +289,7 @@ class PullService:
                     broker.letters.bury(queue, position, REJECTED)
                 return passed_on
             # The dead letter is logged before the end of its original: a crash in between leaves both, never none.
-            broker.dead_letters.publish(queue, queue.core.message_at(position), REJECTED)
+            broker.dead_letters.publish_at(queue, position, REJECTED)
         except (KeyError, StoreError):
             log.exception("a rejected message of queue %r is not dead-lettered; it goes back", queue.name)
             pull_group.put_back(position, True)

@@ -5,7 +5,7 @@ in: the control plane. out: calls on the queue core. Holds one counted reference
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cclass, cfunc, nogil, p_char, pointer, uchar
+from cython import NULL, address, bint, cast, cclass, cfunc, nogil, p_char, pointer, sizeof, uchar
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
@@ -15,7 +15,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.queue.deduplication import once_new
 from cython.cimports.flintmq.queue.due_index import DueIndex
-from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
+from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
@@ -24,8 +24,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_enqueue, queue_enqueue_once, queue_enqueued_total, queue_expire_many, queue_facts, queue_failed_count, queue_forget_logged,
     queue_get_id, queue_hold_arrivals, queue_hold_at, queue_housekeeping, queue_is_deleted, queue_keep, queue_mark_deleted, queue_new,
     queue_next_available, queue_peek, queue_priorities, queue_publish_held, queue_ready_bytes, queue_ready_count, queue_rearm,
-    queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_ports, queue_settle, queue_tail, queue_take_at,
-    queue_take_expired, queue_take_head, queue_unacked_count,
+    queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_letters, queue_set_ports, queue_settle,
+    queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
@@ -33,7 +33,7 @@ from cython.cimports.flintmq.queue.types import (
     RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURN_WAITED, delivery_t, group_t, queue_t, restored_t, returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memcpy
+from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreBusyError
 
@@ -170,6 +170,19 @@ class QueueHandle:
     @consumer_timeout_ms.setter
     def consumer_timeout_ms(self, value: int) -> None:
         at_store64(address(self.queue.consumer_timeout_us), value * 1000)
+
+    @property
+    def name_hash(self) -> int:
+        """What cycles of dead letters know its name by (death.queue_hash); 0: it was not told. Set before the queue is used."""
+        return self.queue.name_hash
+
+    @name_hash.setter
+    def name_hash(self, value: int) -> None:
+        self.queue.name_hash = value
+
+    def forget_letters(self) -> None:
+        """Where its dead letters go is found out anew with the next one: its policy changed."""
+        queue_set_letters(self.queue, NULL)
 
     @property
     def max_length(self) -> int:
@@ -337,10 +350,10 @@ class QueueHandle:
             return None
         return self._end(address(delivery), reason, before)
 
-    def take_over(self, reason: int, before: object = None) -> tuple | None:
-        """As take_head, for an entry over the limit: of a queue with `drops_lowest` the oldest message of the lowest priority."""
+    def take_excess(self, reason: int, before: object = None) -> tuple | None:
+        """As take_head, while the queue is over its limit: of one with `drops_lowest` the oldest message of the lowest priority."""
         delivery: delivery_t
-        if not queue_take_over(self.queue, address(delivery)):
+        if not queue_take_excess(self.queue, address(delivery)):
             return None
         return self._end(address(delivery), reason, before)
 
@@ -366,11 +379,6 @@ class QueueHandle:
         """Bytes of the body of a message that the broker holds."""
         return queue_held_bytes(self.queue, position)
 
-    def hold_expired(self, now_ms: int) -> int:
-        """Holds the first expired message (wall clock). Returns its position, 0: there is none."""
-        delivery: delivery_t
-        return delivery.position if queue_take_expired(self.queue, now_ms, address(delivery)) else 0
-
     def _end(self, delivery: pointer[delivery_t], reason: c_int, before: object) -> tuple:
         message: tuple = (b"", b"", b"", b"")
         if before is not None and not self.dead_letters and delivery.content == NULL:
@@ -385,6 +393,20 @@ class QueueHandle:
                 raise
         queue_dequeue(self.queue, delivery.slot, delivery.position, 0, reason)
         return message
+
+    def end_held(self, position: int, reason: int, before: object = None) -> tuple:
+        """As take_head, for an entry that the broker holds already."""
+        delivery: delivery_t
+        content: pointer[content_t]
+        memset(address(delivery), 0, sizeof(delivery_t))
+        delivery.position = position
+        content = queue_borrow(self.queue, position, address(delivery.message_id))
+        delivery.content = content
+        try:
+            return self._end(address(delivery), reason, before)
+        finally:
+            if content != NULL:
+                content_decref(content)
 
     def take_expired(self, now_ms: int, reason: int, before: object = None) -> tuple | None:
         """Removes the first expired message (expiry <= now_ms, wall clock). Returns it like take_head, or None; raises like it."""

@@ -294,7 +294,7 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
         if segment.expiry[i] == 0 or segment.expiry[i] > now_ms:
             continue  # it was there twice
         if slot_acquire(expired, 0, True):
-            segment.expiry[i] = 0
+            # Its time stays: should the broker give it back, it is taken again (expiry_came_back).
             slot[0] = expired
             position[0] = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | (segment.base + i)
             check(

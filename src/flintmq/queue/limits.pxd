@@ -13,6 +13,8 @@ cdef enum:
 cdef uint64_t queue_wanted(queue_t *queue, uint64_t most, uint32_t visits) noexcept nogil
 # The entry over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
 cdef bint queue_take_over(queue_t *queue, delivery_t *out) noexcept nogil
+# The same for a queue that is over its limit, which no other thread does meanwhile, or two would each take an entry for the same excess.
+cdef bint queue_take_excess(queue_t *queue, delivery_t *out) noexcept nogil
 # Above its limits.
 cdef bint queue_over_limit(queue_t *queue) noexcept nogil
 # Above its limits, drop-head: true when consumers have their turn first. The queue is on the index's list from then on, and is looked at

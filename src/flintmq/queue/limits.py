@@ -14,7 +14,7 @@ I3  A queue on the index's list is counted there: it is alive.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
@@ -28,6 +28,8 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_NO_ACK, LEVEL_SHIFT, consumer_t, credit_t, delivery_t, due_index_t, group_t, queue_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+_excess_lock = declare(uint32_t, 0)
 
 
 @cfunc
@@ -137,6 +139,16 @@ def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
                 delivery_fill(out, slot, slot_content(slot), position, at_load64(address(slot.state)))
                 return True
     return False
+
+
+def queue_take_excess(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
+    taken: bint
+    if not queue_over_limit(queue):
+        return False
+    spin_lock(address(_excess_lock))
+    taken = queue_over_limit(queue) and queue_take_over(queue, out)
+    spin_unlock(address(_excess_lock))
+    return taken
 
 
 def queue_over_limit(queue: pointer[queue_t]) -> bint:

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.selectors.program cimport program_t
 from flintmq.queue.types cimport (
-    consumer_t, credit_t, delivery_t, interest_t, log_port_t, queue_ops_t, queue_t, slot_t, target_t,
+    consumer_t, credit_t, delivery_t, interest_t, letters_t, log_port_t, queue_ops_t, queue_t, slot_t, target_t,
 )
 
 # The rest of the queue's face, defined where it belongs.
@@ -40,6 +40,11 @@ cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil
 cdef bint queue_is_durable(queue_t *queue) noexcept nogil
 # NULL: in memory only. The port must outlive the queue (port_owner); set it before anyone uses the queue.
 cdef void queue_set_ports(queue_t *queue, log_port_t *port) noexcept nogil
+# Where its dead letters go from now on; takes the reference. NULL: it is not known, until somebody finds out; always so once it is deleted.
+cdef void queue_set_letters(queue_t *queue, letters_t *letters) noexcept nogil
+# A counted reference, NULL when it is not known.
+cdef letters_t *queue_letters(queue_t *queue) noexcept nogil
+cdef void letters_decref(letters_t *letters) noexcept nogil
 # `place`, port_owner or due_owner of a queue, refers to `owner` from now on and no more to what it referred to; None: to nothing. With the GIL.
 cdef void queue_keep(void **place, object owner)
 # Makes it another kind of queue (queue_ops_t), its entry list closed. Before anyone uses it; `ops` lives as long as the process.

@@ -48,7 +48,7 @@ from cython.cimports.flintmq.queue.selections import selections_free
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
-    CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, REASON_DROP, REASON_EXPIRE, consumer_t, delivery_t,
+    CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, REASON_DROP, REASON_EXPIRE, consumer_t, delivery_t, letters_t,
     log_port_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
@@ -94,6 +94,7 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         groups_free(queue.message_groups)
         once_free(queue.once)
         queue_free_returns(queue)
+        letters_decref(queue.letters)
         if queue.port_owner != NULL or queue.due_owner != NULL:
             _release_owners(queue)
         free(queue)
@@ -123,7 +124,37 @@ def queue_mark_deleted(queue: pointer[queue_t]) -> void:
     spin_lock(address(queue.entries.lock))
     queue.entries.closed = 1
     spin_unlock(address(queue.entries.lock))
+    queue_set_letters(queue, NULL)  # a route of their exchange may lead back to it: neither would be freed
     manager_wake_waiters(queue)
+
+
+def queue_set_letters(queue: pointer[queue_t], letters: pointer[letters_t]) -> void:
+    before: pointer[letters_t]
+    refused: pointer[letters_t] = NULL
+    spin_lock(address(queue.letters_lock))
+    if at_load32(address(queue.deleted)):
+        refused = letters
+        letters = NULL
+    before = queue.letters
+    queue.letters = letters
+    spin_unlock(address(queue.letters_lock))
+    letters_decref(before)
+    letters_decref(refused)
+
+
+def queue_letters(queue: pointer[queue_t]) -> pointer[letters_t]:
+    letters: pointer[letters_t]
+    spin_lock(address(queue.letters_lock))
+    letters = queue.letters
+    if letters != NULL:
+        at_add32(address(letters.refs), 1)
+    spin_unlock(address(queue.letters_lock))
+    return letters
+
+
+def letters_decref(letters: pointer[letters_t]) -> void:
+    if letters != NULL and at_sub32(address(letters.refs), 1) == 1:
+        letters.destroy(letters)
 
 
 def queue_hold_arrivals(queue: pointer[queue_t], held: bint) -> void:

@@ -187,6 +187,11 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint32_t due_count
     uint32_t due_size
 
+# Where the dead letters of a queue go: the head of what channel/letters.pxd keeps.
+cdef struct letters_t:
+    uint32_t refs               # atomic
+    void (*destroy)(letters_t *letters) noexcept nogil
+
 cdef struct found_t:            # what a scan found
     slot_t *slot
     uint64_t position
@@ -629,5 +634,8 @@ cdef struct queue_t:
     uint64_t over_taken         # entries that had been taken from it then
     message_groups_t *message_groups  # NULL: it has none. Set before anyone uses the queue
     once_t *once                # x-message-deduplication (deduplication.pxd); NULL: not asked for. Set before anyone uses the queue
+    uint64_t name_hash          # of its name, for cycles of dead letters (protocol/v0_9_1/death.pxd); 0: not known. Set before anyone uses the queue
+    uint32_t letters_lock       # of the next one
+    letters_t *letters          # counted: where its dead letters go; NULL: they go the slow way, which finds out
     void *port_owner            # the LogPort and the DueIndex: references that end with the queue, whoever has it last; NULL: none
     void *due_owner

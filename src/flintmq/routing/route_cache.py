@@ -294,6 +294,11 @@ class RouteCache:
         if route != NULL:
             route_decref(route)
 
+    def keep(self, key: bytes, destinations: list) -> None:
+        """Remembers the route of `key` (exchange and routing key shortstrs), when the exchange is usable. Args: destinations: QueueHandle
+        list. Raises: MemoryError."""
+        route_decref(self.put(cast(pointer[uint8_t], cast(p_char, key)), len(key), destinations))
+
     @property
     def route_count(self) -> int:
         return self.exchange.route_count

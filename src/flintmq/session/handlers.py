@@ -61,6 +61,9 @@ CLOSE_OK = spec.ConnectionCloseOk()
 UNKNOWN_FRAME_TYPE = "unknown frame type"
 LF, CR = b"\n\r"
 
+# SLOW_* of single messages -> key of Counters.in_python
+IN_PYTHON = {SLOW_ROUTE: "route", SLOW_PUBLISH: "publish", SLOW_DEAD_LETTER: "settle", SLOW_POLICY: "limit"}
+
 
 class ConnectionHandler:
     """Serves one connection.
@@ -162,6 +165,9 @@ class ConnectionHandler:
 
     def slow(self, kind: int, channel: int, payload: Any, method_id: int, tag: int, size: int) -> None:
         """One event of the compiled half that is no method (channel/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
+        one = IN_PYTHON.get(kind)
+        if one is not None:
+            self.broker.counters.in_python[one] += 1
         try:
             if kind == SLOW_ROUTE:
                 publishing.find_route(self, channel, payload)
@@ -286,6 +292,7 @@ class ConnectionHandler:
         if socket is None:
             return
         self.broker.counters.add_drops(self.connection.take_drops())
+        self.broker.counters.add_letters(self.connection.take_letters())
         # A late loop never blames its peers: everybody's time begins anew when it reads again.
         awake_ms = self.loop.awake_ms
         if self.close_deadline_ms is not None:
@@ -516,6 +523,7 @@ class ConnectionHandler:
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels and its exclusive queues are gone."""
         self.broker.counters.add_drops(self.connection.take_drops())
+        self.broker.counters.add_letters(self.connection.take_letters())
         if socket is not None:
             self.loop.unschedule(socket)
         self.broker.connection_ended(self, reason)

@@ -1,59 +1,22 @@
-"""Dead-lettering, the pure part: the headers a message gets when it dies, and which queues it must not go back to.
+"""Dead-lettering, the pure part: why messages die, and which queues their letters must not go back to.
 
-in: the wire bytes of the dead message's headers, and how it died. out: the wire bytes of its new headers, routing keys, and the queues
-that close a cycle.
+in: the deaths of a letter (protocol/v0_9_1/death). out: the queues that it goes to, and those that would close a cycle.
 
-The format is that of RabbitMQ 3.10 (Celery, NServiceBus, Spring read it): `x-death` is an array of tables, most recent first, one for
-each (queue, reason), with count (int64), reason, queue, time (of the first such death), exchange, routing-keys and, for a message that
-had an expiration property, original-expiration. `x-first-death-*` are set with the first x-death and never change. Everything else
-stays as the publisher wrote it, byte for byte; the table is sorted by name, as RabbitMQ leaves it.
-
-D1  A death costs the same whatever the message has died of before: the one table of its queue and reason is spliced, the others are passed
-    by their lengths or searched as bytes, in compiled code.
-D2  x-death has `dead_letter_deaths_bytes_max` bytes at most: the oldest deaths go. A letter that lost some, and has no reject among those
-    that are left, counts as one that goes in a circle.
-
-Source: rabbit_dead_letter.erl, rabbit_basic.erl (prepend_table_header), rabbit_misc.erl (sort_field_table) of RabbitMQ 3.10.
+A letter that lost some of its deaths, and has no reject among those that are left, counts as one that goes in a circle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
-from flintmq.config import Limits
-from flintmq.errors import PeerError
-from flintmq.protocol.v0_9_1.splice import (
-    array_field,
-    field_integer,
-    field_text,
-    find_table,
-    join_table,
-    long_field,
-    longstr_field,
-    split_array,
-    split_table,
-    table_field,
-    tables_within,
-    timestamp_field,
-)
+from flintmq.protocol.v0_9_1.death import is_cycle, queue_hash
 
 REJECTED = "rejected"
 EXPIRED = "expired"
 MAXLEN = "maxlen"
 DELIVERY_LIMIT = "delivery_limit"
-
-# (name, value with its type octet), as on the wire
-Fields = list[tuple[bytes, bytes]]
-
-_BY_NAME = itemgetter(0)
-DEATHS_BYTES_MAX = Limits().dead_letter_deaths_bytes_max
-# What clients have put into x-death is put in order (one table for a queue and reason, no other types) while it has so few items; an array
-# that is no list of tables and has more of them is set anew.
-TIDY_MAX = 8
-_REJECTED = longstr_field(REJECTED.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,123 +27,12 @@ class Deaths:
     cut: bool = False
 
     def is_cycle(self, queue: bytes) -> bool:
-        """Whether going (back) to `queue` would close a loop without a client in it.
-
-        True when the message died in `queue` before and none of the deaths since then, that one included, was a reject: nothing but the
-        broker moves it round, so it is dropped there. O(1) unless it was there.
-        """
-        name = longstr_field(queue)
-        place = find_table(self.items, b"queue", name) if b"\5queue" + name in self.items else None
-        if place is None and not self.cut:
-            return False
-        reject = find_table(self.items, b"reason", _REJECTED) if b"\6reason" + _REJECTED in self.items else None
-        return reject is None or (place is not None and place[0] < reject[0])
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """What to publish to the dead-letter exchange. The expiration property is to be removed: the message must not expire again.
-
-    headers: a table without its length; deaths: its x-death.
-    """
-
-    headers: bytes
-    routing_keys: tuple[bytes, ...]
-    deaths: Deaths
-
-
-def dead_letter_headers(
-    headers: bytes,
-    *,
-    queue: bytes,
-    reason: str,
-    exchange: bytes,
-    routing_key: bytes,
-    time_s: int,
-    expiration: bytes | None = None,
-    dead_letter_routing_key: bytes | None = None,
-) -> DeadLetter:
-    """Headers and routing keys of a message that died. O(fields of the headers), and copies of their bytes.
-
-    Args: headers: the message's, a table without its length; queue: where it died; reason: one of the constants above; exchange,
-    routing_key: as it was published; time_s: Unix time; expiration: its property, if set; dead_letter_routing_key: the queue's, replaces
-    all keys and drops CC. An x-death that is no array is replaced; what a client put into one that is no table is left out.
-    Raises: PeerError when the headers are malformed.
-    """
-    fields = split_table(headers)
-    reason_octets = reason.encode()
-    carbon_copies = _keys_of(_value(fields, b"CC"))
-    info: Fields = [
-        (b"reason", longstr_field(reason_octets)),
-        (b"queue", longstr_field(queue)),
-        (b"time", timestamp_field(time_s)),
-        (b"exchange", longstr_field(exchange)),
-        (b"routing-keys", array_field([longstr_field(key) for key in (routing_key, *carbon_copies)])),
-    ]
-    if expiration is not None:
-        info.append((b"original-expiration", longstr_field(expiration)))
-    value = _value(fields, b"x-death")
-    if value is None:
-        for name, octets in ((b"reason", reason_octets), (b"queue", queue), (b"exchange", exchange)):
-            _store(fields, b"x-first-death-" + name, longstr_field(octets))
-    before = read_deaths(value)
-    place = known_death(before, longstr_field(queue), longstr_field(reason_octets))
-    if place is None:
-        death = [(b"count", long_field(1)), *info]
-    else:
-        death = _counted(split_table(before[place[0] + 5 : place[1]]))
-        before = before[: place[0]] + before[place[1] :]
-    if value is not None:
-        death.sort(key=_BY_NAME)
-    deaths = _with(table_field(death), before)
-    _store(fields, b"x-death", array_field([deaths.items]))
-    keys = (routing_key, *carbon_copies)
-    if dead_letter_routing_key is not None:
-        keys = (dead_letter_routing_key,)
-        fields = [field for field in fields if field[0] != b"CC"]
-    fields.sort(key=_BY_NAME)
-    return DeadLetter(join_table(fields), keys, deaths)
-
-
-def read_deaths(value: bytes | None) -> bytes:
-    """The tables in a value of x-death, most recent first; what a client put there that is no table is left out."""
-    if value is None or value[:1] != b"A":
-        return b""
-    items = value[5:]
-    try:
-        count, _, tables = tables_within(items, len(items))
-        if count <= TIDY_MAX:
-            return _tidy(items)
-    except PeerError:
-        return b""  # as an x-death of another type: it is set anew
-    return items if tables else b""
-
-
-def _tidy(items: bytes) -> bytes:
-    """One table for each (queue, reason): the first; clients that copy headers may have repeated them. Raises: PeerError."""
-    first: dict[tuple[bytes | None, bytes | None], bytes] = {}
-    for item in split_array(items):
-        if item[:1] == b"F":
-            fields = split_table(item[5:])
-            first.setdefault((_text(fields, b"queue"), _text(fields, b"reason")), item)
-    return b"".join(first.values())
-
-
-def known_death(items: bytes, queue: bytes, reason: bytes) -> tuple[int, int] | None:
-    """(start, end) of the table of that queue and reason (values with their type octets), if the message died so before."""
-    return find_table(items, b"queue", queue, b"reason", reason) if b"\5queue" + queue in items else None
-
-
-def _with(death: bytes, before: bytes) -> Deaths:
-    """The deaths before, and one more (D2)."""
-    room = max(0, DEATHS_BYTES_MAX - len(death))
-    if len(before) <= room:
-        return Deaths(death + before)
-    return Deaths(death + before[: tables_within(before, room)[1]], True)
+        """Whether going (back) to `queue` would close a loop without a client in it: it died there before, and was not rejected since."""
+        return is_cycle(self.items, self.cut, queue_hash(queue))
 
 
 def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[list[Any], list[Any]]:
-    """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of dead_letter_headers."""
+    """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of the letter."""
     if reason == REJECTED:
         return list(queues), []
     good: list[Any] = []
@@ -188,41 +40,3 @@ def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[
     for queue in queues:
         (cyclic if deaths.is_cycle(queue.name.encode("utf-8", "surrogateescape")) else good).append(queue)
     return good, cyclic
-
-
-def _value(fields: Fields, name: bytes) -> bytes | None:
-    """The value of the first field of that name: of names that a table repeats the first counts."""
-    for key, value in fields:
-        if key == name:
-            return value
-    return None
-
-
-def _text(fields: Fields, name: bytes) -> bytes | None:
-    value = _value(fields, name)
-    return None if value is None else field_text(value)
-
-
-def _store(fields: Fields, name: bytes, value: bytes) -> None:
-    """Replaces the first field of that name, or adds one."""
-    for index, (known, _) in enumerate(fields):
-        if known == name:
-            fields[index] = (name, value)
-            return
-    fields.append((name, value))
-
-
-def _counted(death: Fields) -> Fields:
-    """The same death once more. A count that is no number, which a client made up, starts again at 1; the count saturates."""
-    value = _value(death, b"count")
-    count = None if value is None else field_integer(value)
-    result = list(death)
-    _store(result, b"count", long_field(1 if count is None else count + 1))
-    return result
-
-
-def _keys_of(value: bytes | None) -> list[bytes]:
-    """Routing keys of a CC header; anything but strings is left out."""
-    if value is None or value[:1] != b"A":
-        return []
-    return [key for item in split_array(value[5:]) if (key := field_text(item)) is not None]

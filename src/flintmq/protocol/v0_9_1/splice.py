@@ -14,13 +14,12 @@ I2  No byte beyond the given length is read; malformed bytes raise PeerError and
 from __future__ import annotations
 
 import cython
-from cython import NULL, Py_ssize_t, bint, cast, cfunc, p_char, p_void, pointer
+from cython import NULL, cast, cfunc, p_char, p_void, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.flintmq.core.header_field import value_size
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
-from cython.cimports.flintmq.protocol.v0_9_1.tables import TYPE_TABLE, be_load, syntax_error
+from cython.cimports.flintmq.protocol.v0_9_1.tables import be_load, syntax_error
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
-from cython.cimports.libc.string import memcmp
 
 from flintmq.protocol.v0_9_1.spec import BASIC_PROPERTIES, CLASS_BASIC
 
@@ -140,64 +139,6 @@ def split_array(items: bytes) -> list[bytes]:
     return items_out
 
 
-@cfunc
-def _has_field(byte: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]], name: bytes, wanted: bytes) -> bint:
-    """Whether the first field `name` of a table is `wanted`, with its type octet."""
-    value: pointer[cython.const[uint8_t]]
-    behind: pointer[cython.const[uint8_t]]
-    name_size: Py_ssize_t = PyBytes_GET_SIZE(name)
-    while byte < end:
-        value = byte + 1 + byte[0] if end - byte > byte[0] else end
-        behind = value_end(value, end)
-        if behind == NULL:
-            return False
-        if byte[0] == name_size and memcmp(byte + 1, PyBytes_AS_STRING(name), name_size) == 0:
-            return behind - value == PyBytes_GET_SIZE(wanted) and memcmp(value, PyBytes_AS_STRING(wanted), behind - value) == 0
-        byte = behind
-    return False
-
-
-def find_table(items: bytes, name: bytes, value: bytes, other: bytes = b"", other_value: bytes = b"") -> tuple[int, int] | None:
-    """(start, end) of the first item of an array given without its length that is a table whose first field `name` is `value` (with its
-    type octet), and whose first field `other`, if one is named, is `other_value`; None: there is none. Raises: PeerError SYNTAX_ERROR
-    when the array is malformed up to there."""
-    first: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
-    end: pointer[cython.const[uint8_t]] = first + PyBytes_GET_SIZE(items)
-    byte: pointer[cython.const[uint8_t]] = first
-    behind: pointer[cython.const[uint8_t]]
-    while byte < end:
-        behind = value_end(byte, end)
-        if behind == NULL:
-            raise syntax_error("truncated array, or an item of an unknown type")
-        if byte[0] == TYPE_TABLE and _has_field(byte + 5, behind, name, value):
-            if PyBytes_GET_SIZE(other) == 0 or _has_field(byte + 5, behind, other, other_value):
-                return byte - first, behind - first
-        byte = behind
-    return None
-
-
-def tables_within(items: bytes, most: int) -> tuple[int, int, bool]:
-    """(count, bytes) of the first items of an array given without its length that fit into `most` bytes, and whether all of these are
-    tables. Raises: PeerError SYNTAX_ERROR when the array is malformed up to there."""
-    first: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
-    end: pointer[cython.const[uint8_t]] = first + PyBytes_GET_SIZE(items)
-    byte: pointer[cython.const[uint8_t]] = first
-    behind: pointer[cython.const[uint8_t]]
-    limit: Py_ssize_t = most
-    count: Py_ssize_t = 0
-    tables: bint = True
-    while byte < end:
-        behind = value_end(byte, end)
-        if behind == NULL:
-            raise syntax_error("truncated array, or an item of an unknown type")
-        if behind - first > limit:
-            break
-        tables = tables and byte[0] == TYPE_TABLE
-        count += 1
-        byte = behind
-    return count, byte - first, tables
-
-
 # --- single values ----------------------------------------------------------------------------------------------------------
 
 
@@ -224,10 +165,6 @@ def array_field(items: list[bytes]) -> bytes:
 def long_field(value: int) -> bytes:
     """An int64; what is more saturates."""
     return b"l" + min(value, _INT64_MAX).to_bytes(8, "big", signed=True)
-
-
-def timestamp_field(seconds: int) -> bytes:
-    return b"T" + seconds.to_bytes(8, "big")
 
 
 def field_integer(value: bytes) -> int | None:

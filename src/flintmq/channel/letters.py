@@ -1,0 +1,477 @@
+"""Dead letters on the message path (see letters.pxd).
+
+in: entries that die, the address of their queue's letters. out: letters on the queues of their routes; counts.
+
+L1  A letter is on its queues before its original ends: a crash in between leaves both, never none.
+L2  At-least-once: the original ends here only when every target takes the letter at once. A target that may refuse, one that is shared or
+    a stream, a line of letters that wait: all that is broker/letters.py's.
+L3  Letters fill queues, whose heads die in turn: in a row, not one inside the other, and LETTERS_AT_ONCE in one piece.
+L4  What is missing here (the address after a change of policy, a route that is not cached) is found out by Python with one message.
+"""
+
+from __future__ import annotations
+
+from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import int as c_int
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
+from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_MAXLEN, connection_t, refused_t
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64
+from cython.cimports.flintmq.core.clock import wall_ms
+from cython.cimports.flintmq.core.content import (
+    CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_SHARED, arena_free, arena_new, content_body, content_decref,
+    content_frame, content_header, content_incref, content_new, content_route, content_t,
+)  # fmt: skip
+from cython.cimports.flintmq.core.memory_account import MEMORY_DEFINITIONS, memory_add
+from cython.cimports.flintmq.protocol.v0_9_1.death import (
+    DEATH_READ, death_free, death_is_cycle, death_read, death_t, death_write, letter_head_t, text_t,
+)  # fmt: skip
+from cython.cimports.flintmq.queue.control import QueueHandle
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
+from cython.cimports.flintmq.queue.queue_core import (
+    letters_decref, queue_decref, queue_dequeue, queue_enqueue, queue_enqueue_once, queue_incref, queue_is_deleted, queue_letters,
+    queue_release, queue_set_letters, queue_take_expired,
+)  # fmt: skip
+from cython.cimports.flintmq.queue.restoring import queue_borrow
+from cython.cimports.flintmq.queue.slot import slot_borrow
+from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, queue_t, slot_t
+from cython.cimports.flintmq.routing.route_cache import (
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache, destination_t,
+    exchange_decref, exchange_find, exchange_incref, route_decref, route_t,
+)  # fmt: skip
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdlib import calloc, free, malloc
+from cython.cimports.libc.string import memcpy, memset
+
+# names of DEATH_*, in their order
+REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
+
+
+# --- the address of a queue's letters ------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _address_free(letters: pointer[letters_t]) -> void:
+    place: pointer[address_t] = cast(pointer[address_t], letters)
+    memory_add(MEMORY_DEFINITIONS, -cast(int64_t, sizeof(address_t) + place.name_size + place.key_size))
+    exchange_decref(place.exchange)
+    free(place)
+
+
+def set_address(core: QueueHandle, cache: RouteCache, name: bytes, key: bytes | None, keeps: bool) -> None:
+    """From now on the dead letters of a queue go to this exchange, without Python where they can.
+
+    Args: cache: of the dead-letter exchange; name: of the queue; key: its dead-letter routing key (at most 255 bytes); keeps: the strategy
+    is at-least-once. Raises: MemoryError. The caller looks afterwards whether the queue's policy is still the one that says so.
+    """
+    size: uint32_t = sizeof(address_t) + len(name) + (0 if key is None else len(key))
+    place: pointer[address_t] = cast(pointer[address_t], malloc(size))
+    octets: pointer[uint8_t]
+    if place == NULL:
+        raise MemoryError("no memory for the address of dead letters")
+    memset(place, 0, sizeof(address_t))
+    octets = cast(pointer[uint8_t], place + 1)
+    place.head.refs = 1
+    place.head.destroy = _address_free
+    place.exchange = cache.exchange
+    exchange_incref(cache.exchange)
+    place.keeps = keeps
+    place.name_size = len(name)
+    place.name = octets
+    memcpy(octets, PyBytes_AS_STRING(name), len(name))
+    if key is not None:
+        place.has_key = True
+        place.key_size = len(key)
+        place.key = octets + len(name)
+        memcpy(octets + len(name), PyBytes_AS_STRING(key), len(key))
+    memory_add(MEMORY_DEFINITIONS, size)
+    queue_set_letters(core.queue, address(place.head))
+
+
+# --- one letter -------------------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _reason_text(reason: c_int) -> text_t:
+    text: text_t
+    name: p_char = b"rejected"
+    text.size = 8
+    if reason == DEATH_EXPIRED:
+        name = b"expired"
+        text.size = 7
+    elif reason == DEATH_MAXLEN:
+        name = b"maxlen"
+        text.size = 6
+    elif reason == DEATH_DELIVERY_LIMIT:
+        name = b"delivery_limit"
+        text.size = 14
+    text.data = cast(pointer[uint8_t], cast(p_void, name))
+    return text
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _death_of(place: pointer[address_t], content: pointer[content_t], reason: c_int, death: pointer[death_t]) -> void:
+    route: pointer[uint8_t] = content_route(content)
+    death.queue.data = place.name
+    death.queue.size = place.name_size
+    death.reason = _reason_text(reason)
+    death.exchange.data = route + 1
+    death.exchange.size = route[0]
+    death.routing_key.data = route + 2 + route[0]
+    death.routing_key.size = route[1 + route[0]]
+    death.new_key.data = place.key if place.has_key else NULL
+    death.new_key.size = place.key_size
+    death.time_s = wall_ms() // 1000
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _find_route(place: pointer[address_t], death: pointer[death_t], key: pointer[uint8_t], key_len: pointer[uint32_t]) -> pointer[route_t]:
+    """The cached route of a letter, with a reference; its exchange and routing key stand in `key`. NULL: it is not cached."""
+    exchange: pointer[exchange_t] = place.exchange
+    routing_key: text_t = death.new_key if place.has_key else death.routing_key
+    key[0] = cast(uint8_t, exchange.name_len)
+    memcpy(key + 1, exchange.name, exchange.name_len)
+    key[1 + exchange.name_len] = cast(uint8_t, routing_key.size)
+    memcpy(key + 2 + exchange.name_len, routing_key.data, routing_key.size)
+    key_len[0] = 2 + exchange.name_len + routing_key.size
+    return exchange_find(exchange, key, key_len[0])
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _may_place(place: pointer[address_t], route: pointer[route_t], head: pointer[letter_head_t]) -> bint:
+    """Whether every destination can be decided here (L2)."""
+    destination: pointer[destination_t]
+    i: uint32_t
+    if head.copies.data != NULL or (place.keeps and route.count == 0):
+        return False
+    for i in range(route.count):
+        destination = address(route.destinations[i])
+        if destination.flags & (DEST_STREAM | DEST_SHARED) or destination.queue.name_hash == 0 or queue_is_deleted(destination.queue):
+            return False
+        if place.keeps and destination.flags & (DEST_REJECT_OVER | DEST_BLOCK):
+            return False
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _made(
+    content: pointer[content_t], head: pointer[letter_head_t], key: pointer[uint8_t], key_len: uint32_t, run: pointer[letter_run_t]
+) -> pointer[content_t]:
+    """The letter: its route and header, and the body of the original. NULL: no memory."""
+    letter: pointer[content_t] = content_new(run.arena, key_len, head.size, content.body_len)
+    if letter == NULL:
+        return NULL
+    memcpy(content_route(letter), key, key_len)
+    death_write(head, content_header(letter))
+    if content.body_len:
+        memcpy(content_body(letter), content_body(content), content.body_len)
+    content_frame(letter)
+    letter.flags = CONTENT_HEADERS
+    if head.delivery_mode == 2:
+        letter.flags |= CONTENT_PERSISTENT
+    if head.has_priority:
+        letter.flags |= CONTENT_PRIORITY
+        letter.priority = content.priority
+    return letter
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _place(destination: pointer[destination_t], letter: pointer[content_t], run: pointer[letter_run_t]) -> void:
+    queue: pointer[queue_t] = destination.queue
+    expires_at: int64_t = expiry_on(destination, -1)
+    position: uint64_t
+    if destination.flags & (DEST_REJECT_OVER | DEST_BLOCK) and queue_refuses(queue, letter.body_len, 0, 0):
+        run.refused += 1
+        return
+    if destination.flags & DEST_ONCE:
+        position = queue_enqueue_once(queue, letter, expires_at, False, address(run.lsn))
+    else:
+        position = queue_enqueue(queue, letter, 0, expires_at, address(run.lsn))
+    if position == 0 or not destination.flags & DEST_LIMITED or not queue_over_limit(queue) or queue_limit_waits(queue):
+        return
+    if not destination.flags & DEST_DEAD_LETTERS:
+        run.refused += drop_head(queue)
+    else:
+        _note_filled(queue, run)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_filled(queue: pointer[queue_t], run: pointer[letter_run_t]) -> void:
+    i: uint32_t
+    for i in range(run.filled_count):
+        if run.filled[i] == queue:
+            return
+    if run.filled_count < FILLED_MAX:
+        queue_incref(queue)
+        run.filled[run.filled_count] = queue
+        run.filled_count += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _publish(
+    place: pointer[address_t], content: pointer[content_t], reason: c_int, head: pointer[letter_head_t], death: pointer[death_t],
+    run: pointer[letter_run_t],
+) -> bint:  # fmt: skip
+    """A letter whose header was made. False: nothing was done."""
+    key: uint8_t[512]
+    key_len: uint32_t = 0
+    route: pointer[route_t] = _find_route(place, death, key, address(key_len))
+    letter: pointer[content_t] = NULL
+    port: pointer[log_port_t] = NULL
+    good: uint32_t = 0
+    i: uint32_t
+    if route == NULL:
+        return False
+    if _may_place(place, route, head):
+        for i in range(route.count):
+            good += not _is_cycle(route, i, reason, head)
+        if good or not place.keeps:
+            letter = _made(content, head, key, key_len, run)
+    if letter == NULL:
+        route_decref(route)
+        return False
+    if good > 1 and letter.flags & CONTENT_PERSISTENT:
+        letter.flags |= CONTENT_SHARED
+    for i in range(route.count):
+        if _is_cycle(route, i, reason, head):
+            run.cycles += 1
+            continue
+        if route.destinations[i].queue.port != NULL and route.destinations[i].queue.port.placed != NULL:
+            port = route.destinations[i].queue.port
+        _place(address(route.destinations[i]), letter, run)
+    if port != NULL and letter.message_id and letter.flags & CONTENT_SHARED:
+        port.placed(port.context, letter)
+    content_decref(letter)
+    route_decref(route)
+    run.letters[reason] += 1
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _is_cycle(route: pointer[route_t], index: uint32_t, reason: c_int, head: pointer[letter_head_t]) -> bint:
+    return reason != DEATH_REJECTED and death_is_cycle(head.deaths, head.cut, route.destinations[index].queue.name_hash)
+
+
+def letter_send(queue: pointer[queue_t], content: pointer[content_t], reason: c_int, run: pointer[letter_run_t]) -> bint:
+    place: pointer[address_t]
+    death: death_t
+    head: letter_head_t
+    sent: bint = False
+    if content.body_len > LETTER_COPY_MAX:
+        return False
+    place = cast(pointer[address_t], queue_letters(queue))
+    if place == NULL:
+        return False
+    if at_load32(address(place.exchange.usable)) and not (place.keeps and at_load64(address(queue.kept))):
+        _death_of(place, content, reason, address(death))
+        if death_read(content_header(content), content.header_len, address(death), address(head)) == DEATH_READ:
+            sent = _publish(place, content, reason, address(head), address(death), run)
+            death_free(address(head))
+    letters_decref(address(place.head))
+    return sent
+
+
+def letter_of_entry(queue: pointer[queue_t], slot: pointer[slot_t], reason: c_int, run: pointer[letter_run_t]) -> bint:
+    content: pointer[content_t] = slot_borrow(slot, True, NULL)
+    sent: bint
+    if content == NULL:
+        return False  # it is on disk only
+    sent = letter_send(queue, content, reason, run)
+    content_decref(content)
+    return sent
+
+
+# --- many -------------------------------------------------------------------------------------------------------------------
+
+
+def letters_make_room(queue: pointer[queue_t], most: uint32_t, run: pointer[letter_run_t], held: pointer[uint64_t]) -> uint32_t:
+    delivery: delivery_t
+    ended: uint32_t = 0
+    held[0] = 0
+    while ended < most and queue_take_excess(queue, address(delivery)):
+        if not letter_of_entry(queue, delivery.slot, DEATH_MAXLEN, run):
+            held[0] = delivery.position
+            break
+        queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP)
+        ended += 1
+    run.refused += ended
+    return ended
+
+
+def letters_cascade(run: pointer[letter_run_t]) -> void:
+    budget: uint32_t = LETTERS_AT_ONCE
+    looked: uint32_t = 0
+    queue: pointer[queue_t]
+    held: uint64_t = 0
+    while looked < run.filled_count and budget:
+        queue = run.filled[looked]
+        budget -= letters_make_room(queue, budget, run, address(held))
+        if held:
+            queue_release(queue, NULL, held, 0, False)
+        if held or queue_over_limit(queue):
+            looked += 1
+            continue
+        run.filled_count -= 1
+        run.filled[looked] = run.filled[run.filled_count]
+        queue_decref(queue)
+
+
+def letters_begin(connection: pointer[connection_t], run: pointer[letter_run_t]) -> void:
+    memset(run, 0, sizeof(letter_run_t))
+    run.arena = connection.arena
+
+
+def letters_end(connection: pointer[connection_t], run: pointer[letter_run_t]) -> bint:
+    i: uint32_t
+    if run.filled_count:
+        letters_cascade(run)
+    for i in range(run.filled_count):
+        note_refused(connection, run.filled[i], NULL, REASON_DROP)
+        queue_decref(run.filled[i])
+    connection.dropped[DROP_MAXLEN] += run.refused
+    connection.dropped[DROP_CYCLE] += run.cycles
+    for i in range(DEATH_REASONS):
+        connection.letters[i] += run.letters[i]
+    if run.lsn > connection.logged:
+        connection.logged = run.lsn
+    return connection.refused != NULL
+
+
+def note_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t], reason: c_int) -> bint:
+    refused: pointer[refused_t]
+    if content == NULL and connection.refused != NULL:
+        refused = connection.refused_last
+        if refused.queue == queue and refused.content == NULL:
+            return True
+    refused = cast(pointer[refused_t], calloc(1, sizeof(refused_t)))
+    if refused == NULL:
+        return False
+    queue_incref(queue)
+    if content != NULL:
+        content_incref(content)
+    refused.reason = reason
+    refused.queue = queue
+    refused.content = content
+    if connection.refused == NULL:
+        connection.refused = refused
+    else:
+        connection.refused_last.next = refused
+    connection.refused_last = refused
+    return True
+
+
+def letters_drop_head(connection: pointer[connection_t], queue: pointer[queue_t]) -> bint:
+    run: letter_run_t
+    held: uint64_t = 0
+    letters_begin(connection, address(run))
+    letters_make_room(queue, LETTERS_AT_ONCE, address(run), address(held))
+    if held:
+        queue_release(queue, NULL, held, 0, False)
+    if queue_over_limit(queue):
+        note_refused(connection, queue, NULL, REASON_DROP)
+    return letters_end(connection, address(run))
+
+
+def letter_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t]) -> bint:
+    run: letter_run_t
+    letters_begin(connection, address(run))
+    if not letter_send(queue, content, DEATH_MAXLEN, address(run)):
+        note_refused(connection, queue, content, REASON_DROP)
+    return letters_end(connection, address(run))
+
+
+@cclass
+class LetterWork:
+    """Letters that Python asks for: expiry, limits that fell, deliveries that came back too often.
+
+    Args: counters: takes what was counted (broker/counters.py); on_filled: called with the id of each queue that letters filled above its
+    limit, and that the run had no time for. Holds the GIL throughout: any thread, one at a time.
+    """
+
+    def __cinit__(self, counters: object, on_filled: object):
+        self.counters = counters
+        self.on_filled = on_filled
+        self.arena = arena_new()
+        if self.arena == NULL:
+            raise MemoryError
+        self.run.arena = self.arena
+
+    def __dealloc__(self):
+        if self.arena != NULL:
+            arena_free(self.arena)
+
+    def expire(self, core: QueueHandle, now_ms: int, most: int) -> tuple[int, int]:
+        """Dead-letters messages whose time is over (now_ms: wall clock), `most` at most. Returns (how many; the position of the next one,
+        which the broker holds and the caller ends, 0: there is none)."""
+        delivery: delivery_t
+        ended: uint32_t = 0
+        limit: uint32_t = most
+        now: int64_t = now_ms
+        held: uint64_t = 0
+        while ended < limit and queue_take_expired(core.queue, now, address(delivery)):
+            if not letter_of_entry(core.queue, delivery.slot, DEATH_EXPIRED, address(self.run)):
+                held = delivery.position
+                break
+            queue_dequeue(core.queue, delivery.slot, delivery.position, 0, REASON_EXPIRE)
+            ended += 1
+        self._end()
+        return ended, held
+
+    def make_room(self, core: QueueHandle, most: int) -> tuple[int, int]:
+        """Dead-letters what a queue is over its limit for, `most` messages at most; counts them. Returns as `expire`."""
+        held: uint64_t = 0
+        ended: uint32_t = letters_make_room(core.queue, most, address(self.run), address(held))
+        self._end()
+        return ended, held
+
+    def send(self, core: QueueHandle, position: int, reason: str) -> bool:
+        """The letter of an entry that the broker holds. False: nothing was done."""
+        message_id: uint64_t = 0
+        content: pointer[content_t] = queue_borrow(core.queue, position, address(message_id))
+        sent: bint = False
+        if content != NULL:
+            sent = letter_send(core.queue, content, REASONS.index(reason), address(self.run))
+            content_decref(content)
+        self._end()
+        return bool(sent)
+
+    def _end(self) -> void:
+        """What letters filled is looked after, and all is counted."""
+        run: letter_run_t
+        i: uint32_t
+        if self.run.filled_count:
+            letters_cascade(address(self.run))
+        run = self.run
+        memset(address(self.run), 0, sizeof(letter_run_t))  # what follows may let other threads run
+        self.run.arena = self.arena
+        filled: list = []
+        for i in range(run.filled_count):
+            filled.append(run.filled[i].id)
+            queue_decref(run.filled[i])
+        drops: dict = {name: count for name, count in (("maxlen", run.refused), ("dead_letter_cycle", run.cycles)) if count}
+        letters: dict = {name: count for name, count in zip(REASONS, run.letters, strict=True) if count}
+        if drops or letters:
+            self.counters.add_drops(drops)
+            self.counters.add_letters(letters)
+        for queue_id in filled:
+            self.on_filled(queue_id)

@@ -1,0 +1,16 @@
+# Python face of letters.py (compiled), for the type checker.
+from collections.abc import Callable
+from typing import Any
+
+from flintmq.queue.control import QueueHandle
+from flintmq.routing.route_cache import RouteCache
+
+REASONS: tuple[str, ...]
+
+def set_address(core: QueueHandle, cache: RouteCache, name: bytes, key: bytes | None, keeps: bool) -> None: ...
+
+class LetterWork:
+    def __init__(self, counters: Any, on_filled: Callable[[int], object]) -> None: ...
+    def expire(self, core: QueueHandle, now_ms: int, most: int) -> tuple[int, int]: ...
+    def make_room(self, core: QueueHandle, most: int) -> tuple[int, int]: ...
+    def send(self, core: QueueHandle, position: int, reason: str) -> bool: ...
