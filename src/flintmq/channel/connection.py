@@ -728,7 +728,9 @@ class Connection:
         if cache.resolver is None:
             return False
         key: bytes = PyBytes_FromStringAndSize(cast(p_char, cast(p_void, route)) + 2 + route[0], self.connection.slow_size - 2 - route[0])
-        routes = self.handler.broker.routes
+        broker = self.handler.broker
+        routes = broker.routes
+        broker.counters.in_python["route"] += 1
         while True:
             version = routes.version
             if not at_load32(address(cache.exchange.usable)):
