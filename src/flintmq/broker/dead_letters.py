@@ -44,6 +44,8 @@ PERSISTENT = 2
 # Bounds of decoding a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
+# a held entry that ends with its letter: core, position, its holder (a consumer id, 0 the broker), DequeueReason
+Original = tuple[Any, int, int, int]
 # the answer of publish_to_all for a letter without a target: no queue has this id
 NO_ROUTE = 0
 # the answer of `take` for a message that can't be read
@@ -126,17 +128,18 @@ class DeadLetters:
     def publish_and_end(self, queue: Any, position: int, reason: str, end: DequeueReason) -> bool:
         """The letter of an entry that the broker holds, and the entry's end. False: it can't be read, and stays, out of the way. Raises:
         StoreError, MemoryError: it is back in its place."""
-        letter = partial(self.publish, queue, reason=reason)
+        letter = partial(self.publish, queue, reason=reason, original=(queue.core, position, 0, end))
         return self.take(queue, queue.core.end_held, position, end, letter) is not UNREADABLE
 
     def publish_at(self, queue: Any, position: int, reason: str) -> None:
-        """`publish` of an entry that the broker holds. Raises: KeyError, StoreError: it can't be read."""
-        if not self._work.send(queue.core, position, reason):
-            self.publish(queue, queue.core.message_at(position), reason)
+        """`publish` of an entry that the broker holds, and rejects. Raises: KeyError, StoreError: it can't be read."""
+        end = DequeueReason.REJECT
+        if not self._work.send(queue.core, position, reason, end):
+            self.publish(queue, queue.core.message_at(position), reason, original=(queue.core, position, 0, end))
 
-    def sent_surely(self, queue: Any, position: int, reason: str) -> bool:
+    def sent_surely(self, queue: Any, position: int, reason: str, end: DequeueReason) -> bool:
         """Whether all targets of an entry that the broker holds have its letter: none of them had to be asked."""
-        return queue.policy.keeps_letters and self._work.send(queue.core, position, reason)
+        return queue.policy.keeps_letters and self._work.send(queue.core, position, reason, end)
 
     def _learn(self, queue: Any, key: bytes) -> None:
         """The next letters of the queue need no Python, if all goes well. Args: key: routing key of the present one."""
@@ -152,11 +155,13 @@ class DeadLetters:
         if queue.policy is not policy:  # it changed meanwhile, and what this one says was put behind that
             core.forget_letters()
 
-    def publish(self, queue: Any, message: Content, reason: str, transaction: Transaction | None = None) -> int:
+    def publish(
+        self, queue: Any, message: Content, reason: str, transaction: Transaction | None = None, original: Original | None = None
+    ) -> int:
         """Publishes a message that died in `queue` to its dead-letter exchange. The caller dequeues the original afterwards.
 
         Args: reason: rejected, expired, maxlen, delivery_limit; transaction: publish as a part of it: the letter is seen when the
-        transaction takes effect.
+        transaction takes effect; original: the entry, whose end the log gets with the letter's last place.
         Returns: queues it was put on; 0 when the queue has no dead-letter exchange, the exchange is gone, the message went in a circle, or
         nothing can be made of it (D1).
         Raises: StoreError, MemoryError (D2).
@@ -175,10 +180,13 @@ class DeadLetters:
             counters.drop("dead_letter_cycle", cyclic)
         counters.dead_letter(reason)
         self._learn(queue, letter.routing_keys[0])
-        return sum(self._place(target, letter, transaction) for target in targets)
+        last = len(targets) - 1
+        return sum(
+            self._place(target, letter, transaction, original if number == last else None) for number, target in enumerate(targets)
+        )
 
     def publish_to_all(
-        self, queue: Any, message: Content, reason: str, attempt: Attempt, transaction: Transaction | None = None
+        self, queue: Any, message: Content, reason: str, attempt: Attempt, original: Original | None = None
     ) -> int | None:
         """x-dead-letter-strategy at-least-once: publishes a message that died to those targets that do not have it yet
         (`attempt.done`, which grows).
@@ -202,8 +210,9 @@ class DeadLetters:
             if target.policy.is_shared:
                 placed = self._place_surely(target, letter.message, self.expires_on(target.core), attempt)
             else:
+                ends = original if target is targets[-1] and refuses is None else None
                 placed = number in attempt.done or (
-                    not attempt.waits(number) and not is_full(target, letter) and self._place(target, letter, transaction) > 0
+                    not attempt.waits(number) and not is_full(target, letter) and self._place(target, letter, None, ends) > 0
                 )
                 if placed:
                     attempt.done.add(number)
@@ -261,7 +270,7 @@ class DeadLetters:
             priority=priority or 0,
         )
 
-    def _place(self, queue: Any, letter: Letter, transaction: Transaction | None) -> int:
+    def _place(self, queue: Any, letter: Letter, transaction: Transaction | None, original: Original | None) -> int:
         """Puts a letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
         state, core = self._state, queue.core
         expires_at = self.expires_on(core)
@@ -270,8 +279,10 @@ class DeadLetters:
         if is_full(queue, letter):
             state.counters.drop("maxlen")
             return 0
-        publish = core.publish if transaction is None else partial(transaction.hold, core)
-        placed = publish(*letter.message, expires_at)
+        if transaction is None:
+            placed = core.publish(*letter.message, expires_at, original)
+        else:
+            placed = transaction.hold(core, *letter.message, expires_at)
         if placed and state.streams is not None and transaction is None:
             state.streams.letter(queue.queue_id)  # before the caller ends the original
         if transaction is None:

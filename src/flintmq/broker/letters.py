@@ -205,7 +205,7 @@ class Letters:
             if self._state.shared is not None:
                 self._state.shared.letters.bury(queue, position, reason)
             return
-        if self._dead_letters.sent_surely(queue, position, reason):
+        if self._dead_letters.sent_surely(queue, position, reason, _ENDS[reason]):
             self._end(queue, position, reason)
             return
         with self._lock:
@@ -241,12 +241,13 @@ class Letters:
             log.error("a dead message of queue %r can't be read: it is not dead-lettered", queue.name)
             self._end(queue, position, reason)
             return None
+        original = (queue.core, position, 0, _ENDS[reason])
         if not queue.policy.keeps_letters:  # its policy changed while this one waited
-            self._dead_letters.publish(queue, message, reason)
+            self._dead_letters.publish(queue, message, reason, original=original)
             self._end(queue, position, reason)
             return None
         attempt = _Attempt(self, queue, cause, set() if done is None else done)
-        waits_for = self._dead_letters.publish_to_all(queue, message, reason, attempt)
+        waits_for = self._dead_letters.publish_to_all(queue, message, reason, attempt, original)
         if waits_for is None:
             self._end(queue, position, reason)
             return None

@@ -683,6 +683,13 @@ class Connection:
         message: tuple | None = unacked_tuple(item, self.log)
         return None if message is None else (queue_get_id(item.queue), *message)
 
+    def unacked_place(self, number: int, tag: int) -> tuple[int, int]:
+        """(position; the consumer's id) of an unacked delivery. Raises: KeyError."""
+        item: pointer[unacked_t] = unacked_find(address(self.channel(number).unacked), tag)
+        if item == NULL:
+            raise KeyError(tag)
+        return item.position, item.owner
+
     def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
         """Settles one delivery. method: the id of basic.ack, nack or reject (spec.BasicAck.ID)."""
         channel_settle_item(address(self.connection), self.channel(number), tag, method, requeue)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.channel.types cimport connection_t
 from flintmq.queue.control cimport QueueHandle
-from flintmq.queue.types cimport letters_t, queue_t, slot_t
+from flintmq.queue.types cimport delivery_t, letters_t, original_t, queue_t
 from flintmq.routing.route_cache cimport exchange_t
 
 cdef enum:                      # reasons of deaths, as x-death names them
@@ -39,11 +39,13 @@ cdef struct letter_run_t:       # what one piece of work made; zeroed but for th
     uint32_t filled_count
     queue_t *filled[FILLED_MAX] # counted: above their limits, and dead-letter what they drop
 
-# Gives a letter of the message to the queues of its route. The caller ends the original afterwards, or has none. False: nothing was
-# done; it is left to Python, which finds out what is missing here (the address, the route) and remembers it. O(bytes of the message).
-cdef bint letter_send(queue_t *queue, content_t *content, int reason, letter_run_t *run) noexcept nogil
-# The same for an entry that the broker or a consumer holds.
-cdef bint letter_of_entry(queue_t *queue, slot_t *slot, int reason, letter_run_t *run) noexcept nogil
+# Gives a letter of the message to the queues of its route. The caller ends the original afterwards (an entry of the log; else NULL). False:
+# nothing was done; it is left to Python, which finds out what is missing here (the address, the route) and remembers it. O(bytes of the
+# message).
+cdef bint letter_send(queue_t *queue, content_t *content, int reason, original_t *original, letter_run_t *run) noexcept nogil
+# The same for an entry that `owner` (a consumer id, 0 the broker) holds. end: REASON_* of the dequeue that follows; delivered_us: wall clock of
+# the delivery, 0 = not known.
+cdef bint letter_of_entry(queue_t *queue, delivery_t *entry, uint32_t owner, int reason, int end, uint64_t delivered_us, letter_run_t *run) noexcept nogil
 # Dead-letters what a queue is over its limit for, `most` entries at most. Returns how many. `*held`: the position of the next one, which is
 # left to Python and which the broker holds; 0: there is none.
 cdef uint32_t letters_make_room(queue_t *queue, uint32_t most, letter_run_t *run, uint64_t *held) noexcept nogil

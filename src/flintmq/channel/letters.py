@@ -2,7 +2,8 @@
 
 in: entries that die, the address of their queue's letters. out: letters on the queues of their routes; counts.
 
-L1  A letter is on its queues before its original ends: a crash in between leaves both, never none.
+L1  A letter is on its queues before its original ends. The log gets the end of a logged original with the letter's last place, in one commit
+    block: a crash leaves one of the two. Where the last queue does not log, a crash in between leaves both, never none.
 L2  At-least-once: the original ends here only when every target takes the letter at once. A target that may refuse, one that is shared or
     a stream, a line of letters that wait: all that is broker/letters.py's.
 L3  Letters fill queues, whose heads die in turn: in a row, not one inside the other, and LETTERS_AT_ONCE in one piece.
@@ -29,12 +30,14 @@ from cython.cimports.flintmq.protocol.v0_9_1.death import (
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
 from cython.cimports.flintmq.queue.queue_core import (
-    letters_decref, queue_decref, queue_dequeue, queue_enqueue, queue_enqueue_once, queue_incref, queue_is_deleted, queue_letters,
-    queue_release, queue_set_letters, queue_take_expired,
+    letters_decref, queue_decref, queue_dequeue, queue_enqueue_letter, queue_enqueue_once, queue_forget_logged, queue_incref,
+    queue_is_deleted, queue_letters, queue_release, queue_set_letters, queue_take_expired,
 )  # fmt: skip
-from cython.cimports.flintmq.queue.restoring import queue_borrow
+from cython.cimports.flintmq.queue.restoring import original_of, queue_borrow
 from cython.cimports.flintmq.queue.slot import slot_borrow
-from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, queue_t, slot_t
+from cython.cimports.flintmq.queue.types import (
+    REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t,
+)  # fmt: skip
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache, destination_t,
     exchange_decref, exchange_find, exchange_incref, route_decref, route_t,
@@ -190,7 +193,9 @@ def _made(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _place(destination: pointer[destination_t], letter: pointer[content_t], run: pointer[letter_run_t]) -> void:
+def _place(
+    destination: pointer[destination_t], letter: pointer[content_t], original: pointer[original_t], run: pointer[letter_run_t]
+) -> void:
     queue: pointer[queue_t] = destination.queue
     expires_at: int64_t = expiry_on(destination, -1)
     position: uint64_t
@@ -200,7 +205,7 @@ def _place(destination: pointer[destination_t], letter: pointer[content_t], run:
     if destination.flags & DEST_ONCE:
         position = queue_enqueue_once(queue, letter, expires_at, False, address(run.lsn))
     else:
-        position = queue_enqueue(queue, letter, 0, expires_at, address(run.lsn))
+        position = queue_enqueue_letter(queue, letter, expires_at, address(run.lsn), original)
     if position == 0 or not destination.flags & DEST_LIMITED or not queue_over_limit(queue) or queue_limit_waits(queue):
         return
     if not destination.flags & DEST_DEAD_LETTERS:
@@ -228,7 +233,7 @@ def _note_filled(queue: pointer[queue_t], run: pointer[letter_run_t]) -> void:
 @exceptval(check=False)
 def _publish(
     place: pointer[address_t], content: pointer[content_t], reason: c_int, head: pointer[letter_head_t], death: pointer[death_t],
-    run: pointer[letter_run_t],
+    original: pointer[original_t], run: pointer[letter_run_t],
 ) -> bint:  # fmt: skip
     """A letter whose header was made. False: nothing was done."""
     key: uint8_t[512]
@@ -237,6 +242,7 @@ def _publish(
     letter: pointer[content_t] = NULL
     port: pointer[log_port_t] = NULL
     good: uint32_t = 0
+    placed: uint32_t = 0
     i: uint32_t
     if route == NULL:
         return False
@@ -256,7 +262,9 @@ def _publish(
             continue
         if route.destinations[i].queue.port != NULL and route.destinations[i].queue.port.placed != NULL:
             port = route.destinations[i].queue.port
-        _place(address(route.destinations[i]), letter, run)
+        placed += 1
+        # L1: with the last one the original ends.
+        _place(address(route.destinations[i]), letter, original if placed == good else NULL, run)
     if port != NULL and letter.message_id and letter.flags & CONTENT_SHARED:
         port.placed(port.context, letter)
     content_decref(letter)
@@ -272,7 +280,13 @@ def _is_cycle(route: pointer[route_t], index: uint32_t, reason: c_int, head: poi
     return reason != DEATH_REJECTED and death_is_cycle(head.deaths, head.cut, route.destinations[index].queue.name_hash)
 
 
-def letter_send(queue: pointer[queue_t], content: pointer[content_t], reason: c_int, run: pointer[letter_run_t]) -> bint:
+def letter_send(
+    queue: pointer[queue_t],
+    content: pointer[content_t],
+    reason: c_int,
+    original: pointer[original_t],
+    run: pointer[letter_run_t],
+) -> bint:
     place: pointer[address_t]
     death: death_t
     head: letter_head_t
@@ -285,20 +299,52 @@ def letter_send(queue: pointer[queue_t], content: pointer[content_t], reason: c_
     if at_load32(address(place.exchange.usable)) and not (place.keeps and at_load64(address(queue.kept))):
         _death_of(place, content, reason, address(death))
         if death_read(content_header(content), content.header_len, address(death), address(head)) == DEATH_READ:
-            sent = _publish(place, content, reason, address(head), address(death), run)
+            sent = _publish(place, content, reason, address(head), address(death), original, run)
             death_free(address(head))
     letters_decref(address(place.head))
     return sent
 
 
-def letter_of_entry(queue: pointer[queue_t], slot: pointer[slot_t], reason: c_int, run: pointer[letter_run_t]) -> bint:
-    content: pointer[content_t] = slot_borrow(slot, True, NULL)
+def letter_of_entry(
+    queue: pointer[queue_t],
+    entry: pointer[delivery_t],
+    owner: uint32_t,
+    reason: c_int,
+    end: c_int,
+    delivered_us: uint64_t,
+    run: pointer[letter_run_t],
+) -> bint:
+    content: pointer[content_t] = slot_borrow(entry.slot, True, NULL)
     sent: bint
     if content == NULL:
         return False  # it is on disk only
-    sent = letter_send(queue, content, reason, run)
+    sent = _send_logged(queue, content, entry.position, owner, reason, end, delivered_us, run)
     content_decref(content)
     return sent
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _send_logged(
+    queue: pointer[queue_t],
+    content: pointer[content_t],
+    position: uint64_t,
+    owner: uint32_t,
+    reason: c_int,
+    end: c_int,
+    delivered_us: uint64_t,
+    run: pointer[letter_run_t],
+) -> bint:
+    """The letter of a held entry. Where the log knows the entry, it learns of both at once (L1)."""
+    original: original_t
+    if not content.flags & CONTENT_PERSISTENT or not original_of(queue, position, owner, end, delivered_us, address(original)):
+        return letter_send(queue, content, reason, NULL, run)
+    if not letter_send(queue, content, reason, address(original), run):
+        return False
+    if original.ended:
+        queue_forget_logged(queue, NULL, position, owner)
+    return True
 
 
 # --- many -------------------------------------------------------------------------------------------------------------------
@@ -309,7 +355,7 @@ def letters_make_room(queue: pointer[queue_t], most: uint32_t, run: pointer[lett
     ended: uint32_t = 0
     held[0] = 0
     while ended < most and queue_take_excess(queue, address(delivery)):
-        if not letter_of_entry(queue, delivery.slot, DEATH_MAXLEN, run):
+        if not letter_of_entry(queue, address(delivery), 0, DEATH_MAXLEN, REASON_DROP, 0, run):
             held[0] = delivery.position
             break
         queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP)
@@ -395,7 +441,7 @@ def letters_drop_head(connection: pointer[connection_t], queue: pointer[queue_t]
 def letter_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t]) -> bint:
     run: letter_run_t
     letters_begin(connection, address(run))
-    if not letter_send(queue, content, DEATH_MAXLEN, address(run)):
+    if not letter_send(queue, content, DEATH_MAXLEN, NULL, address(run)):
         note_refused(connection, queue, content, REASON_DROP)
     return letters_end(connection, address(run))
 
@@ -429,7 +475,7 @@ class LetterWork:
         now: int64_t = now_ms
         held: uint64_t = 0
         while ended < limit and queue_take_expired(core.queue, now, address(delivery)):
-            if not letter_of_entry(core.queue, delivery.slot, DEATH_EXPIRED, address(self.run)):
+            if not letter_of_entry(core.queue, address(delivery), 0, DEATH_EXPIRED, REASON_EXPIRE, 0, address(self.run)):
                 held = delivery.position
                 break
             queue_dequeue(core.queue, delivery.slot, delivery.position, 0, REASON_EXPIRE)
@@ -444,13 +490,13 @@ class LetterWork:
         self._end()
         return ended, held
 
-    def send(self, core: QueueHandle, position: int, reason: str) -> bool:
-        """The letter of an entry that the broker holds. False: nothing was done."""
+    def send(self, core: QueueHandle, position: int, reason: str, end: int) -> bool:
+        """The letter of an entry that the broker holds. False: nothing was done. Args: end: DequeueReason of its end, which follows."""
         message_id: uint64_t = 0
         content: pointer[content_t] = queue_borrow(core.queue, position, address(message_id))
         sent: bint = False
         if content != NULL:
-            sent = letter_send(core.queue, content, REASONS.index(reason), address(self.run))
+            sent = _send_logged(core.queue, content, position, 0, REASONS.index(reason), end, 0, address(self.run))
             content_decref(content)
         self._end()
         return bool(sent)

@@ -31,7 +31,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURN_CALM, RETURN_FAILED, consumer_t,
+    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURN_CALM, RETURN_FAILED, consumer_t, delivery_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -76,8 +76,13 @@ def channel_settle(
 @exceptval(check=False)
 def _bury(item: pointer[unacked_t], run: pointer[letter_run_t]) -> bint:
     """The letter of a delivery that was refused is on its way, or there is none. False: it is left to Python."""
+    entry: delivery_t
+    entry.slot = item.slot
+    entry.position = item.position
     # A queue that is gone dead-letters nothing, and its content may be gone.
-    return queue_is_deleted(item.queue) or letter_of_entry(item.queue, item.slot, DEATH_REJECTED, run)
+    return queue_is_deleted(item.queue) or letter_of_entry(
+        item.queue, address(entry), item.owner, DEATH_REJECTED, REASON_REJECT, item.delivered_us, run
+    )
 
 
 @cfunc

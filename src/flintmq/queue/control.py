@@ -21,16 +21,17 @@ from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed, queue_borrow, queue_cold_count, queue_consumer_count, queue_decref, queue_delivered_total, queue_dequeue,
-    queue_enqueue, queue_enqueue_once, queue_enqueued_total, queue_expire_many, queue_facts, queue_failed_count, queue_forget_logged,
+    queue_enqueue, queue_enqueue_letter, queue_enqueue_once, queue_enqueued_total, queue_expire_many, queue_facts, queue_failed_count, queue_forget_logged,
     queue_get_id, queue_hold_arrivals, queue_hold_at, queue_housekeeping, queue_is_deleted, queue_keep, queue_mark_deleted, queue_new,
     queue_next_available, queue_peek, queue_priorities, queue_publish_held, queue_ready_bytes, queue_ready_count, queue_rearm,
     queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_letters, queue_set_ports, queue_settle,
     queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
+from cython.cimports.flintmq.queue.restoring import original_of
 from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
-    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURN_WAITED, delivery_t, group_t, queue_t, restored_t, returned_t,
+    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t, returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, memset
@@ -300,17 +301,40 @@ class QueueHandle:
         queue_housekeeping(self.queue)
 
     def publish(
-        self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+        self,
+        exchange: bytes,
+        routing_key: bytes,
+        header: bytes,
+        body: bytes,
+        flags: int,
+        priority: int,
+        expires_at_ms: int = 0,
+        original: tuple | None = None,
     ) -> int:
-        """Enqueues a message built from bytes; returns its position, 0 when refused."""
+        """Enqueues a message built from bytes; returns its position, 0 when refused. original: (core, position, holder, DequeueReason) of a
+        held entry whose dead letter it is: the log gets the end of that one with it, and the caller ends it."""
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
         position: uint64_t
         lsn: uint64_t = 0
         if self.queue.once != NULL:
             position = queue_enqueue_once(self.queue, content, expires_at_ms, False, address(lsn))
+        elif original is not None:
+            position = self._publish_letter(content, expires_at_ms, *original)
         else:
             position = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
+        return position
+
+    def _publish_letter(
+        self, content: pointer[content_t], expires_at_ms: int64_t, core: QueueHandle, place: uint64_t, holder: uint32_t, reason: c_int
+    ) -> uint64_t:
+        original: original_t
+        position: uint64_t
+        if not original_of(core.queue, place, holder, reason, 0, address(original)):
+            return queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
+        position = queue_enqueue_letter(self.queue, content, expires_at_ms, NULL, address(original))
+        if original.ended:
+            queue_forget_logged(core.queue, NULL, place, holder)
         return position
 
     def _read(self, delivery: pointer[delivery_t], taken: bint) -> tuple:

@@ -55,7 +55,15 @@ class QueueHandle:
     def is_deleted(self) -> bool: ...
     def housekeeping(self) -> None: ...
     def publish(
-        self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+        self,
+        exchange: bytes,
+        routing_key: bytes,
+        header: bytes,
+        body: bytes,
+        flags: int,
+        priority: int,
+        expires_at_ms: int = 0,
+        original: tuple[QueueHandle, int, int, int] | None = None,
     ) -> int: ...
     def take_head(self, reason: int, before: Callable[[Message], object] | None = None) -> Message | None: ...
     def end_held(self, position: int, reason: int, before: Any = None) -> tuple[bytes, bytes, bytes, bytes]: ...

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.selectors.program cimport program_t
 from flintmq.queue.types cimport (
-    consumer_t, credit_t, delivery_t, interest_t, letters_t, log_port_t, queue_ops_t, queue_t, slot_t, target_t,
+    consumer_t, credit_t, delivery_t, interest_t, letters_t, log_port_t, original_t, queue_ops_t, queue_t, slot_t, target_t,
 )
 
 # The rest of the queue's face, defined where it belongs.
@@ -56,6 +56,8 @@ cdef void queue_set_ops(queue_t *queue, queue_ops_t *ops, void *context) noexcep
 # Past the queue's window (log_port_t.hot_bytes) the content does not stay in memory: the entry arrives not resident.
 # `*lsn` (may be NULL) is raised to the LSN a confirm must wait for, untouched when the entry was not logged.
 cdef uint64_t queue_enqueue(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
+# queue_enqueue of a dead letter. original: its entry, which the caller ends afterwards; NULL: nothing of it is logged.
+cdef uint64_t queue_enqueue_letter(queue_t *queue, content_t *content, int64_t expires_at_ms, uint64_t *lsn, original_t *original) noexcept nogil
 # `immediate`: enqueue and offer to one ready consumer with credit; if none takes it, the entry is acquired by the broker and
 # dequeued again. Returns the position when it was (or will be) delivered, 0 when it must be returned to the publisher (313).
 cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil

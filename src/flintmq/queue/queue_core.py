@@ -206,6 +206,7 @@ def _add_logged(
     lsn: pointer[uint64_t],
     hot_bytes: uint64_t,
     wanted: pointer[uint32_t],
+    original: pointer[original_t],
 ) -> uint64_t:
     """Adds with the log told first. Producers of the queue pass one by one, so that the log sees positions in order."""
     position: uint64_t = 0
@@ -215,7 +216,10 @@ def _add_logged(
     spin_lock(address(queue.log_lock))
     slot = list_reserve(address(queue.entries), level, content, 0, address(position))
     if slot != NULL:
-        logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
+        if original == NULL or queue.port.letter == NULL:
+            logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
+        else:
+            logged_at = queue.port.letter(queue.port.context, queue, position, slot, expires_at_ms, original)
         if lsn != NULL and logged_at > lsn[0]:
             lsn[0] = logged_at
         list_publish(address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, address(dropped))
@@ -269,6 +273,7 @@ def _add(
     lsn: pointer[uint64_t],
     stays: bint,
     wanted: pointer[uint32_t],
+    original: pointer[original_t],
 ) -> uint64_t:
     """`stays`: whatever the queue's window says, the content stays in memory."""
     level: uint32_t = 0
@@ -286,7 +291,7 @@ def _add(
         ):
             hot_bytes = ~cast(uint64_t, 0)  # the messages that fill the window are in consumers' hands
     if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != NULL:
-        return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted)
+        return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted, original)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)
 
 
@@ -313,7 +318,23 @@ def queue_enqueue(
     position: uint64_t
     if queue.ops != NULL:
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
-    position = _add(queue, content, message_id, expires_at_ms, lsn, False, address(wanted))
+    position = _add(queue, content, message_id, expires_at_ms, lsn, False, address(wanted), NULL)
+    if position:
+        due_worked(queue)
+        if expires_at_ms:
+            due_expiry(queue)
+        _arrived(queue, position, content, wanted)
+    return position
+
+
+def queue_enqueue_letter(
+    queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, lsn: pointer[uint64_t], original: pointer[original_t]
+) -> uint64_t:
+    wanted: uint32_t = 0
+    position: uint64_t
+    if queue.ops != NULL:
+        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
+    position = _add(queue, content, 0, expires_at_ms, lsn, False, address(wanted), original)
     if position:
         due_worked(queue)
         if expires_at_ms:
@@ -331,7 +352,7 @@ def queue_enqueue_immediate(
     position: uint64_t
     if queue.ops != NULL:
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)  # it is kept whichever consumer there is
-    position = _add(queue, content, message_id, expires_at_ms, lsn, True, address(wanted))
+    position = _add(queue, content, message_id, expires_at_ms, lsn, True, address(wanted), NULL)
     if position == 0:
         return 0
     due_worked(queue)

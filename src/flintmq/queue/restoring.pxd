@@ -1,7 +1,7 @@
 # Entries that come otherwise than by a publish: recovery, and transactions that are not committed. Re-exported by queue_core.pxd.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport list_t, queue_t, restored_t, slot_t
+from flintmq.queue.types cimport list_t, original_t, queue_t, restored_t, slot_t
 
 # --- recovery and a clean stop. Entries of one queue, before they are put back:
 # Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last).
@@ -40,6 +40,8 @@ cdef slot_t *queue_hold_at(queue_t *queue, uint64_t position) noexcept nogil
 cdef slot_t *queue_take_at(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
 # State, log id and expiry of an entry; 0 when there is none that is available or acquired. O(log segments).
 cdef uint64_t queue_facts(queue_t *queue, uint64_t position, uint64_t *message_id, int64_t *expires_at_ms) noexcept nogil
+# Fills in the facts of a held entry that ends with its dead letter (queue_enqueue_letter). False: the log knows nothing of it.
+cdef bint original_of(queue_t *queue, uint64_t position, uint32_t owner, int reason, uint64_t delivered_us, original_t *out) noexcept nogil
 # Content of an entry that is available or acquired, a counted reference; NULL when it is gone (`*message_id` 0) or not resident.
 cdef content_t *queue_borrow(queue_t *queue, uint64_t position, uint64_t *message_id) noexcept nogil
 # The first available entry at or after `position`; 0 at the end. O(entries passed).

@@ -25,13 +25,14 @@ from cython.cimports.flintmq.queue.pull import queue_release
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
-    ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t, list_t, place_t, queue_t, restored_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
+    ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t, list_t, original_t, place_t, queue_t, restored_t,
     segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import qsort
+from cython.cimports.libc.string import memset
 
 # --- recovery ---------------------------------------------------------------------------------------------------------------
 
@@ -210,6 +211,31 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
     _came(queue, position, dropped)
     if dropped != NULL:
         content_decref(dropped)
+    return True
+
+
+def original_of(
+    queue: pointer[queue_t],
+    position: uint64_t,
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+    out: pointer[original_t],
+) -> bint:
+    expires_at_ms: int64_t = 0
+    state: uint64_t
+    memset(out, 0, sizeof(original_t))
+    if queue.port == NULL or queue.port.letter == NULL:
+        return False
+    state = queue_facts(queue, position, address(out.message_id), address(expires_at_ms))
+    if not state & ENTRY_LOGGED:
+        return False
+    out.queue = queue
+    out.position = position
+    out.owner = owner
+    out.delivery_count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+    out.reason = reason
+    out.delivered_us = delivered_us
     return True
 
 

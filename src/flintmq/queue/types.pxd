@@ -202,6 +202,16 @@ cdef struct found_t:            # what a scan found
 cdef struct consumer_t
 cdef struct target_t
 
+cdef struct original_t:         # a logged entry that ends with its dead letter
+    queue_t *queue
+    uint64_t position
+    uint64_t message_id
+    uint32_t owner              # the holder: consumer id, 0 the broker
+    uint32_t delivery_count
+    int reason                  # REASON_*
+    uint64_t delivered_us       # wall clock of the delivery, 0 = not known
+    bint ended                  # the log has its end: queue_forget_logged is due
+
 # Called when a queue has work for the target (steps 3-6 of seed 004): schedules target, session, connection. Any thread.
 # It runs under the manager lock: it must be short, must not block and must not call the queue core.
 ctypedef void (*notify_work_t)(target_t *target) noexcept nogil
@@ -214,6 +224,9 @@ ctypedef void (*load_content_t)(void *context, queue_t *queue, uint64_t position
 # The store port, told of every enqueue and dequeue of a logged message (durable queue, persistent message); returns an LSN.
 # Enqueue writes the content when it is the message's first queue, and sets slot.message_id and content.message_id.
 ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
+# As log_enqueue_t, for a dead letter: the end of its original stands in the same commit block as the enqueue, so that one of the two is in the
+# log after a crash, and not both. Sets original.ended when it is written.
+ctypedef uint64_t (*log_letter_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms, original_t *original) noexcept nogil
 # owner: consumer id, 0 the broker; delivered_us: wall clock of the delivery, 0 = not known.
 ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
 # These entries end together (positions rising, at most SWEPT_MAX), by a purge; or `ended`: with their queue, of whose end the log has a
@@ -249,7 +262,8 @@ cdef struct log_waker_entry_t:
 cdef struct log_port_t:         # what the message path calls; filled in by queue/log_port.LogPort's subclass
     void *context
     uint64_t hot_bytes          # atomic: bytes of available bodies a queue keeps in memory before its arrivals go cold; all bits: no limit
-    log_enqueue_t enqueue       # NULL: nothing is logged (then so are dequeue, sweep and placed)
+    log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, sweep and placed)
+    log_letter_t letter
     log_dequeue_t dequeue
     log_sweep_t sweep
     log_placed_t placed

@@ -211,11 +211,10 @@ def dead_letter_one(handler: Session, channel: int, method_id: int, tag: int) ->
             broker.letters.bury(queue, position, REJECTED)
         return
     # Not done: the node is short of something, so it stays in its queue.
-    kept = (
-        message is not None
-        and queue is not None
-        and not guarded("dead letters", queue.name, broker.dead_letters.publish, queue, message[1:], REJECTED)
-    )
+    kept = False
+    if message is not None and queue is not None:
+        original = (queue.core, *connection.unacked_place(channel, tag), DequeueReason.REJECT)
+        kept = not guarded("dead letters", queue.name, broker.dead_letters.publish, queue, message[1:], REJECTED, None, original)
     connection.settle(channel, method_id, tag, kept)
 
 

@@ -38,7 +38,7 @@ from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, P
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import (
     list_new, location_t, message_add, message_name, message_t, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue, ml_durable_lsn,
-    ml_enqueue, ml_kick, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
+    ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
 )  # fmt: skip
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
@@ -195,6 +195,7 @@ class LogStore(LogPort):
         self.port.context = address(self.logs.ml)
         self.port.hot_bytes = hot_bytes
         self.port.enqueue = ml_enqueue
+        self.port.letter = ml_letter
         self.port.dequeue = ml_dequeue
         self.port.sweep = ml_sweep
         self.port.placed = ml_placed

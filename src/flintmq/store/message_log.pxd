@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
-from flintmq.queue.types cimport queue_t, slot_t, swept_t
+from flintmq.queue.types cimport original_t, queue_t, slot_t, swept_t
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.writer cimport writer_t
 
@@ -53,6 +53,7 @@ cdef message_t *list_next_message(message_list_t *messages, uint64_t *cursor) no
 
 cdef enum:
     ENQUEUE_MOST = 56           # bytes of a Message-Enqueue with expiry and transaction
+    DEQUEUE_PLAIN = 56          # bytes of a Message-Dequeue without a transaction
 
 cdef struct released_t:
     uint64_t tx
@@ -79,6 +80,7 @@ cdef struct message_log_t:
 
 # --- ports of the message path
 cdef uint64_t ml_enqueue(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
+cdef uint64_t ml_letter(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms, original_t *original) noexcept nogil
 cdef uint64_t ml_dequeue(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
 cdef uint64_t ml_sweep(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
 cdef void ml_placed(void *context, content_t *content) noexcept nogil

@@ -23,11 +23,11 @@ from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, queue_t, slot_t, swept_t,
+    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, original_t, queue_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.log import (
-    LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_t, log_time,
-    log_where,
+    LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_room, log_t,
+    log_time, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
     RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
@@ -160,11 +160,14 @@ def ml_ended(ml: pointer[message_log_t], message_id: uint64_t, message: pointer[
 @cfunc
 @nogil
 @exceptval(check=False)
-def _new_message(ml: pointer[message_log_t], content: pointer[content_t], listed: bint, holds: uint32_t) -> uint64_t:
-    """Writes the content; with `listed`, or when it is long, an entry in the message list. Log lock held. Its id, or LSN_NEVER."""
+def _new_message(
+    ml: pointer[message_log_t], content: pointer[content_t], listed: bint, holds: uint32_t, follows: uint32_t
+) -> uint64_t:
+    """Writes the content; with `listed`, or when it is long, an entry in the message list. follows: as content_write. Log lock held. Its id,
+    or LSN_NEVER."""
     message: pointer[message_t]
     long_: bint = content_total(content) > ml.split_above
-    message_id: uint64_t = content_write(ml.log, RECORD_START, ml.split_above, ENQUEUE_MOST, content)
+    message_id: uint64_t = content_write(ml.log, RECORD_START, ml.split_above, follows, content)
     if message_id == LSN_NEVER:
         return LSN_NEVER
     if listed or long_:
@@ -188,24 +191,71 @@ def _new_message(ml: pointer[message_log_t], content: pointer[content_t], listed
 
 def ml_enqueue(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: int64_t) -> uint64_t:
     ml: pointer[message_log_t] = _ml(context)
+    lsn: uint64_t
+    log_begin(ml.log)
+    lsn = _enqueue(ml, queue, position, slot, expires_at_ms, 0)
+    log_end(ml.log)
+    return lsn
+
+
+def ml_letter(
+    context: p_void,
+    queue: pointer[queue_t],
+    position: uint64_t,
+    slot: pointer[slot_t],
+    expires_at_ms: int64_t,
+    original: pointer[original_t],
+) -> uint64_t:
+    ml: pointer[message_log_t] = _ml(context)
+    lsn: uint64_t
+    end: uint64_t = 0
+    log_begin(ml.log)
+    lsn = _enqueue(ml, queue, position, slot, expires_at_ms, DEQUEUE_PLAIN)
+    if lsn != LSN_NEVER and original.message_id:
+        # The writer takes whole blocks, and the room was found before: both are in one, and a block that is torn is cut off whole.
+        end = ml_dequeue_locked(
+            ml, original.queue.id, original.position, original.message_id, original.owner, original.reason, original.delivered_us,
+            original.delivery_count,
+        )  # fmt: skip
+        original.ended = end != 0 and end != LSN_NEVER
+        if original.ended:
+            lsn = end
+    log_end(ml.log)
+    return lsn
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _enqueue(
+    ml: pointer[message_log_t],
+    queue: pointer[queue_t],
+    position: uint64_t,
+    slot: pointer[slot_t],
+    expires_at_ms: int64_t,
+    follows: uint32_t,
+) -> uint64_t:
+    """The content, unless it is written, and its place. follows: bytes of a record that stands in the same window as the place's, 0: none.
+    Log lock held."""
     content: pointer[content_t] = slot_content(slot)
     message: pointer[message_t]
     lsn: uint64_t = LSN_NEVER
     shared: bint = content.flags & CONTENT_SHARED != 0
     message_id: uint64_t
-    log_begin(ml.log)
     message_id = content.message_id
     if message_id == 0 or not shared:
-        message_id = _new_message(ml, content, shared, 1 if shared else 0)
+        message_id = _new_message(ml, content, shared, 1 if shared else 0, ENQUEUE_MOST + follows)
     if message_id != LSN_NEVER:
         slot.message_id = message_id
         message = list_find(address(ml.messages), message_id)
         if message == NULL or message_add(message, queue.id, position, expires_at_ms) != NULL:
+            if follows:
+                log_room(ml.log, ENQUEUE_MOST + follows)
             lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
             at_store64(address(queue.logged_at), lsn)
             if at_load64(address(queue.entries.cold_count)) == 0:
                 at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
-    log_end(ml.log)
     return lsn
 
 
@@ -447,7 +497,7 @@ def ml_enqueue_tx(
     if message_id[0] == 0:
         message_id[0] = content.message_id
         if message_id[0] == 0:
-            message_id[0] = _new_message(ml, content, True, 0)
+            message_id[0] = _new_message(ml, content, True, 0, ENQUEUE_MOST)
     message = NULL
     if message_id[0] != LSN_NEVER:
         message = list_find(address(ml.messages), message_id[0])
