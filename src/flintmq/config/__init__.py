@@ -352,7 +352,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     turn_messages_max: int = 512
     # microseconds that the requests of one connection may take of its loop in Python (declares, binds, gets: all but publishes, settlements
     # and deliveries whose route is known) before others get their turn; what is read already waits until the connection's next one. A pass
-    # reads for as long, too, before it delivers
+    # reads for as long, too, before it delivers, and sends for as long: what is not sent then gathers more until the next pass
     turn_us: int = 1_000
     # milliseconds that a connection counts as heavy after it used up a turn: its requests are served after everybody else's, and all heavy
     # connections of a loop together get one turn's time of each pass

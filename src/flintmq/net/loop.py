@@ -4,9 +4,9 @@ in: sockets, functions to call, transactions that wait for the log. out: calls o
 what the fast path leaves over (LOOP_* events).
 
 A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
-something to deliver, tell the log to write, give each connection with work its turn, send what became dirty, give long work and heavy
-connections their share, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer
-is due.
+something to deliver, tell the log to write, give each connection with work its turn, send what became dirty for one turn's time (the
+output that waits longest first; the rest gathers more until the next pass), give long work and heavy connections their share, then sleep
+in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
 
 A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
 Limits.turn_us, the engine is not fed on: the rest of the bytes waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
@@ -551,16 +551,17 @@ class Loop:
             self.sleep(now)
 
     def flush(self) -> bint:
-        """Sends what connections have to send. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
-        entry: pointer[socket_t] = list_pop(self.io.lists, LIST_DIRTY)
-        while entry != NULL:
+        """Sends what connections have to send, for one turn's time: the output of the others gathers meanwhile, and a send costs as much
+        as ten messages. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
+        entry: pointer[socket_t]
+        while self.io.lists[LIST_DIRTY] != NULL and self.may_begin(address(self.sends_end)):
+            entry = list_pop(self.io.lists, LIST_DIRTY)
             if entry.tls:
                 output_confirms(address(self.io), entry)
                 if out_pending(address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
                     self.subject = entry
                     return True
             output_flush(address(self.io), entry)
-            entry = list_pop(self.io.lists, LIST_DIRTY)
         return False
 
     def give_shares(self) -> c_int:
@@ -603,6 +604,7 @@ class Loop:
             or self.jobs.first != NULL
             or self.chores.waiting
             or self.io.lists[LIST_FAILED] != NULL
+            or self.io.lists[LIST_DIRTY] != NULL
         ):
             timeout = 0
         if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
@@ -626,9 +628,11 @@ class Loop:
             # While there is something to deliver, publishers are read in small helpings: what consumers settle is seen soon, and what a
             # pass can deliver (a prefetch count, a full output) is not outrun by what it reads.
             self.delivering -= 1
-            self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
+            # Where the sends of a pass take their turn's time, though, more messages for each of them are what a pass needs most.
+            if self.sends_end == 0 or now_ns < self.sends_end:
+                self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
         self.fresh_had = False
-        self.heavy_end = self.ends_end = 0
+        self.heavy_end = self.ends_end = self.sends_end = 0
         self.jobs_had = False
         self.calls_had = False
 

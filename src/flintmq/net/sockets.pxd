@@ -90,7 +90,7 @@ cdef enum:
 
 cdef struct io_t:             # what a loop knows of all its sockets
     int epoll
-    socket_t *lists[LIST_COUNT]
+    socket_t *lists[2 * LIST_COUNT]   # the first of each, then the last of each (not looked at while there is no first)
     turns_t turns[TURNS_COUNT]
     turn_clock_t clock
     int64_t heavy_ns          # how long a connection is heavy after it used up a turn
@@ -120,7 +120,7 @@ cdef void loop_log_moved(void *context) noexcept nogil
 # Wakes the loop if it sleeps; what it is to see was stored before. Any thread.
 cdef void loop_wake(run_queue_t *queue) noexcept nogil
 cdef void list_push(socket_t **lists, int which, socket_t *socket) noexcept nogil    # does nothing when it is on that list
-cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; last in, first out
+cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; first in, first out: none waits for ever
 # Takes a socket that closes off all lists. O(entries).
 cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
 # Copies what was read and can't be fed now into socket.rest. False: no memory.

@@ -108,10 +108,15 @@ def loop_log_moved(context: p_void) -> void:
 
 
 def list_push(lists: pointer[pointer[socket_t]], which: c_int, socket: pointer[socket_t]) -> void:
-    if not socket.on & (cast(uint32_t, 1) << which):
-        socket.on |= cast(uint32_t, 1) << which
-        socket.next[which] = lists[which]
+    if socket.on & (cast(uint32_t, 1) << which):
+        return
+    socket.on |= cast(uint32_t, 1) << which
+    socket.next[which] = NULL
+    if lists[which] == NULL:
         lists[which] = socket
+    else:
+        lists[LIST_COUNT + which].next[which] = socket
+    lists[LIST_COUNT + which] = socket
 
 
 def list_pop(lists: pointer[pointer[socket_t]], which: c_int) -> pointer[socket_t]:
@@ -124,13 +129,21 @@ def list_pop(lists: pointer[pointer[socket_t]], which: c_int) -> pointer[socket_
 
 def lists_forget(lists: pointer[pointer[socket_t]], socket: pointer[socket_t]) -> void:
     which: c_int
-    link: pointer[pointer[socket_t]]
+    one: pointer[socket_t]
+    before: pointer[socket_t]
     for which in range(LIST_COUNT):
         if socket.on & (cast(uint32_t, 1) << which):
-            link = lists + which
-            while link[0] != socket:
-                link = address(link[0].next[which])
-            link[0] = socket.next[which]
+            one = lists[which]
+            before = NULL
+            while one != socket:
+                before = one
+                one = one.next[which]
+            if before == NULL:
+                lists[which] = socket.next[which]
+            else:
+                before.next[which] = socket.next[which]
+            if lists[LIST_COUNT + which] == socket:
+                lists[LIST_COUNT + which] = before
     socket.on = 0
 
 
