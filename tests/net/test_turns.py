@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -391,6 +392,52 @@ def test_publishes_to_very_many_queues_end_a_turn(rig: Rig) -> None:
     assert all(queue.ready_count() == 500 for queue in queues)
     for queue in queues:
         queue.purge()
+
+
+def test_a_publisher_waits_for_a_helping_while_its_consumers_could_take_more(rig: Rig) -> None:
+    """... and for no longer than queue_lag_ms; consumers that can take nothing hold nobody."""
+    limits = rig.config.limits
+    cache, queue = RouteCache(b"", 16), QueueHandle(1)
+    elsewhere = Rig()  # its loop does not run: the consumer there has credit, and takes nothing
+    elsewhere.connect("reader")
+    reader = elsewhere.handlers["reader"].connection
+    assert reader.consume(1, queue, b"c", True, False, 0)
+    flood, other = rig.connect("flood", cost_us=0), rig.connect("other", cost_us=0)
+    flood.setblocking(False)
+    message = publish_bytes(1, b"x", routing_key="q")
+    chunk, unsent = message * 5_000, b""
+    counts: list[int] = []
+
+    def on_slow(name: str) -> None:
+        nonlocal unsent
+        if name == "flood":
+            rig.handlers["flood"].connection.set_route(1, cache, b"\x00\x01q", [queue], True)
+            return
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                unsent = unsent or chunk
+                unsent = unsent[flood.send(unsent) :]
+        counts.append(queue.ready_count())
+        if len(counts) == 100:
+            rig.loop.manual_ns += limits.queue_lag_ms * 1_000 * US
+        elif len(counts) == 120:
+            reader.set_flow(1, False)
+        elif len(counts) == 300:
+            rig.stop()
+            return
+        other.sendall(DECLARE)
+
+    rig.on_slow = on_slow
+    flood.sendall(message)
+    other.sendall(DECLARE)
+    rig.loop.run()
+    helping, read = 16_384 // len(message), 262_144 // len(message)
+    assert limits.queue_lag_messages < counts[60] <= limits.queue_lag_messages + read + 1
+    assert counts[99] == counts[60]
+    assert counts[99] < counts[119] <= counts[99] + helping + 1
+    assert counts[-1] > 4 * limits.queue_lag_messages
+    elsewhere.close()
+    queue.purge()
 
 
 # --- long work ------------------------------------------------------------------------------------------------------------

@@ -319,6 +319,14 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     over_limit_ms: int = 20
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
+    # bytes of bodies, or messages, that wait in a queue while consumers could take them at once, above which connections that publish there,
+    # and consume nothing, are read in small helpings, and only when deliveries had their turn
+    queue_lag_bytes: int = 2 * MIB
+    queue_lag_messages: int = 16_384
+    # milliseconds that such a connection waits for a helping at most, whatever the consumers do
+    queue_lag_ms: int = 20
+    # messages a second: consumers that take as many keep up, and count as ready between their acks too; slower ones hold no publisher
+    queue_lag_pace: int = 250_000
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that
     # old messages do not take the cores from new ones (a queue that gets more itself goes twice as fast as those); 0: never held back
     cold_pace: int = 25_000

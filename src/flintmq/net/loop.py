@@ -13,6 +13,9 @@ Limits.turn_us, the engine is not fed on: the rest of the bytes waits in socket_
 Heavy connections are read and fed from a list of their own, one turn's time of each pass for all of them, behind everybody else's
 reads and deliveries. Publishes, settlements and deliveries are not measured one by one.
 
+A publisher that outran consumers which could take more (Limits.queue_lag_bytes) is read again when they do not lag any more, or after
+Limits.queue_lag_ms, and then little.
+
 I1  A connection, its channels and its buffers are touched by its own loop's thread only; other threads reach it through
     `schedule` (run queue under run_lock, eventfd when the loop sleeps) and `call`.
 I2  A socket_t is freed only after the epoll batch that may still name it is done.
@@ -46,7 +49,8 @@ from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
     LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
-    Socket, connection_schedule, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, intake_resume, list_pop, list_push,
+    TURNS_COUNT, TURNS_LAGGED, Socket, connection_schedule, intake_look, intake_look_lagged, intake_make_heavy, intake_may_publish, intake_outruns,
+    intake_queue_lagged, intake_queue_turn, intake_resume, list_pop, list_push,
     lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
     run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause,
     socket_t, socket_wait, turn_pop, turns_forget,
@@ -109,6 +113,8 @@ class Loop:
         self.turn_ns = limits.turn_us * 1000
         self.jobs_ns = limits.jobs_us * 1000
         self.io.heavy_ns = limits.heavy_ms * 1_000_000
+        self.io.lag_pace = limits.queue_lag_pace
+        self.io.lag_ns = limits.queue_lag_ms * 1_000_000
         self.chores = Chores(self.log)
         self.chores.clock = address(self.io.clock)
         self.late_ns = limits.loop_late_ms * 1_000_000
@@ -186,7 +192,7 @@ class Loop:
         self.unschedule(entry)
         lists_forget(self.io.lists, address(entry.socket))
         if entry.socket.paused & PAUSED_TURN:
-            turns_forget(address(self.io.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), address(entry.socket))
+            turns_forget(address(self.io.turns[entry.socket.turns]), address(entry.socket))
         if self.current == address(entry.socket):
             self.current = NULL
         self.sockets.pop(entry.socket.fd, None)
@@ -262,7 +268,11 @@ class Loop:
     @property
     def turns_waiting(self) -> bool:
         """True while a connection waits for a turn."""
-        return self.io.turns[TURNS_FRESH].first != NULL or self.io.turns[TURNS_HEAVY].first != NULL
+        which: c_int
+        for which in range(TURNS_COUNT):
+            if self.io.turns[which].first != NULL:
+                return True
+        return False
 
     @property
     def manual_ns(self) -> int:
@@ -591,6 +601,7 @@ class Loop:
         )
         if self.io.port != NULL:
             at_swap32(address(self.run_queue.log_wanted), 1 if wanted else 0)
+        intake_look_lagged(address(self.io))
         # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
         at_swap32(address(self.run_queue.sleeping), 1)
         spin_lock(address(self.run_queue.lock))
@@ -607,6 +618,8 @@ class Loop:
             or self.io.lists[LIST_DIRTY] != NULL
         ):
             timeout = 0
+        if self.io.turns[TURNS_LAGGED].first != NULL:
+            timeout = min(timeout, 1)  # its consumers may be another loop's
         if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
             timeout = cast(c_int, self.io.linger_ms - now) if self.io.linger_ms > now else 0
         # Events that this pass had no time for come first; then the kernel is asked again.
@@ -802,9 +815,13 @@ class Loop:
 
     def look_at_publisher(self, entry: pointer[socket_t]) -> c_int:
         """Whether a publisher may go on. Returns LOOP_BLOCKED when it must be told that it may not, else 0."""
-        if entry.connection.publisher and not intake_may_publish(address(self.io), entry):
+        if entry.connection.publisher == 0:
+            return 0
+        if not intake_may_publish(address(self.io), entry):
             self.subject = entry
             return LOOP_BLOCKED
+        if entry.paused == 0 and intake_outruns(address(self.io), entry):
+            intake_queue_lagged(address(self.io), entry)
         return 0
 
     def deliver(self) -> void:

@@ -14,7 +14,7 @@ I3  A queue on the index's list is counted there: it is alive.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
@@ -28,6 +28,12 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_NO_ACK, LEVEL_SHIFT, consumer_t, credit_t, delivery_t, due_index_t, group_t, queue_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+from flintmq.config import Limits
+
+_LIMITS = Limits()
+LAG_BYTES = declare(uint64_t, _LIMITS.queue_lag_bytes)
+LAG_MESSAGES = declare(uint64_t, _LIMITS.queue_lag_messages)
 
 
 @cfunc
@@ -120,6 +126,18 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
     return wanted
 
 
+def queue_lags(queue: pointer[queue_t]) -> bint:
+    if (
+        at_load64(address(queue.entries.resident_bytes)) <= LAG_BYTES
+        and at_load64(address(queue.entries.enqueued)) - at_load64(address(queue.entries.dequeued)) <= LAG_MESSAGES
+    ):
+        return False
+    # What is on disk only comes at the pace of cold reads: to wait for that is not to wait for a turn.
+    if at_load64(address(queue.entries.cold_count)):
+        return False
+    return queue_ready_bytes(queue) > LAG_BYTES or queue_ready_count(queue) > LAG_MESSAGES
+
+
 def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
     level: uint32_t = queue.entries.level_count
     position: uint64_t
@@ -151,11 +169,7 @@ def _above(value: uint64_t, limit: uint64_t) -> uint64_t:
     return value - limit if value > limit else 0
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _taken(queue: pointer[queue_t]) -> uint64_t:
-    """Entries that consumers and the broker have acquired so far."""
+def queue_taken(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
     manager_figures(queue, address(acquired), address(bytes_))
@@ -174,7 +188,7 @@ def queue_limit_waits(queue: pointer[queue_t]) -> bint:
         return False
     if not at_load32(address(queue.over)) and not at_swap32(address(queue.over), 1):
         check(at_add32(address(queue.refs), 1) > 0, b"limits I3 a queue above its limit is alive", queue.id, 0)
-        ready = _taken(queue)
+        ready = queue_taken(queue)
         spin_lock(address(index.lock))
         queue.over_at = wall_ms() + index.over_ms
         queue.over_taken = ready
@@ -189,7 +203,7 @@ def queue_limit_waits(queue: pointer[queue_t]) -> bint:
 def queue_limit_due(queue: pointer[queue_t]) -> bint:
     if not queue_over_limit(queue):
         return False
-    return queue.over_taken == _taken(queue) or not queue_limit_waits(queue)
+    return queue.over_taken == queue_taken(queue) or not queue_limit_waits(queue)
 
 
 def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, bytes_: uint64_t) -> bint:
