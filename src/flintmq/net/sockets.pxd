@@ -178,7 +178,7 @@ cdef void intake_queue_turn(io_t *io, socket_t *entry) noexcept nogil
 cdef bint intake_outruns(io_t *io, socket_t *entry) noexcept nogil
 # A publisher that outran its consumers: its next helping is small, and waits until they had theirs.
 cdef void intake_queue_lagged(io_t *io, socket_t *entry) noexcept nogil
-# Once a pass, after deliveries: those whose consumers do not lag any more, or that waited for long enough, are fresh. O(those that wait).
+# Once a pass, after deliveries: those whose consumers do not lag any more, or that waited for long enough, are fresh. O(LAG_LOOKS).
 cdef void intake_look_lagged(io_t *io) noexcept nogil
 # Its turn was used up: for a while it counts as heavy.
 cdef void intake_make_heavy(io_t *io, socket_t *entry) noexcept nogil

@@ -46,6 +46,8 @@ from cython.cimports.posix.uio import iovec
 # nanoseconds over which the pace of a publisher's consumers is measured, at least
 LAG_LOOK_NS = declare(int64_t, 1_000_000)
 SECOND_NS = declare(int64_t, 1_000_000_000)
+# publishers that wait for their consumers which one pass looks at: some 50 us, those that wait longest first
+LAG_LOOKS = declare(uint32_t, 256)
 # bytes of an unfinished frame's buffer that an idle connection may keep
 REST_KEPT = declare(uint32_t, 4096)
 
@@ -608,12 +610,14 @@ def intake_queue_lagged(io: pointer[io_t], entry: pointer[socket_t]) -> void:
 def intake_look_lagged(io: pointer[io_t]) -> void:
     last: pointer[socket_t] = io.turns[TURNS_LAGGED].last
     entry: pointer[socket_t] = turn_pop(address(io.turns[TURNS_LAGGED]))
+    looks: uint32_t = LAG_LOOKS
     while entry != NULL:
+        looks -= 1
         if turn_now(address(io.clock)) < entry.lagged_ns and intake_outruns(io, entry):
             turn_push(address(io.turns[TURNS_LAGGED]), entry)
         else:
             intake_queue_turn(io, entry)
-        entry = NULL if entry == last else turn_pop(address(io.turns[TURNS_LAGGED]))
+        entry = NULL if entry == last or looks == 0 else turn_pop(address(io.turns[TURNS_LAGGED]))
 
 
 def intake_make_heavy(io: pointer[io_t], entry: pointer[socket_t]) -> void:
