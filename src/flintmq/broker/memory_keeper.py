@@ -70,6 +70,8 @@ class MemoryKeeper:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            if self.state.log is not None:
+                self.sweeper.forget(self.state.log)
 
     def _run(self) -> None:
         pause = self.limits.memory_sweep_ms / 1000
@@ -79,9 +81,11 @@ class MemoryKeeper:
             self._guard("a look at thin chunks", self.thin.look)
             looked = time.monotonic()
             if looked >= due:
+                self._guard("a look at the queues' windows", self.narrow)
+                narrowed = time.monotonic()
                 self._guard("a round of the memory keeper", self.round)
                 ended = time.monotonic()
-                due = ended + max(pause, (ended - looked) / SHARE)
+                due = ended + max(pause, (ended - narrowed) / SHARE)
             wait = min(max(self.thin.pause_s, (looked - began) / THIN_SHARE), max(due - time.monotonic(), 0.001))
 
     @staticmethod
@@ -90,6 +94,11 @@ class MemoryKeeper:
             function()
         except Exception:
             log.exception("internal error: %s failed", work)
+
+    def narrow(self) -> None:
+        """Queues that keep more than their windows and rest go back to them. O(1) when there are none."""
+        if self.state.log is not None:
+            self.sweeper.narrow(self.state.log)
 
     def round(self) -> None:
         """One look, and what follows from it. O(queues) when memory is used, and O(entries) of those with something to do."""

@@ -129,7 +129,7 @@ cdef void loop_log_moved(void *context) noexcept nogil
 # Wakes the loop if it sleeps; what it is to see was stored before. Any thread.
 cdef void loop_wake(run_queue_t *queue) noexcept nogil
 cdef void list_push(socket_t **lists, int which, socket_t *socket) noexcept nogil    # does nothing when it is on that list
-cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; first in, first out: none waits for ever
+cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; first in, first out
 # Takes a socket that closes off all lists. O(entries).
 cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
 # Copies what was read and can't be fed now into socket.rest. False: no memory.
