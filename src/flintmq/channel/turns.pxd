@@ -1,5 +1,5 @@
 # A connection's way out: the work it schedules for its consumers, and their turns.
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t, target_t
 from flintmq.channel.types cimport channel_t, connection_t, subscription_t
 
@@ -31,7 +31,7 @@ cdef bint expire_now(connection_t *connection, queue_t *queue) noexcept nogil
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
 # A queue that its last publish went to and of which much waits (queue_lags), when it consumes nothing itself; else NULL. The queue is good
 # as long as nothing of the connection is fed. O(LAG_QUEUES), and O(channels) when there is one.
-cdef queue_t *connection_lagging(connection_t *connection) noexcept nogil
+cdef queue_t *connection_lagging(connection_t *connection, uint64_t most_bytes, uint64_t most) noexcept nogil
 # True when some channel has consumers or unacked deliveries.
 cdef bint connection_consumes(connection_t *connection) noexcept nogil
 

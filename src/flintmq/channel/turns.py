@@ -34,7 +34,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired, queue_settle,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
-from cython.cimports.libc.stdint import int64_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 # messages of one target's turn while it has its queue for itself
 TURN_MESSAGES = declare(uint32_t, 256)
@@ -385,13 +385,13 @@ def suspend_subscription(subscription: pointer[subscription_t], suspended: bint)
         queue_set_notify_work_desired(consumer.queue, consumer, True)
 
 
-def connection_lagging(connection: pointer[connection_t]) -> pointer[queue_t]:
+def connection_lagging(connection: pointer[connection_t], most_bytes: uint64_t, most: uint64_t) -> pointer[queue_t]:
     channel: pointer[channel_t] = connection.last_channel
     i: uint32_t
     if channel == NULL or channel.route == NULL:
         return NULL
     for i in range(min(channel.route.count, cast(uint32_t, LAG_QUEUES))):
-        if queue_lags(channel.route.destinations[i].queue):
+        if queue_lags(channel.route.destinations[i].queue, most_bytes, most):
             return NULL if connection_consumes(connection) else channel.route.destinations[i].queue
     return NULL
 

@@ -319,13 +319,13 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     over_limit_ms: int = 20
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
-    # share of the memory limit, and bytes, that contents in memory may take before queues keep to that (Config.content_memory says otherwise):
-    # what arrives and is taken within seconds does not go over the disk. A queue that rests for some 3 s goes back to queue_hot_bytes, and
-    # the largest one when contents take more than this
+    # share of the memory limit, and bytes, that contents in memory may take before queues keep to that (or Config.content_memory): what
+    # arrives and is taken within seconds does not go over the disk. A queue that rests for some 3 s goes back to queue_hot_bytes, and the
+    # largest one when contents take more than this
     content_memory_share: float = 0.0625
     content_memory_max: int = 512 * MIB
-    # bytes of bodies, or messages, that wait in a queue while consumers could take them at once, above which connections that publish there,
-    # and consume nothing, are read in small helpings, and only when deliveries had their turn
+    # bytes of bodies, or messages, that wait in a queue while consumers could take them at once, above which connections that publish
+    # there, and consume nothing, are read in small helpings, and only when deliveries had their turn
     queue_lag_bytes: int = 2 * MIB
     queue_lag_messages: int = 16_384
     # milliseconds that such a connection waits for a helping at most, whatever the consumers do

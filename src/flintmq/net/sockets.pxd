@@ -100,6 +100,8 @@ cdef struct io_t:             # what a loop knows of all its sockets
     socket_t *lists[2 * LIST_COUNT]   # the first of each, then the last of each (not looked at while there is no first)
     turns_t turns[TURNS_COUNT]
     turn_clock_t clock
+    uint64_t lag_bytes        # bytes of bodies and messages above which a queue lags (channel/turns.pxd connection_lagging)
+    uint64_t lag_messages
     int64_t lag_pace          # messages a second
     int64_t lag_ns            # how long a publisher waits for its consumers at most
     int64_t heavy_ns          # how long a connection is heavy after it used up a turn

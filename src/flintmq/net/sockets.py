@@ -580,7 +580,7 @@ def intake_queue_turn(io: pointer[io_t], entry: pointer[socket_t]) -> void:
 
 
 def intake_outruns(io: pointer[io_t], entry: pointer[socket_t]) -> bint:
-    queue: pointer[queue_t] = connection_lagging(entry.connection)
+    queue: pointer[queue_t] = connection_lagging(entry.connection, io.lag_bytes, io.lag_messages)
     now: int64_t
     taken: uint64_t
     if queue == NULL:

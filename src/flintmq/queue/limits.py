@@ -14,7 +14,7 @@ I3  A queue on the index's list is counted there: it is alive.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
@@ -28,12 +28,6 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_NO_ACK, LEVEL_SHIFT, consumer_t, credit_t, delivery_t, due_index_t, group_t, queue_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
-
-from flintmq.config import Limits
-
-_LIMITS = Limits()
-LAG_BYTES = declare(uint64_t, _LIMITS.queue_lag_bytes)
-LAG_MESSAGES = declare(uint64_t, _LIMITS.queue_lag_messages)
 
 
 @cfunc
@@ -126,16 +120,16 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
     return wanted
 
 
-def queue_lags(queue: pointer[queue_t]) -> bint:
+def queue_lags(queue: pointer[queue_t], most_bytes: uint64_t, most: uint64_t) -> bint:
     if (
-        at_load64(address(queue.entries.resident_bytes)) <= LAG_BYTES
-        and at_load64(address(queue.entries.enqueued)) - at_load64(address(queue.entries.dequeued)) <= LAG_MESSAGES
+        at_load64(address(queue.entries.resident_bytes)) <= most_bytes
+        and at_load64(address(queue.entries.enqueued)) - at_load64(address(queue.entries.dequeued)) <= most
     ):
         return False
     # What is on disk only comes at the pace of cold reads: to wait for that is not to wait for a turn.
     if at_load64(address(queue.entries.cold_count)):
         return False
-    return queue_ready_bytes(queue) > LAG_BYTES or queue_ready_count(queue) > LAG_MESSAGES
+    return queue_ready_bytes(queue) > most_bytes or queue_ready_count(queue) > most
 
 
 def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:

@@ -12,9 +12,7 @@ I3  The content of an entry is in memory exactly while ENTRY_NOT_RESIDENT is not
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, pointer, void
-from cython.cimports.flintmq.core.atomics import (
-    at_add32, at_load32, at_load64, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock,
-)  # fmt: skip
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_bytes_mapped, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (

@@ -9,8 +9,8 @@ S2  Without need nothing is evicted that is in the queue's window, nor what cons
 S3  A content that a thin chunk (content_is_thin) is kept for is copied, when memory is short or there are many such chunks, and the entry's
     pointer swapped: under the list lock and ENTRY_BUSY, and never between an acquire and entry_sent, when the session reads the content
     without either.
-S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than their budget.
-    What its head keeps stays; once begun it goes on to the end, for what is cold must not stand before what is not.
+S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than the budget.
+    Once begun it goes on to the end: what is cold must not stand before what is not for long.
 S4  A content that several entries share has one copy for all of them in one round.
 """
 
@@ -32,16 +32,16 @@ from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t, log_port_t, place_t,
-    queue_t, segment_t, slot_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t, log_port_t,
+    place_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # entries between two returns to Python, and bytes that leave memory meanwhile (more by one body)
 SLICE = declare(uint32_t, 2048)
 SLICE_BYTES = declare(uint64_t, 1 << 20)
-# looks of the memory keeper: a queue that would be turned over within as many, at the pace since the last one, is in motion, and one that is
-# not in so many of them rests. At memory_sweep_ms (250) 5 s and 2.5 s
+# looks of the memory keeper: a queue that would be turned over within as many, at the pace since the last one, is in motion, and one that
+# is not in so many of them rests. At memory_sweep_ms (250) 5 s and 2.5 s
 TURNED_OVER = declare(uint64_t, 20)
 RESTS = declare(uint32_t, 10)
 # entries that one look takes out of memory at most
