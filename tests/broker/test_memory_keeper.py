@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flintmq.core.content import bytes_mapped
+from flintmq.core.content import bytes_mapped, give_back_chunks
 from flintmq.core.memory_account import bytes_held
 from flintmq.ports import PermissionRecord
 from flintmq.queue.control import QueueHandle
@@ -49,6 +49,16 @@ def test_small_messages_leave_chunks_that_are_kept_for_them_alone() -> None:
     sweeper.queue(queue, True)
     assert sweeper.copied <= 40, "what was moved stays where it is"
     assert [queue.peek(position)[-1] for position in range(1, 41)] == [b"%03d" % number for number in range(40)]
+
+
+def test_empty_chunks_that_wait_for_reuse_go_back_when_they_are_told_to() -> None:
+    queue = QueueHandle(7)
+    give_back_chunks()
+    for _ in range(40):
+        queue.publish(b"", b"key", bytes(14), bytes(60 * KIB), 0, 0)
+    queue.purge()
+    assert give_back_chunks() >= 8, "four of these bodies are in a chunk"
+    assert give_back_chunks() == 0
 
 
 # --- on a broker --------------------------------------------------------------------------------------------------------------
