@@ -47,7 +47,8 @@ fi
 # Not those of chunks that are kept for little: here each content has a chunk of its own.
 chunks=tests/broker/test_memory_keeper.py
 run -m pytest -q -p no:cacheprovider --capture=sys "$@" --deselect "$chunks::test_small_messages_leave_chunks_that_are_kept_for_them_alone" \
-    --deselect "$chunks::test_a_message_of_many_queues_is_copied_once" --deselect tests/broker/test_thin_chunks.py
+    --deselect "$chunks::test_a_message_of_many_queues_is_copied_once" --deselect tests/broker/test_thin_chunks.py \
+    --deselect "$chunks::test_empty_chunks_that_wait_for_reuse_go_back_when_they_are_told_to"
 [ "$seconds" = 0 ] || run -m tools.fuzz_sessions --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
 [ "$seconds" = 0 ] || run -m tools.fuzz_arrow --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
 if ls "$copy"/report.* >/dev/null 2>&1; then

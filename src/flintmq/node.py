@@ -128,6 +128,7 @@ class DurableStore:
                 retain_bytes=config.log_retain_bytes,
                 retain_s=config.log_retain_age,
                 hot_bytes=config.limits.queue_hot_bytes,
+                content_bytes=content_memory(config),
                 archive_dir=str(Path(config.log_archive_dir).absolute()) if config.log_archive_dir else None,
                 actors=actors,
                 limits=config.limits,
@@ -161,6 +162,18 @@ class DurableStore:
         self.definitions.close()
 
 
+def memory_limit(config: Config) -> int:
+    """Bytes of message content at which publishers are blocked."""
+    return config.memory_limit or int(memory_available() * config.limits.memory_watermark)
+
+
+def content_memory(config: Config) -> int:
+    """Bytes of contents in memory below which a queue keeps more than its window."""
+    if config.content_memory is not None:
+        return config.content_memory
+    return min(int(memory_limit(config) * config.limits.content_memory_share), config.limits.content_memory_max)
+
+
 class Node:
     """One broker.
 
@@ -172,7 +185,7 @@ class Node:
         self.config = config
         self.clock = clock or SystemClock()
         limits = config.limits
-        self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
+        self.memory_limit = memory_limit(config)
         # of AMQP, and of HTTP, which asks nobody for a certificate: a browser would ask its user
         self.tls = self._tls_context(config)
         self.http_tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None

@@ -92,6 +92,8 @@ def start() -> Iterator[Callable[..., Client]]:
     with ExitStack() as stack:
 
         def make(limits: dict[str, Any] | None = None, **options: Any) -> Client:
+            if "queue_hot_bytes" in (limits or {}):
+                options.setdefault("content_memory", 0)  # the window is what the test is about
             return Client(stack.enter_context(Broker(limits={"housekeeping_ms": 20, **(limits or {})}, http_port=0, **options)))
 
         yield make

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flintmq.core.content import bytes_mapped
+import pytest
+
+from flintmq.core.content import bytes_mapped, give_back_chunks
 from flintmq.core.memory_account import bytes_held
 from flintmq.ports import PermissionRecord
 from flintmq.queue.control import QueueHandle
@@ -47,6 +49,16 @@ def test_small_messages_leave_chunks_that_are_kept_for_them_alone() -> None:
     sweeper.queue(queue, True)
     assert sweeper.copied <= 40, "what was moved stays where it is"
     assert [queue.peek(position)[-1] for position in range(1, 41)] == [b"%03d" % number for number in range(40)]
+
+
+def test_empty_chunks_that_wait_for_reuse_go_back_when_they_are_told_to() -> None:
+    queue = QueueHandle(7)
+    give_back_chunks()
+    for _ in range(40):
+        queue.publish(b"", b"key", bytes(14), bytes(60 * KIB), 0, 0)
+    queue.purge()
+    assert give_back_chunks() >= 8, "four of these bodies are in a chunk"
+    assert give_back_chunks() == 0
 
 
 # --- on a broker --------------------------------------------------------------------------------------------------------------
@@ -194,3 +206,61 @@ def test_unfinished_messages_raise_no_alarm_for_ever(start: Callable[..., Any], 
         except (TimeoutError, ConnectionLost, OSError):
             codes.append(0)
     assert 506 in codes
+
+
+# --- windows of queues in motion ------------------------------------------------------------------------------------------------
+
+
+def bodies_of(number: int) -> bytes:
+    return number.to_bytes(4, "big") * KIB
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_queue_in_motion_keeps_all_and_goes_back_to_its_window_when_it_rests(
+    durable: bool, start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A transient message goes to the page log only then. The test looks in the place of the keeper."""
+    limits = {"memory_sweep_ms": 3_600_000, "queue_hot_bytes": 256 * KIB}
+    broker = start(limits, data_dir=str(tmp_path), content_memory=bytes_mapped() + 64 * MIB)
+    channel = connect(broker).channel()
+    channel.call("queue.declare", queue="work", durable=durable)
+    count = 2000
+    for number in range(count):
+        channel.publish(bodies_of(number), routing_key="work", delivery_mode=2 if durable else 1)
+    core = core_of(broker, "work")
+    wait_until(lambda: core.ready_count() == count, what="all arrived")
+    assert core.resident_bytes == count * 4 * KIB
+    keeper = broker.node.memory
+    for _ in range(10):
+        keeper.narrow()
+    assert core.resident_bytes == count * 4 * KIB, "it moved before the first look, and did not rest for long"
+
+    def looked() -> bool:
+        keeper.narrow()
+        return bool(core.resident_bytes <= 256 * KIB)
+
+    wait_until(looked, what="what is behind the window left memory")
+    assert core.resident_bytes > 128 * KIB
+    reader = connect(broker).channel()
+    reader.consume("work", no_ack=True)
+    for number in range(count):
+        message = reader.expect("basic.deliver")
+        assert message.body == bodies_of(number) and not message.redelivered
+
+
+def test_above_the_budget_the_largest_queue_goes_back_first(start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path) -> None:
+    limits = {"memory_sweep_ms": 3_600_000, "queue_hot_bytes": 256 * KIB}
+    broker = start(limits, data_dir=str(tmp_path), content_memory=bytes_mapped() + 7 * MIB)
+    channel = connect(broker).channel()
+    for name, count in (("small", 500), ("large", 1000), ("last", 500)):
+        channel.call("queue.declare", queue=name)
+        for number in range(count):
+            channel.publish(bodies_of(number), routing_key=name)
+        wait_until(lambda name=name, count=count: core_of(broker, name).ready_count() == count, what="all arrived")
+    small, large, last = (core_of(broker, name) for name in ("small", "large", "last"))
+    assert small.resident_bytes == 500 * 4 * KIB
+    assert large.resident_bytes == 1000 * 4 * KIB
+    assert last.resident_bytes < 500 * 4 * KIB, "the budget is used up"
+    broker.node.memory.narrow()
+    assert large.resident_bytes <= 256 * KIB
+    assert small.resident_bytes == 500 * 4 * KIB

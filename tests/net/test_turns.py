@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +41,7 @@ class Rig:
         self.on_closed: Callable[[str], None] = lambda name: None
         self.clients: list[socket.socket] = []
 
-    def connect(self, name: str, cost_us: int = SLOW_US) -> socket.socket:
+    def connect(self, name: str, cost_us: int = SLOW_US, layer: Any = None) -> socket.socket:
         """A connection with an open channel 1. Returns the client's end."""
         client, server = socket.socketpair()
         server.setblocking(False)
@@ -48,7 +49,7 @@ class Rig:
         handler = connection.handler = self.handlers[name] = Handler(self, connection, name, cost_us)
         connection.opened()
         connection.open_channel(1)
-        handler.socket = self.loop.add(server.detach(), connection, None)
+        handler.socket = self.loop.add(server.detach(), connection, layer)
         self.clients.append(client)
         return client
 
@@ -91,6 +92,21 @@ class Handler:
 
     def failed(self) -> None:
         raise AssertionError("a handler failed")
+
+
+class SlowLayer:
+    """In the place of TLS: changes nothing, writes down whose output is sent, and takes its time of the clock."""
+
+    established, over, eof = True, False, False
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        self.rig = rig
+        self.name = name
+
+    def send(self, clear: bytes) -> bytes:
+        self.rig.served.append(self.name)
+        self.rig.loop.manual_ns += SLOW_US * US
+        return clear
 
 
 @pytest.fixture
@@ -189,6 +205,34 @@ def test_one_request_longer_than_a_turn_makes_heavy_too(rig: Rig) -> None:
     rig.on_slow = on_slow
     rig.loop.run()
     assert order[:5] == ["flood", "other", "flood", "other", "flood"]
+
+
+def test_sends_to_many_take_one_turn_of_a_pass_and_those_that_wait_longest_come_first(rig: Rig) -> None:
+    names = [f"reader {number}" for number in range(20)]
+    clients = [rig.connect(name, layer=SlowLayer(rig, name)) for name in names]
+    other = rig.connect("other", cost_us=10)
+
+    def on_slow(served: str) -> None:
+        if rig.served.count("other") == 1:
+            for name in names:
+                rig.handlers[name].connection.write(b"to be sent")
+                rig.loop.touch(rig.handlers[name].socket)
+        # The first of them has more to say whenever it was heard: the others have their turn all the same.
+        rig.handlers[names[0]].connection.write(b"more")
+        rig.loop.touch(rig.handlers[names[0]].socket)
+        if all(name in rig.served for name in names):
+            rig.stop()
+        else:
+            other.sendall(DECLARE)
+
+    rig.on_slow = on_slow
+    other.sendall(DECLARE)
+    rig.loop.run()
+    assert longest_wait(rig.served, "other") <= 4
+    firsts = [rig.served.index(name) for name in names]
+    assert firsts == sorted(firsts)
+    for client in clients:
+        assert client.recv(1024).startswith((b"to be sent", b"more"))
 
 
 def test_a_heavy_connection_is_forgiven_after_its_time(rig: Rig) -> None:
@@ -348,6 +392,52 @@ def test_publishes_to_very_many_queues_end_a_turn(rig: Rig) -> None:
     assert all(queue.ready_count() == 500 for queue in queues)
     for queue in queues:
         queue.purge()
+
+
+def test_a_publisher_waits_for_a_helping_while_its_consumers_could_take_more(rig: Rig) -> None:
+    """... and for no longer than queue_lag_ms; consumers that can take nothing hold nobody."""
+    limits = rig.config.limits
+    cache, queue = RouteCache(b"", 16), QueueHandle(1)
+    elsewhere = Rig()  # its loop does not run: the consumer there has credit, and takes nothing
+    elsewhere.connect("reader")
+    reader = elsewhere.handlers["reader"].connection
+    assert reader.consume(1, queue, b"c", True, False, 0)
+    flood, other = rig.connect("flood", cost_us=0), rig.connect("other", cost_us=0)
+    flood.setblocking(False)
+    message = publish_bytes(1, b"x", routing_key="q")
+    chunk, unsent = message * 5_000, b""
+    counts: list[int] = []
+
+    def on_slow(name: str) -> None:
+        nonlocal unsent
+        if name == "flood":
+            rig.handlers["flood"].connection.set_route(1, cache, b"\x00\x01q", [queue], True)
+            return
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                unsent = unsent or chunk
+                unsent = unsent[flood.send(unsent) :]
+        counts.append(queue.ready_count())
+        if len(counts) == 100:
+            rig.loop.manual_ns += limits.queue_lag_ms * 1_000 * US
+        elif len(counts) == 120:
+            reader.set_flow(1, False)
+        elif len(counts) == 300:
+            rig.stop()
+            return
+        other.sendall(DECLARE)
+
+    rig.on_slow = on_slow
+    flood.sendall(message)
+    other.sendall(DECLARE)
+    rig.loop.run()
+    helping, read = 16_384 // len(message), 262_144 // len(message)
+    assert limits.queue_lag_messages < counts[60] <= limits.queue_lag_messages + read + 1
+    assert counts[99] == counts[60]
+    assert counts[99] < counts[119] <= counts[99] + helping + 1
+    assert counts[-1] > 4 * limits.queue_lag_messages
+    elsewhere.close()
+    queue.purge()
 
 
 # --- long work ------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ def start(heap_of_others: None) -> Iterator[Callable[..., Broker]]:
     with ExitStack() as stack:
 
         def make(limits: dict[str, Any] | None = None, **options: Any) -> Broker:
+            if "queue_hot_bytes" in (limits or {}):
+                options.setdefault("content_memory", 0)  # the window is what the test is about
             return stack.enter_context(Broker(limits={"housekeeping_ms": 20, **(limits or {})}, **options))
 
         yield make

@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.thin_chunks import ThinChunks
-from flintmq.core.content import thin_bytes
+from flintmq.core.content import give_back_chunks, thin_bytes
 from flintmq.core.memory_account import bytes_by_kind, bytes_held
 from flintmq.errors import ReplyCode
 from flintmq.queue.sweep import Sweeper
@@ -55,6 +55,7 @@ class MemoryKeeper:
         self.sweeper = Sweeper()
         self.rounds = 0
         self.closed = 0
+        self._narrowing = False
         self._weighing: set[Any] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,6 +71,8 @@ class MemoryKeeper:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            if self.state.log is not None:
+                self.sweeper.forget(self.state.log)
 
     def _run(self) -> None:
         pause = self.limits.memory_sweep_ms / 1000
@@ -79,9 +82,11 @@ class MemoryKeeper:
             self._guard("a look at thin chunks", self.thin.look)
             looked = time.monotonic()
             if looked >= due:
+                self._guard("a look at the queues' windows", self.narrow)
+                narrowed = time.monotonic()
                 self._guard("a round of the memory keeper", self.round)
                 ended = time.monotonic()
-                due = ended + max(pause, (ended - looked) / SHARE)
+                due = ended + max(pause, (ended - narrowed) / SHARE)
             wait = min(max(self.thin.pause_s, (looked - began) / THIN_SHARE), max(due - time.monotonic(), 0.001))
 
     @staticmethod
@@ -90,6 +95,17 @@ class MemoryKeeper:
             function()
         except Exception:
             log.exception("internal error: %s failed", work)
+
+    def narrow(self) -> None:
+        """Queues that keep more than their windows and rest go back to them. O(1) when there are none."""
+        before = self.sweeper.evicted
+        if self.state.log is not None:
+            self.sweeper.narrow(self.state.log)
+        if self.sweeper.evicted != before:
+            self._narrowing = True
+        elif self._narrowing:
+            self._narrowing = False
+            give_back_chunks()  # else up to 16 MiB of what left memory would wait for the next rush
 
     def round(self) -> None:
         """One look, and what follows from it. O(queues) when memory is used, and O(entries) of those with something to do."""

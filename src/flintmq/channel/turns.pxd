@@ -1,11 +1,12 @@
 # A connection's way out: the work it schedules for its consumers, and their turns.
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t, target_t
 from flintmq.channel.types cimport channel_t, connection_t, subscription_t
 
 cdef enum:
     WORK_DONE = 0
     WORK_MORE = 1             # the turn is over, not the work: back of the run queue
+    LAG_QUEUES = 16           # queues of a route that connection_outruns looks at
     WORK_FULL = 2             # the output buffer is above its high mark: flush, then come back
 
 # Step 3: what queues call (target_t.notify_work). Any thread.
@@ -28,6 +29,9 @@ cdef void ask_again(connection_t *connection) noexcept nogil
 cdef bint expire_now(connection_t *connection, queue_t *queue) noexcept nogil
 # `suspended` False has no effect on a subscription that waits to become the active one (x-single-active-consumer).
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
+# A queue that its last publish went to and of which much waits (queue_lags), when it consumes nothing itself; else NULL. The queue is good
+# as long as nothing of the connection is fed. O(LAG_QUEUES), and O(channels) when there is one.
+cdef queue_t *connection_lagging(connection_t *connection, uint64_t most_bytes, uint64_t most) noexcept nogil
 # True when some channel has consumers or unacked deliveries.
 cdef bint connection_consumes(connection_t *connection) noexcept nogil
 

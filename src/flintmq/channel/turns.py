@@ -31,7 +31,7 @@ from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.header_field import content_with_field
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
-from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_over_limit, queue_wanted
+from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_lags, queue_over_limit, queue_wanted
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit, consumer_incref, entry_sent, queue_decref, queue_deliver_single, queue_get_id, queue_next_expiry, queue_release,
     queue_set_notify_work_desired, queue_settle,
@@ -386,6 +386,17 @@ def suspend_subscription(subscription: pointer[subscription_t], suspended: bint)
         queue_set_notify_work_desired(consumer.queue, consumer, False)
     elif consumer_has_credit(consumer):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
+
+
+def connection_lagging(connection: pointer[connection_t], most_bytes: uint64_t, most: uint64_t) -> pointer[queue_t]:
+    channel: pointer[channel_t] = connection.last_channel
+    i: uint32_t
+    if channel == NULL or channel.route == NULL:
+        return NULL
+    for i in range(min(channel.route.count, cast(uint32_t, LAG_QUEUES))):
+        if queue_lags(channel.route.destinations[i].queue, most_bytes, most):
+            return NULL if connection_consumes(connection) else channel.route.destinations[i].queue
+    return NULL
 
 
 def connection_consumes(connection: pointer[connection_t]) -> bint:

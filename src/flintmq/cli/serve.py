@@ -351,6 +351,11 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
 )
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
 @click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")
+@click.option(
+    "--content-memory",
+    type=click.IntRange(0),
+    help="Bytes of message content that queues in motion may keep in memory; default a sixteenth of the memory limit, at most 512 MiB.",
+)
 @click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option("--config", type=click.Path(), help="TOML file with these options; the command line wins.")

@@ -319,6 +319,19 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     over_limit_ms: int = 20
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
+    # share of the memory limit, and bytes, that contents in memory may take before queues keep to that (or Config.content_memory): what
+    # arrives and is taken within seconds does not go over the disk. A queue that rests for some 3 s goes back to queue_hot_bytes, and the
+    # largest one when contents take more than this
+    content_memory_share: float = 0.0625
+    content_memory_max: int = 512 * MIB
+    # bytes of bodies, or messages, that wait in a queue while consumers could take them at once, above which connections that publish
+    # there, and consume nothing, are read in small helpings, and only when deliveries had their turn
+    queue_lag_bytes: int = 2 * MIB
+    queue_lag_messages: int = 16_384
+    # milliseconds that such a connection waits for a helping at most, whatever the consumers do
+    queue_lag_ms: int = 20
+    # messages a second: consumers that take as many keep up, and count as ready between their acks too; slower ones hold no publisher
+    queue_lag_pace: int = 250_000
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that
     # old messages do not take the cores from new ones (a queue that gets more itself goes twice as fast as those); 0: never held back
     cold_pace: int = 25_000
@@ -352,7 +365,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     turn_messages_max: int = 512
     # microseconds that the requests of one connection may take of its loop in Python (declares, binds, gets: all but publishes, settlements
     # and deliveries whose route is known) before others get their turn; what is read already waits until the connection's next one. A pass
-    # reads for as long, too, before it delivers
+    # reads for as long, too, before it delivers, and sends for as long: what is not sent then gathers more until the next pass
     turn_us: int = 1_000
     # milliseconds that a connection counts as heavy after it used up a turn: its requests are served after everybody else's, and all heavy
     # connections of a loop together get one turn's time of each pass
@@ -596,6 +609,8 @@ class Config:
     inherited: tuple[tuple[str, int], ...] = ()
     # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
     memory_limit: int | None = None
+    # bytes of contents in memory below which a queue keeps more than Limits.queue_hot_bytes; None: a share of memory_limit; 0: none does
+    content_memory: int | None = None
     limits: Limits = field(default_factory=Limits)
 
     def with_limits(self, **changes: Any) -> Config:

@@ -43,6 +43,7 @@ cdef class Loop:
     cdef int64_t reads_end            # when this pass reads no more
     cdef int64_t fresh_end            # when it begins no more turns of publishers and resumed connections
     cdef bint fresh_had               # it has begun one
+    cdef int64_t sends_end            # when this pass begins no more sends; 0: it has not begun one
     cdef int delivering               # passes for which publishers still count as competing with deliveries
     cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
     cdef int64_t ends_end             # the same of connections that end (LIST_FAILED): thousands hang up together

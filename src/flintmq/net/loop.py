@@ -4,14 +4,17 @@ in: sockets, functions to call, transactions that wait for the log. out: calls o
 what the fast path leaves over (LOOP_* events).
 
 A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
-something to deliver, tell the log to write, give each connection with work its turn, send what became dirty, give long work and heavy
-connections their share, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer
-is due.
+something to deliver, tell the log to write, give each connection with work its turn, send what became dirty for one turn's time (the
+output that waits longest first; the rest gathers more until the next pass), give long work and heavy connections their share, then sleep
+in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
 
 A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
 Limits.turn_us, the engine is not fed on: the rest of the bytes waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
 Heavy connections are read and fed from a list of their own, one turn's time of each pass for all of them, behind everybody else's
 reads and deliveries. Publishes, settlements and deliveries are not measured one by one.
+
+A publisher that outran consumers which could take more (Limits.queue_lag_bytes) is read again when they do not lag any more, or after
+Limits.queue_lag_ms, and then little.
 
 I1  A connection, its channels and its buffers are touched by its own loop's thread only; other threads reach it through
     `schedule` (run queue under run_lock, eventfd when the loop sleeps) and `call`.
@@ -45,11 +48,11 @@ from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
 from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
-    LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_FRESH, TURNS_HEAVY,
-    Socket, connection_schedule, intake_look, intake_make_heavy, intake_may_publish, intake_queue_turn, intake_resume, list_pop, list_push,
-    lists_forget, loop_log_moved, loop_wake, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering,
-    run_queue_forget, run_queue_pop, run_queue_push, socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause,
-    socket_t, socket_wait, turn_pop, turns_forget,
+    LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_COUNT, TURNS_FRESH,
+    TURNS_HEAVY, TURNS_LAGGED, Socket, connection_schedule, intake_look, intake_look_lagged, intake_make_heavy, intake_may_publish,
+    intake_outruns, intake_queue_lagged, intake_queue_turn, intake_resume, list_pop, list_push, lists_forget, loop_log_moved, loop_wake,
+    output_cipher, output_confirms, output_encrypt, output_flush, output_lingering, run_queue_forget, run_queue_pop, run_queue_push,
+    socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause, socket_t, socket_wait, turn_pop, turns_forget,
 )  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,
@@ -109,6 +112,10 @@ class Loop:
         self.turn_ns = limits.turn_us * 1000
         self.jobs_ns = limits.jobs_us * 1000
         self.io.heavy_ns = limits.heavy_ms * 1_000_000
+        self.io.lag_bytes = limits.queue_lag_bytes
+        self.io.lag_messages = limits.queue_lag_messages
+        self.io.lag_pace = limits.queue_lag_pace
+        self.io.lag_ns = limits.queue_lag_ms * 1_000_000
         self.chores = Chores(self.log)
         self.chores.clock = address(self.io.clock)
         self.late_ns = limits.loop_late_ms * 1_000_000
@@ -186,7 +193,7 @@ class Loop:
         self.unschedule(entry)
         lists_forget(self.io.lists, address(entry.socket))
         if entry.socket.paused & PAUSED_TURN:
-            turns_forget(address(self.io.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), address(entry.socket))
+            turns_forget(address(self.io.turns[entry.socket.turns]), address(entry.socket))
         if self.current == address(entry.socket):
             self.current = NULL
         self.sockets.pop(entry.socket.fd, None)
@@ -262,7 +269,11 @@ class Loop:
     @property
     def turns_waiting(self) -> bool:
         """True while a connection waits for a turn."""
-        return self.io.turns[TURNS_FRESH].first != NULL or self.io.turns[TURNS_HEAVY].first != NULL
+        which: c_int
+        for which in range(TURNS_COUNT):
+            if self.io.turns[which].first != NULL:
+                return True
+        return False
 
     @property
     def manual_ns(self) -> int:
@@ -551,16 +562,17 @@ class Loop:
             self.sleep(now)
 
     def flush(self) -> bint:
-        """Sends what connections have to send. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
-        entry: pointer[socket_t] = list_pop(self.io.lists, LIST_DIRTY)
-        while entry != NULL:
+        """Sends what connections have to send, for one turn's time: the output of the others gathers meanwhile, and a send costs as much
+        as ten messages. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
+        entry: pointer[socket_t]
+        while self.io.lists[LIST_DIRTY] != NULL and self.may_begin(address(self.sends_end)):
+            entry = list_pop(self.io.lists, LIST_DIRTY)
             if entry.tls:
                 output_confirms(address(self.io), entry)
                 if out_pending(address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
                     self.subject = entry
                     return True
             output_flush(address(self.io), entry)
-            entry = list_pop(self.io.lists, LIST_DIRTY)
         return False
 
     def give_shares(self) -> c_int:
@@ -590,6 +602,7 @@ class Loop:
         )
         if self.io.port != NULL:
             at_swap32(address(self.run_queue.log_wanted), 1 if wanted else 0)
+        intake_look_lagged(address(self.io))
         # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
         at_swap32(address(self.run_queue.sleeping), 1)
         spin_lock(address(self.run_queue.lock))
@@ -603,8 +616,11 @@ class Loop:
             or self.jobs.first != NULL
             or self.chores.waiting
             or self.io.lists[LIST_FAILED] != NULL
+            or self.io.lists[LIST_DIRTY] != NULL
         ):
             timeout = 0
+        if self.io.turns[TURNS_LAGGED].first != NULL:
+            timeout = min(timeout, 1)  # its consumers may be another loop's
         if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
             timeout = cast(c_int, self.io.linger_ms - now) if self.io.linger_ms > now else 0
         # Events that this pass had no time for come first; then the kernel is asked again.
@@ -626,9 +642,11 @@ class Loop:
             # While there is something to deliver, publishers are read in small helpings: what consumers settle is seen soon, and what a
             # pass can deliver (a prefetch count, a full output) is not outrun by what it reads.
             self.delivering -= 1
-            self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
+            # Where the sends of a pass take their turn's time, though, more messages for each of them are what a pass needs most.
+            if self.sends_end == 0 or now_ns < self.sends_end:
+                self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
         self.fresh_had = False
-        self.heavy_end = self.ends_end = 0
+        self.heavy_end = self.ends_end = self.sends_end = 0
         self.jobs_had = False
         self.calls_had = False
 
@@ -798,9 +816,13 @@ class Loop:
 
     def look_at_publisher(self, entry: pointer[socket_t]) -> c_int:
         """Whether a publisher may go on. Returns LOOP_BLOCKED when it must be told that it may not, else 0."""
-        if entry.connection.publisher and not intake_may_publish(address(self.io), entry):
+        if entry.connection.publisher == 0:
+            return 0
+        if not intake_may_publish(address(self.io), entry):
             self.subject = entry
             return LOOP_BLOCKED
+        if entry.paused == 0 and intake_outruns(address(self.io), entry):
+            intake_queue_lagged(address(self.io), entry)
         return 0
 
     def deliver(self) -> void:

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.jobs cimport turn_clock_t
-from flintmq.queue.types cimport log_port_t
+from flintmq.queue.types cimport log_port_t, queue_t
 from flintmq.channel.connection cimport Connection
 from flintmq.channel.types cimport connection_t
 
@@ -29,7 +29,8 @@ cdef enum:                    # lists of a loop that its sockets are on
 cdef enum:                    # lists of turns
     TURNS_FRESH = 0           # publishes, or goes on after a pause: served after the other events of a pass
     TURNS_HEAVY = 1           # used up a turn lately: served after everybody else
-    TURNS_COUNT = 2
+    TURNS_LAGGED = 2          # its consumers lag (channel/turns.pxd connection_lagging): looked at once a pass, and fresh when they do not
+    TURNS_COUNT = 3
 
 cdef enum:                    # bytes of text of an address and of a port; an IPv6 address with the name of its link has 62
     HOST_SIZE = 128
@@ -64,6 +65,12 @@ cdef struct socket_t:
     uint32_t read_size        # bytes of the next read at most: doubled by each full one, the least after a turn that was cut
     bint unfed                # `rest` may hold whole frames: it gets a turn when nothing pauses it any more
     int64_t heavy_ns          # by the clock of turns: until then it is heavy, and read in its turn among the heavy ones. 0: it is not
+    int turns                 # the list of turns that it is on while PAUSED_TURN is set
+    int64_t lagged_ns         # by the clock of turns: when it is read whatever its consumers do
+    queue_t *lag_queue        # which its consumers' pace is of; never looked into
+    uint64_t lag_taken        # what they had taken
+    int64_t lag_from_ns       # and when
+    bint lag_paced            # they keep up Limits.queue_lag_pace
     socket_t *next_turn
     bint spared               # under the memory alarm its publishes go on up to the hard limit: others hold the memory
     bint owned                # the descriptor is ours to close; of a listener it is `Socket.sock`'s
@@ -90,9 +97,13 @@ cdef enum:
 
 cdef struct io_t:             # what a loop knows of all its sockets
     int epoll
-    socket_t *lists[LIST_COUNT]
+    socket_t *lists[2 * LIST_COUNT]   # the first of each, then the last of each (not looked at while there is no first)
     turns_t turns[TURNS_COUNT]
     turn_clock_t clock
+    uint64_t lag_bytes        # bytes of bodies and messages above which a queue lags (channel/turns.pxd connection_lagging)
+    uint64_t lag_messages
+    int64_t lag_pace          # messages a second
+    int64_t lag_ns            # how long a publisher waits for its consumers at most
     int64_t heavy_ns          # how long a connection is heavy after it used up a turn
     log_port_t *port          # NULL: nothing is logged
     uint64_t memory_high      # bytes of message memory: the alarm begins above, ends below `low`; nobody publishes above `hard`
@@ -120,7 +131,7 @@ cdef void loop_log_moved(void *context) noexcept nogil
 # Wakes the loop if it sleeps; what it is to see was stored before. Any thread.
 cdef void loop_wake(run_queue_t *queue) noexcept nogil
 cdef void list_push(socket_t **lists, int which, socket_t *socket) noexcept nogil    # does nothing when it is on that list
-cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; last in, first out
+cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; first in, first out
 # Takes a socket that closes off all lists. O(entries).
 cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
 # Copies what was read and can't be fed now into socket.rest. False: no memory.
@@ -165,5 +176,11 @@ cdef void intake_resume(io_t *io, socket_t *entry) noexcept nogil
 cdef void intake_ask_on(io_t *io, socket_t *entry) noexcept nogil
 # It waits for its turn among the fresh or the heavy ones.
 cdef void intake_queue_turn(io_t *io, socket_t *entry) noexcept nogil
+# Whether the consumers of a publisher lag and could take more, now or in a moment. O(consumers on NOTIFIED).
+cdef bint intake_outruns(io_t *io, socket_t *entry) noexcept nogil
+# A publisher that outran its consumers: its next helping is small, and waits until they had theirs.
+cdef void intake_queue_lagged(io_t *io, socket_t *entry) noexcept nogil
+# Once a pass, after deliveries: those whose consumers do not lag any more, or that waited for long enough, are fresh. O(LAG_LOOKS).
+cdef void intake_look_lagged(io_t *io) noexcept nogil
 # Its turn was used up: for a while it counts as heavy.
 cdef void intake_make_heavy(io_t *io, socket_t *entry) noexcept nogil

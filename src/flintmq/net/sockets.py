@@ -3,7 +3,7 @@ sockets.pxd).
 
 I1  A socket is read exactly while socket_t.paused is 0; each bit there has one place that sets it and one that clears it.
 I2  Under an alarm (memory, disk) publishers are not read; connections that also consume are, until the hard limit of memory.
-I3  A socket is on a list of turns exactly while PAUSED_TURN is set.
+I3  A socket is on a list of turns (socket_t.turns) exactly while PAUSED_TURN is set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from cython import (
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.channel.placing import connection_flush_confirms
-from cython.cimports.flintmq.channel.turns import connection_block_output, connection_consumes, connection_unblock_output
+from cython.cimports.flintmq.channel.turns import (
+    connection_block_output, connection_consumes, connection_lagging, connection_unblock_output,
+)  # fmt: skip
 from cython.cimports.flintmq.channel.types import PUBLISHED_NOW, connection_t
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import (
@@ -34,12 +36,18 @@ from cython.cimports.flintmq.net.sysio import (
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED, engine_next_method
 from cython.cimports.flintmq.protocol.v0_9_1.ids import EXCHANGE_DECLARE, QUEUE_BIND, QUEUE_DECLARE
-from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
+from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_taken, queue_wanted
+from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.uio import iovec
 
+# nanoseconds over which the pace of a publisher's consumers is measured, at least
+LAG_LOOK_NS = declare(int64_t, 1_000_000)
+SECOND_NS = declare(int64_t, 1_000_000_000)
+# publishers that wait for their consumers which one pass looks at: some 50 us, those that wait longest first
+LAG_LOOKS = declare(uint32_t, 256)
 # bytes of an unfinished frame's buffer that an idle connection may keep
 REST_KEPT = declare(uint32_t, 4096)
 
@@ -108,10 +116,15 @@ def loop_log_moved(context: p_void) -> void:
 
 
 def list_push(lists: pointer[pointer[socket_t]], which: c_int, socket: pointer[socket_t]) -> void:
-    if not socket.on & (cast(uint32_t, 1) << which):
-        socket.on |= cast(uint32_t, 1) << which
-        socket.next[which] = lists[which]
+    if socket.on & (cast(uint32_t, 1) << which):
+        return
+    socket.on |= cast(uint32_t, 1) << which
+    socket.next[which] = NULL
+    if lists[which] == NULL:
         lists[which] = socket
+    else:
+        lists[LIST_COUNT + which].next[which] = socket
+    lists[LIST_COUNT + which] = socket
 
 
 def list_pop(lists: pointer[pointer[socket_t]], which: c_int) -> pointer[socket_t]:
@@ -124,13 +137,21 @@ def list_pop(lists: pointer[pointer[socket_t]], which: c_int) -> pointer[socket_
 
 def lists_forget(lists: pointer[pointer[socket_t]], socket: pointer[socket_t]) -> void:
     which: c_int
-    link: pointer[pointer[socket_t]]
+    one: pointer[socket_t]
+    before: pointer[socket_t]
     for which in range(LIST_COUNT):
         if socket.on & (cast(uint32_t, 1) << which):
-            link = lists + which
-            while link[0] != socket:
-                link = address(link[0].next[which])
-            link[0] = socket.next[which]
+            one = lists[which]
+            before = NULL
+            while one != socket:
+                before = one
+                one = one.next[which]
+            if before == NULL:
+                lists[which] = socket.next[which]
+            else:
+                before.next[which] = socket.next[which]
+            if lists[LIST_COUNT + which] == socket:
+                lists[LIST_COUNT + which] = before
     socket.on = 0
 
 
@@ -554,7 +575,49 @@ def intake_queue_turn(io: pointer[io_t], entry: pointer[socket_t]) -> void:
     if entry.heavy_ns and turn_now(address(io.clock)) >= entry.heavy_ns:
         entry.heavy_ns = 0
     entry.paused |= PAUSED_TURN
-    turn_push(address(io.turns[TURNS_HEAVY if entry.heavy_ns else TURNS_FRESH]), entry)
+    entry.turns = TURNS_HEAVY if entry.heavy_ns else TURNS_FRESH
+    turn_push(address(io.turns[entry.turns]), entry)
+
+
+def intake_outruns(io: pointer[io_t], entry: pointer[socket_t]) -> bint:
+    queue: pointer[queue_t] = connection_lagging(entry.connection, io.lag_bytes, io.lag_messages)
+    now: int64_t
+    taken: uint64_t
+    if queue == NULL:
+        return False
+    now = turn_now(address(io.clock))
+    taken = queue_taken(queue)
+    if queue != entry.lag_queue or now >= entry.lag_from_ns + LAG_LOOK_NS:
+        entry.lag_paced = (
+            queue == entry.lag_queue
+            and taken > entry.lag_taken
+            and (cast(int64_t, taken - entry.lag_taken) * SECOND_NS >= io.lag_pace * (now - entry.lag_from_ns))
+        )
+        entry.lag_queue = queue
+        entry.lag_taken = taken
+        entry.lag_from_ns = now
+    return entry.lag_paced or queue_wanted(queue, 1, WANTED_VISITS) != 0
+
+
+def intake_queue_lagged(io: pointer[io_t], entry: pointer[socket_t]) -> void:
+    entry.read_size = READ_LEAST
+    entry.lagged_ns = turn_now(address(io.clock)) + io.lag_ns
+    socket_pause(io, entry, PAUSED_TURN)
+    entry.turns = TURNS_LAGGED
+    turn_push(address(io.turns[TURNS_LAGGED]), entry)
+
+
+def intake_look_lagged(io: pointer[io_t]) -> void:
+    last: pointer[socket_t] = io.turns[TURNS_LAGGED].last
+    entry: pointer[socket_t] = turn_pop(address(io.turns[TURNS_LAGGED]))
+    looks: uint32_t = LAG_LOOKS
+    while entry != NULL:
+        looks -= 1
+        if turn_now(address(io.clock)) < entry.lagged_ns and intake_outruns(io, entry):
+            turn_push(address(io.turns[TURNS_LAGGED]), entry)
+        else:
+            intake_queue_turn(io, entry)
+        entry = NULL if entry == last or looks == 0 else turn_pop(address(io.turns[TURNS_LAGGED]))
 
 
 def intake_make_heavy(io: pointer[io_t], entry: pointer[socket_t]) -> void:

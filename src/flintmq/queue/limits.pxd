@@ -11,6 +11,10 @@ cdef enum:
 # At most `most`. One call visits `visits` consumers at most; when that is not enough, consumers in front of a list that can take nothing
 # go to its back, so that the next call visits others.
 cdef uint64_t queue_wanted(queue_t *queue, uint64_t most, uint32_t visits) noexcept nogil
+# More waits than so many bytes of bodies, or messages, and all of it is in memory.
+cdef bint queue_lags(queue_t *queue, uint64_t most_bytes, uint64_t most) noexcept nogil
+# Entries that consumers and the broker have acquired so far. O(consumers on NOTIFIED).
+cdef uint64_t queue_taken(queue_t *queue) noexcept nogil
 # The entry over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
 cdef bint queue_take_over(queue_t *queue, delivery_t *out) noexcept nogil
 # The same for a queue that is over its limit, which no other thread does meanwhile, or two would each take an entry for the same excess.

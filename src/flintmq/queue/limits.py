@@ -122,6 +122,18 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t, visits: uint32_t) -> u
     return wanted
 
 
+def queue_lags(queue: pointer[queue_t], most_bytes: uint64_t, most: uint64_t) -> bint:
+    if (
+        at_load64(address(queue.entries.resident_bytes)) <= most_bytes
+        and at_load64(address(queue.entries.enqueued)) - at_load64(address(queue.entries.dequeued)) <= most
+    ):
+        return False
+    # What is on disk only comes at the pace of cold reads: to wait for that is not to wait for a turn.
+    if at_load64(address(queue.entries.cold_count)):
+        return False
+    return queue_ready_bytes(queue) > most_bytes or queue_ready_count(queue) > most
+
+
 def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
     level: uint32_t = queue.entries.level_count
     position: uint64_t
@@ -163,11 +175,7 @@ def _above(value: uint64_t, limit: uint64_t) -> uint64_t:
     return value - limit if value > limit else 0
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _taken(queue: pointer[queue_t]) -> uint64_t:
-    """Entries that consumers and the broker have acquired so far."""
+def queue_taken(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
     manager_figures(queue, address(acquired), address(bytes_))
@@ -186,7 +194,7 @@ def queue_limit_waits(queue: pointer[queue_t]) -> bint:
         return False
     if not at_load32(address(queue.over)) and not at_swap32(address(queue.over), 1):
         check(at_add32(address(queue.refs), 1) > 0, b"limits I3 a queue above its limit is alive", queue.id, 0)
-        ready = _taken(queue)
+        ready = queue_taken(queue)
         spin_lock(address(index.lock))
         queue.over_at = wall_ms() + index.over_ms
         queue.over_taken = ready
@@ -201,7 +209,7 @@ def queue_limit_waits(queue: pointer[queue_t]) -> bint:
 def queue_limit_due(queue: pointer[queue_t]) -> bint:
     if not queue_over_limit(queue):
         return False
-    return queue.over_taken == _taken(queue) or not queue_limit_waits(queue)
+    return queue.over_taken == queue_taken(queue) or not queue_limit_waits(queue)
 
 
 def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, bytes_: uint64_t) -> bint:

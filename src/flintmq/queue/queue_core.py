@@ -41,7 +41,7 @@ from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
 from cython.cimports.flintmq.queue.message_groups import groups_free, member_free, member_new
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import queue_offer, queue_release, queue_withdraw_offer
-from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.restoring import list_insert, queue_forget_logged
 from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.selections import selections_free
@@ -287,9 +287,8 @@ def _add(
         if (
             at_load64(address(queue.entries.resident_bytes)) + content.body_len > hot_bytes
             and at_load64(address(queue.entries.cold_count)) == 0
-            and content.body_len <= queue_load_room(queue)
         ):
-            hot_bytes = ~cast(uint64_t, 0)  # the messages that fill the window are in consumers' hands
+            hot_bytes = queue_window(queue, content.body_len, hot_bytes)
     if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != NULL:
         return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted, original)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)

@@ -19,6 +19,10 @@ cdef uint64_t queue_resident_bytes(queue_t *queue) noexcept nogil     # bodies i
 # those in consumers' hands are many windows large. A loader stops when it has brought that much. O(consumers).
 cdef uint64_t queue_load_room(queue_t *queue) noexcept nogil
 
+# The window of a queue without cold entries, for a body of `body_len` bytes that arrives now: all of it while contents in memory take less
+# than the node's log_port_t.content_bytes, or while those that fill the window are in consumers' hands; else `hot_bytes`. A queue that got
+# more than its own is on log_port_t.wide from then on, and is seen to (sweep.pxd). O(1) below content_bytes, else O(consumers).
+cdef uint64_t queue_window(queue_t *queue, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 # A basic.get whose head is cold: add the waiter, pull again, wait if it is still cold; `wake` is called (any thread) when the head
 # may have changed. After the removal it is not called any more.
 cdef void queue_add_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil

@@ -5,15 +5,16 @@ in: the store's evictions and loads. out: consumers, browsers and waiting gets w
 I1  `cold_count` and `resident_bytes` change under the list lock together with the entry they count.
 I2  Whoever parks on an entry has set ENTRY_PARKED on it while it was not resident; the content clears both flags in one step, so
     it sees everyone who parked before, and who comes later finds it.
+I4  A queue on log_port_t.wide is counted there, and is there once; it gets on the list by a message that its caller places.
 I3  The content of an entry is in memory exactly while ENTRY_NOT_RESIDENT is not set.
 """
 
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, pointer, void
-from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.content import content_incref, content_t
+from cython.cimports.flintmq.core.content import content_bytes_mapped, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
     manager_add_waiter, manager_available, manager_changed, manager_figures, manager_remove_waiter, manager_wake_waiters,
 )  # fmt: skip
@@ -22,7 +23,7 @@ from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, place_t, queue_t, segment_t, slot_t, waiter_t,
+    ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, log_port_t, place_t, queue_t, segment_t, slot_t, waiter_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
@@ -113,6 +114,21 @@ def queue_load_room(queue: pointer[queue_t]) -> uint64_t:
     if bytes_ > back:  # in hands: not the window's
         resident = resident - (bytes_ - back) if resident > bytes_ - back else 0
     return hot - resident if resident < hot else 0
+
+
+def queue_window(queue: pointer[queue_t], body_len: uint32_t, hot_bytes: uint64_t) -> uint64_t:
+    port: pointer[log_port_t] = queue.port
+    if at_load64(address(queue.entries.resident_bytes)) + body_len <= hot_bytes:
+        return hot_bytes
+    if content_bytes_mapped() >= port.content_bytes:
+        return ~cast(uint64_t, 0) if body_len <= queue_load_room(queue) else hot_bytes
+    if not at_load32(address(queue.wide)) and not at_swap32(address(queue.wide), 1):
+        check(at_add32(address(queue.refs), 1) > 0, b"residency I4 a queue that gets a message is alive", queue.id, 0)
+        spin_lock(address(port.wide_lock))
+        queue.wide_next = port.wide
+        port.wide = queue
+        spin_unlock(address(port.wide_lock))
+    return ~cast(uint64_t, 0)
 
 
 def queue_add_waiter(queue: pointer[queue_t], waiter: pointer[waiter_t]) -> void:

@@ -22,7 +22,7 @@ from cython.cimports.flintmq.queue.entry_list import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived
 from cython.cimports.flintmq.queue.pull import queue_release
-from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
@@ -203,8 +203,8 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
     hot_bytes: uint64_t = ~cast(uint64_t, 0)
     if queue.port != NULL and queue.port.load != NULL:
         hot_bytes = at_load64(address(queue.port.hot_bytes))
-        if at_load64(address(queue.entries.cold_count)) == 0 and queue_load_room(queue):
-            hot_bytes = ~cast(uint64_t, 0)
+        if at_load64(address(queue.entries.cold_count)) == 0:
+            hot_bytes = queue_window(queue, 1, hot_bytes)
     if not list_publish_held(address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, address(wanted), address(dropped)):
         return queue_release(queue, slot, position, 0, False)
     kind_arrived(queue, position, NULL)

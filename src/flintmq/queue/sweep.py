@@ -9,30 +9,43 @@ S2  Without need nothing is evicted that is in the queue's window, nor what cons
 S3  A content that a thin chunk (content_is_thin) is kept for is copied, when memory is short or there are many such chunks, and the entry's
     pointer swapped: under the list lock and ENTRY_BUSY, and never between an acquire and entry_sent, when the session reads the content
     without either.
+S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than the budget.
+    Once begun it goes on to the end: what is cold must not stand before what is not for long.
 S4  A content that several entries share has one copy for all of them in one round.
 """
 
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, pointer, void
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
-    arena_free, arena_new, content_copy, content_decref, content_incref, content_is_thin, content_t,
+    arena_free, arena_new, content_bytes_mapped, content_copy, content_decref, content_incref, content_is_thin, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
 from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_next, list_slot_locked
+from cython.cimports.flintmq.queue.housekeeping import queue_ready_count
+from cython.cimports.flintmq.queue.limits import queue_taken
+from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, found_t, place_t, queue_t, segment_t,
-    slot_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t, log_port_t,
+    place_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
-# entries between two returns to Python
+# entries between two returns to Python, and bytes that leave memory meanwhile (more by one body)
 SLICE = declare(uint32_t, 2048)
+SLICE_BYTES = declare(uint64_t, 1 << 20)
+# looks of the memory keeper: a queue that would be turned over within as many, at the pace since the last one, is in motion, and one that
+# is not in so many of them rests. At memory_sweep_ms (250) 5 s and 2.5 s
+TURNED_OVER = declare(uint64_t, 20)
+RESTS = declare(uint32_t, 10)
+# entries that one look takes out of memory at most
+NARROW_ENTRIES = declare(uint32_t, 262_144)
 
 
 @cfunc
@@ -163,6 +176,8 @@ def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint
         return 0
     if not low and (window == ALL_HOT or resident // HELD_WINDOWS < window):
         return 0
+    if not low and at_load32(address(queue.wide)) and content_bytes_mapped() < at_load64(address(queue.port.content_bytes)):
+        return 0  # S5
     if position <= 1:
         position = 1
         sweep.kept = 0
@@ -189,6 +204,83 @@ def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint
             if state:
                 sweep.kept += slot_body_len(entry.slot)
                 slot_unhold(entry.slot, state)
+    at_sub32(address(queue.pins), 1)
+    return position
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _spill(queue: pointer[queue_t], position: uint64_t) -> bint:
+    """The page log gets a transient body, so that the body can leave memory. Written between two looks: nobody waits for it."""
+    content: pointer[content_t] = NULL
+    state: uint64_t = 0
+    spilled: uint64_t
+    slot: pointer[slot_t]
+    spin_lock(address(queue.entries.lock))
+    slot = _hold_locked(queue, position, address(state))
+    if slot != NULL:
+        content = slot.content
+        content_incref(content)
+        slot_unhold(slot, state)
+    spin_unlock(address(queue.entries.lock))
+    if content == NULL:
+        return True
+    spilled = queue.port.spill(queue.port.context, content)
+    if spilled == 0:
+        content_decref(content)
+        return False
+    spin_lock(address(queue.entries.lock))
+    slot = _hold_locked(queue, position, address(state))
+    if slot != NULL:
+        if slot.content == content and slot.message_id == 0:
+            slot.message_id = spilled
+            spilled = 0
+        slot_unhold(slot, state)
+    spin_unlock(address(queue.entries.lock))
+    if spilled:
+        queue.port.unspill(queue.port.context, spilled)
+    content_decref(content)
+    return True
+
+
+def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t, most: uint32_t) -> uint64_t:
+    place: place_t
+    entry: found_t
+    state: uint64_t
+    message_id: uint64_t
+    body_len: uint32_t
+    window: uint64_t = at_load64(address(queue.port.hot_bytes))
+    left: uint32_t = SLICE
+    bytes_before: uint64_t = sweep.evicted_bytes
+    if position <= 1:
+        position = 1
+        sweep.kept = 0
+    place.segment = NULL
+    place.generation = 0
+    at_add32(address(queue.pins), 1)
+    while most and left and sweep.evicted_bytes - bytes_before < SLICE_BYTES:
+        if not list_next(address(queue.entries), address(place), position, address(entry)):
+            position = 0
+            break
+        position = entry.position + 1
+        left -= 1
+        state = slot_hold(entry.slot, False)
+        if state == 0:
+            continue  # a consumer's
+        message_id = entry.slot.message_id
+        body_len = slot_body_len(entry.slot)
+        slot_unhold(entry.slot, state)
+        if state & ENTRY_NOT_RESIDENT:
+            continue
+        if sweep.kept + body_len <= window:
+            sweep.kept += body_len
+            continue
+        if message_id == 0 and (queue.port.spill == NULL or not _spill(queue, entry.position)):
+            position = 0
+            break
+        if _evict(queue, sweep, entry.position):
+            most -= 1
     at_sub32(address(queue.pins), 1)
     return position
 
@@ -262,6 +354,82 @@ class Sweeper:
         with nogil:
             end = queue_thicken(queue, address(self.sweep), begin, SLICE)
         return end
+
+    def _rests(self, queue: pointer[queue_t]) -> bint:
+        """Notes what came and went since the last look. Whether the queue rests, by now or already."""
+        moved: uint64_t = queue_taken(queue) + at_load64(address(queue.entries.enqueued))
+        if queue.wide_rests < RESTS:
+            if (moved - queue.wide_moved) * TURNED_OVER >= queue_ready_count(queue):
+                queue.wide_rests = 0
+            else:
+                queue.wide_rests += 1
+        queue.wide_moved = moved
+        return queue.wide_rests >= RESTS
+
+    def _narrow(self, queue: pointer[queue_t], most: pointer[uint32_t]) -> bint:
+        """S5. True: the queue keeps no more than its window, or nothing that can leave memory. False: the next look goes on."""
+        position: uint64_t = 1
+        before: uint64_t
+        while position:
+            if most[0] == 0 or queue.port.pressure(queue.port.context) != PRESSURE_NONE:
+                return False
+            before = self.sweep.evicted
+            with nogil:
+                position = queue_narrow(queue, address(self.sweep), position, most[0])
+            most[0] -= cast(uint32_t, self.sweep.evicted - before)
+        return True
+
+    def narrow(self, log: LogPort) -> None:
+        """Looks at the queues that keep more than their windows. O(their number), and O(entries) of one that rests."""
+        port: pointer[log_port_t] = address(log.port)
+        first: pointer[queue_t]
+        queue: pointer[queue_t]
+        largest: pointer[queue_t] = NULL
+        most: uint32_t = NARROW_ENTRIES
+        spin_lock(address(port.wide_lock))
+        first = port.wide
+        port.wide = NULL
+        spin_unlock(address(port.wide_lock))
+        if content_bytes_mapped() >= port.content_bytes:
+            queue = first
+            while queue != NULL:
+                if largest == NULL or at_load64(address(queue.entries.resident_bytes)) > at_load64(address(largest.entries.resident_bytes)):
+                    largest = queue
+                queue = queue.wide_next
+        while first != NULL:
+            queue = first
+            first = queue.wide_next
+            if queue == largest:
+                queue.wide_rests = RESTS
+            if (
+                at_load32(address(queue.deleted))
+                or at_load64(address(queue.entries.resident_bytes)) <= at_load64(address(port.hot_bytes))
+                or (self._rests(queue) and self._narrow(queue, address(most)))
+            ):
+                queue.wide_rests = 0
+                at_store32(address(queue.wide), 0)
+                queue_decref(queue)
+                continue
+            spin_lock(address(port.wide_lock))
+            queue.wide_next = port.wide
+            port.wide = queue
+            spin_unlock(address(port.wide_lock))
+
+    def forget(self, log: LogPort) -> None:
+        """Lets the queues go that keep more than their windows: nobody looks at them any more."""
+        port: pointer[log_port_t] = address(log.port)
+        queue: pointer[queue_t]
+        following: pointer[queue_t]
+        port.content_bytes = 0
+        spin_lock(address(port.wide_lock))
+        queue = port.wide
+        port.wide = NULL
+        spin_unlock(address(port.wide_lock))
+        while queue != NULL:
+            following = queue.wide_next
+            at_store32(address(queue.wide), 0)
+            queue_decref(queue)
+            queue = following
 
     def end(self) -> None:
         """A round over all queues is done."""

@@ -262,6 +262,11 @@ cdef struct log_waker_entry_t:
 cdef struct log_port_t:         # what the message path calls; filled in by queue/log_port.LogPort's subclass
     void *context
     uint64_t hot_bytes          # atomic: bytes of available bodies a queue keeps in memory before its arrivals go cold; all bits: no limit
+    # What the contents in memory of all queues together may take before a queue keeps to its `hot_bytes`: below that it keeps what arrives
+    # (queue/residency.pxd queue_window). 0: each keeps to its own at once
+    uint64_t content_bytes
+    uint32_t wide_lock
+    queue_t *wide               # those that kept more than hot_bytes, each a counted reference; under wide_lock
     log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, sweep and placed)
     log_letter_t letter
     log_dequeue_t dequeue
@@ -638,6 +643,10 @@ cdef struct queue_t:
     returned_t *returned        # oldest first
     returned_t *returned_last
     uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (broker/timeouts.py)
+    uint32_t wide               # atomic: it is on log_port_t.wide
+    uint32_t wide_rests         # looks at it, one after the other, in which it did not move (the last three: sweep.pxd's thread only)
+    uint64_t wide_moved         # entries that had come and gone by the last look
+    queue_t *wide_next
     uint64_t kept               # atomic: dead letters that wait for their targets here: they count for its limit, too
     uint64_t kept_bytes
     uint32_t drops_lowest       # what is over its limit is dropped from its last level first (x-overflow ring); else from its head

@@ -124,7 +124,7 @@ class LogStore(LogPort):
         self.logs.begin(self.messages, self.transaction_records, self.pages, self.writer)
         self.transactions = self.logs.transactions
         self._adopt_recovered()
-        self._fill_port(options.hot_bytes)
+        self._fill_port(options.hot_bytes, options.content_bytes)
         self.bulk = BulkTransactions(self.logs, options.threads)
         self._settle_recovered()
         self._prove_tail(last_blocks)
@@ -191,9 +191,10 @@ class LogStore(LogPort):
         self.writer.on_failed = self._disk_failed
         self.logs.ml.writer = address(self.writer.writer)
 
-    def _fill_port(self, hot_bytes):
+    def _fill_port(self, hot_bytes, content_bytes):
         self.port.context = address(self.logs.ml)
         self.port.hot_bytes = hot_bytes
+        self.port.content_bytes = content_bytes
         self.port.enqueue = ml_enqueue
         self.port.letter = ml_letter
         self.port.dequeue = ml_dequeue

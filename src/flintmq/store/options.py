@@ -20,7 +20,8 @@ WRITE_BUFFER = 1 << 20
 class StoreOptions:
     """Args: container_size: of new logs, bytes; initial_containers: of new logs; max_write_buffers: MiB that may wait to be written;
     known_queues: ids of durable queues; queue_high_water: no id above it was ever given out; retain_bytes, retain_s: how much and how
-    long dead containers are kept readable; hot_bytes: bodies of a queue that stay in memory; spill: transient messages past that go to
+    long dead containers are kept readable; hot_bytes: bodies of a queue that stay in memory; content_bytes: contents
+    in memory below which a queue keeps more; spill: transient messages past that go to
     the page log; archive_dir: where dead containers are copied before they go (its parent exists); threads: False: nothing runs by
     itself, see LogStore.flush and maintain (tests); actors: the ActorSystem that reads of cold messages run on (None: a small one of the
     store's own); limits: cold_*, stream_*, log_*.
@@ -37,6 +38,7 @@ class StoreOptions:
     retain_bytes: int = 0
     retain_s: int = 0
     hot_bytes: int = 4 << 20
+    content_bytes: int = 0
     spill: bool = True
     archive_dir: str | None = None
     actors: Any = None
