@@ -412,6 +412,7 @@ def _open_reply_queue(handler: Session, state: ChannelState, method: spec.BasicC
     if state.reply_queue is not None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
     state.reply_queue = handler.broker.open_reply_queue(handler.vhost)
+    handler.connection.set_reply_to(state.number, state.reply_queue.name.encode())
     return state.reply_queue
 
 
@@ -427,6 +428,7 @@ def basic_cancel(handler: Session, number: int, method: spec.BasicCancel) -> Non
         if consumer.queue is state.reply_queue:
             handler.broker.drop_reply_queue(state.reply_queue)
             state.reply_queue = None
+            handler.connection.set_reply_to(number, b"")
         handler.broker.attachments.remove(consumer)
 
 

@@ -1,4 +1,4 @@
-"""Publishes that the compiled path hands over: unknown routes, headers exchanges, CC/BCC, direct reply-to, user-id, dead letters.
+"""Publishes that the compiled path hands over: unknown routes, headers exchanges, CC/BCC, properties that are refused, dead letters.
 
 in: a publish or a refused delivery that needs the routing table or the message's properties. out: routes for the cache, or the
 message on its queues.
@@ -70,7 +70,7 @@ def find_route(handler: Session, channel: int, route: bytes) -> None:
 
 
 def publish(handler: Session, channel: int) -> None:
-    """A complete message whose properties decide: where it goes (headers, CC, BCC) or what it says (reply-to, user-id)."""
+    """A complete message whose properties decide: where it goes (headers, CC, BCC) or that it is refused (reply-to, user-id)."""
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
@@ -92,23 +92,20 @@ def publish(handler: Session, channel: int) -> None:
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
         headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, content, user=handler.user)
         keys = keys_of(key, headers, partial(authorize_topic, handler, Verb.WRITE, exchange_name))
-        due_ms, reply_to = scheduled_publish.due(connection, channel), None
+        due_ms = scheduled_publish.due(connection, channel)
         if due_ms < 0:
             due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)
             if changed is not header:
                 header = changed
                 connection.replace_header(channel, header)
         if properties.get("reply_to") == REPLY_TO:
-            queue = handler.channels[channel].reply_queue
-            if queue is None:
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
-            reply_to = queue.name
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
         span = None
         if broker.spans is not None and "traceparent" in headers:
             span, header = _begin_span(handler, channel, exchange_name, key, header)
         # BCC of a scheduled message leaves when it is routed.
-        if reply_to is not None or ("BCC" in headers and not due_ms):
-            connection.replace_header(channel, _changed(header, reply_to, due_ms > 0))
+        if "BCC" in headers and not due_ms:
+            connection.replace_header(channel, _without_bcc(header))
     except PeerError:
         connection.discard(channel)
         raise
@@ -168,14 +165,10 @@ def route_again(handler: Session, exchange_bytes: bytes, keys: list[bytes], head
         return []
 
 
-def _changed(header: bytes, reply_to: str | None, keeps_bcc: bool) -> bytes:
-    """The content header without BCC (unless it is kept) and with another reply-to (None: as it is); everything else keeps its bytes."""
+def _without_bcc(header: bytes) -> bytes:
+    """The content header without BCC; everything else keeps its bytes."""
     size, parts = split_properties(header)
-    if reply_to is not None:
-        octets = reply_to.encode("utf-8", "surrogateescape")
-        parts["reply_to"] = bytes([len(octets)]) + octets
-    if "headers" in parts and not keeps_bcc:
-        parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
+    parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
     return join_properties(size, parts)
 
 
