@@ -141,8 +141,8 @@ class QueueHandle:
 
     def take_returns(self, most: int) -> list[tuple[int, int, bool, bool, bool]]:
         """(position, count, over, logged, delayed) of delivered entries that came back and are logged, over the limit or delayed (or
-        `noted`), oldest first, at most `most`; they are forgotten here. over: above the limit; delayed: it waits before its next delivery. The broker holds the entry then, and the caller ends it
-        (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
+        `noted`), oldest first, at most `most`; they are forgotten here. over: above the limit; delayed: it waits before its next delivery.
+        The broker holds the entry then, and the caller ends it (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
         note: returned_t
         returns: list = []
         while len(returns) < most and queue_take_return(self.queue, address(note)):

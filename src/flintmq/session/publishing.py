@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.queue_limits import CASCADE_NS
 from flintmq.broker.routes import REPLY_TO
+from flintmq.broker.schedules import without_bcc
 from flintmq.channel import scheduled_publish
 from flintmq.channel.scheduling import due_of
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -19,7 +20,6 @@ from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
-from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.session.authorization import authorize, authorize_topic, each_key
 from flintmq.vhost.arguments import BLOCK
@@ -105,7 +105,7 @@ def publish(handler: Session, channel: int) -> None:
             span, header = _begin_span(handler, channel, exchange_name, key, header)
         # BCC of a scheduled message leaves when it is routed.
         if "BCC" in headers and not due_ms:
-            connection.replace_header(channel, _without_bcc(header))
+            connection.replace_header(channel, without_bcc(header) or header)
     except PeerError:
         connection.discard(channel)
         raise
@@ -163,13 +163,6 @@ def route_again(handler: Session, exchange_bytes: bytes, keys: list[bytes], head
         if error.code != ReplyCode.NOT_FOUND:
             raise  # where it goes can't be found out: it is refused
         return []
-
-
-def _without_bcc(header: bytes) -> bytes:
-    """The content header without BCC; everything else keeps its bytes."""
-    size, parts = split_properties(header)
-    parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
-    return join_properties(size, parts)
 
 
 def _invalid_expiration(value: str) -> str:
