@@ -184,6 +184,19 @@ def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> N
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
+    if name and not handler.verbs:
+        known = handler.vhost.declare_again(
+            name,
+            passive=method.passive,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            connection_id=handler.connection_id,
+        )
+        if known is not None:
+            _declared(handler, number, method.no_wait, known)
+            return
     verb = handler.vhost.declare_queue(
         name,
         passive=method.passive,
