@@ -700,7 +700,7 @@ class VirtualHost(Scheduling, Refusals):
         self.touch(known)
         return known
 
-    def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Arguments with the type that the virtual host gives to a queue whose declaration names none. A queue of another type that is
         there already stays what it is, and is declared again as before."""
         arguments, kind = arguments or {}, self.default_queue_type
