@@ -306,7 +306,12 @@ class Schedules:
             plans = self._plans(vhost, firing, messages, now)
             firing.begin()
             for index, plan in plans:
-                self._place(firing, index, plan)
+                if plan.cores is None:
+                    self._place(firing, index, plan)
+                    continue
+                for core, expires_at in plan.cores:
+                    if not firing.place(index, core, expires_at):
+                        state.counters.drop("refused")
             if state.streams is not None:
                 for queue_id in firing.streamed:
                     state.streams.letter(queue_id)
@@ -408,11 +413,6 @@ class Schedules:
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
         state = self._state
-        if plan.cores is not None:
-            for core, expires_at in plan.cores:
-                if not firing.place(index, core, expires_at):
-                    state.counters.drop("refused")
-            return
         for queue, expires_at in plan.targets:
             if _is_shared(queue):
                 exchange, key, header, body = firing.message(index)
