@@ -158,6 +158,21 @@ def test_routes_are_cached_again_when_it_is_off_and_only_its_virtual_host_is_tra
     take(ch, trace, 0)
 
 
+def test_nothing_is_copied_while_nobody_reads(broker: Any, api: Api, ch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A binding that comes later has what comes after it."""
+    copied: list[str] = []
+    outbox = broker.node.broker.tracer._outbox
+    add = outbox.add
+    monkeypatch.setattr(outbox, "add", lambda vhost, key, *rest: (copied.append(key), add(vhost, key, *rest)))
+    api.put("/api/vhosts/%2F", {"tracing": True})
+    ch.queue_declare("t")
+    ch.basic_publish("", "t", b"x")
+    assert ch.basic_get("t", auto_ack=True)[2] == b"x" and copied == []
+    trace = listen(ch, "amq.rabbitmq.trace")
+    ch.basic_publish("", "t", b"y")
+    assert [body for _, _, body in take(ch, trace, 1)] == [b"y"] and copied == ["publish."]
+
+
 def test_a_traced_message_may_be_anything(broker: Any, api: Api, ch: Any) -> None:
     trace = listen(ch, "amq.rabbitmq.trace")
     api.put("/api/vhosts/%2F", {"tracing": True})

@@ -457,14 +457,39 @@ def test_a_stream_gets_what_is_due(start: Start, connect: Connect, tmp_path: Pat
     assert bodies(channel, 2) == list(due)
 
 
+def test_messages_of_one_batch_and_route_keep_their_own_facts(start: Start, connect: Connect) -> None:
+    """One plan serves many messages of a batch: not those of another expiration, of further keys, or of a full queue."""
+    broker = start(clock=HeldClock())
+    channel = connect(broker).channel()
+    channel.queue("q", arguments={"x-max-length": 4, "x-overflow": "reject-publish"})
+    channel.queue("open")
+    channel.queue("more")
+    with held(broker):
+        for body in (b"0", b"1"):
+            late(channel, body, "open", expiration="60000")
+        late(channel, b"2", "open")
+        channel.publish(b"3", routing_key="open", headers={"x-delay": 60, "CC": ["more"]})
+        for _ in range(6):
+            late(channel, b"x", "q")
+        for _ in range(3):
+            late(channel, b"nobody", "nowhere")
+        wait_until(lambda: scheduled(broker) == 13)
+        due_times(broker)
+    for name, count in (("open", 4), ("more", 1), ("q", 4)):
+        channel.wait_ready(name, count)
+    got = [channel.call("basic.get", queue="open", no_ack=True) for _ in range(4)]
+    assert [(one.body, one.properties.get("expiration")) for one in got] == [(b"0", "60000"), (b"1", "60000"), (b"2", None), (b"3", None)]
+    wait_until(lambda: broker.node.broker.counters.drops["refused"] == 2 and broker.node.broker.counters.drops["unroutable"] == 3)
+
+
 def test_a_message_whose_plan_fails_holds_up_no_other(channel: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules = broker.node.broker.schedules
     plan = schedules._plan
 
-    def failing(batch: Any, facts: Any, message: Any) -> Any:
-        if message()[3] == b"bad":
+    def failing(batch: Any, index: int, facts: Any) -> Any:
+        if batch.firing.message(index)[3] == b"bad":
             raise RuntimeError("a fault of ours")
-        return plan(batch, facts, message)
+        return plan(batch, index, facts)
 
     monkeypatch.setattr(schedules, "_plan", failing)
     late(channel, b"bad", ms=30)

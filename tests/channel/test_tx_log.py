@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -485,3 +486,21 @@ def test_stop_while_a_commit_waits(start: Callable[..., Any], connect: Connect) 
     bench.commit_waits()
     bench.broker.node.stop()
     assert bench.log.states == {1: "committed"}
+
+
+def test_the_end_of_a_transaction_takes_no_sync_of_its_own(start: Callable[..., Any], connect: Connect, tmp_path: Path) -> None:
+    """Nobody waits for its record: it goes to the disk with the next commit, or when the housekeeping says so."""
+    broker = start(store_dir=str(tmp_path / "store"))
+    tx = connect(broker).channel()
+    tx.queue("q", durable=True)
+    tx.call("tx.select")
+    writer = broker.node.broker.log.writer
+
+    def passes(commits: int) -> int:
+        before = writer.figures["passes"]
+        for _ in range(commits):
+            tx.publish(b"x", routing_key="q", **PERSISTENT)
+            tx.call("tx.commit")
+        return int(writer.figures["passes"] - before)
+
+    assert any(passes(10) < 15 for _ in range(10))  # the housekeeping has passes of its own

@@ -86,10 +86,10 @@ def test_after_a_restart_nothing_of_it_is_there(start: Callable[..., Any], conne
 
 
 def test_a_transaction_has_its_limit_where_python_routes(start: Callable[..., Any], connect: Connect) -> None:
-    """Its publishes need Python (user-id): the one that makes it too large closes the channel, as any other."""
+    """Its publishes need Python (a time in text): the one that makes it too large closes the channel, as any other."""
     ch = connect(start(limits={"tx_bytes_max": 1_000})).channel()
     ch.queue("q")
     ch.call("tx.select")
     for _ in range(2):
-        ch.publish(bytes(500), routing_key="q", user_id="guest")
+        ch.publish(bytes(500), routing_key="q", headers={"x-deliver-at": "soon"})
     ch.expect_close(406, "transaction is larger than the limit")

@@ -65,7 +65,7 @@ def test_a_queue_declared_again_with_another_value_names_the_policy_key() -> Non
 
     def refusal(**changed: int) -> PeerError:
         with pytest.raises(PeerError) as refused:
-            equivalence.check_queue(queue, DESCRIPTION, True, False, {**spec.arguments, **{f"x-{k}": v for k, v in changed.items()}})
+            equivalence.check_queue(queue, True, False, {**spec.arguments, **{f"x-{k}": v for k, v in changed.items()}})
         assert refused.value.code is ReplyCode.PRECONDITION_FAILED
         return refused.value
 

@@ -91,7 +91,7 @@ ORDINARY: Mapping[str, Rule] = {
 # of a shared queue, whose other facts are its service's
 SHARED: Mapping[str, Rule] = {
     "dead_letters": _dead_letters,
-    "set_returns": lambda policy: (True, _deliveries(policy), False),
+    "set_returns": lambda policy: (True, _deliveries(policy), False, False, False, True),
     "ttl_ms": _ttl_ms,
     "destination_flags": lambda policy: DEST_SHARED,
 }

@@ -88,22 +88,41 @@ def _facts(scanned: Mapping[str, Any]) -> tuple[int, int]:
     return (flags, 0) if priority == _NO_PRIORITY else (flags | CONTENT_PRIORITY, priority)
 
 
+class _Plan:
+    """Where one message of a batch goes. targets: (queue, when it expires there); refused: full queues; changed: its content header for
+    them, when it is another; cores: the targets as (core, when it expires there), when that is all there is to say, else None."""
+
+    __slots__ = ("changed", "cores", "refused", "targets")
+
+    def __init__(self) -> None:
+        self.targets: list[tuple[Any, int]] = []
+        self.refused: list[Any] = []
+        self.changed: bytes | None = None
+        self.cores: list[tuple[QueueHandle, int]] | None = None
+
+
+# of a message: what Firing.take says of it
+Facts = tuple[bytes, int, bool, int]
+
+
 class _Batch:
-    """What the messages of one batch share. routes: (exchange, routing key) -> queues."""
+    """What the messages of one batch share. routes: route that headers have no say in -> queues; plans: (route, expiration)
+    -> its plan, where no queue may refuse it."""
 
-    __slots__ = ("now", "routes", "sums", "vhost")
+    __slots__ = ("firing", "now", "plans", "routes", "sums", "vhost")
 
-    def __init__(self, vhost: Any, now: int) -> None:
+    def __init__(self, vhost: Any, firing: Firing, now: int) -> None:
         self.vhost = vhost
+        self.firing = firing
         self.now = now
-        self.routes: dict[tuple[bytes, bytes], list[Any]] = {}
+        self.routes: dict[bytes, list[Any]] = {}
+        self.plans: dict[tuple[bytes, int], _Plan] = {}
         # queue that may refuse -> messages and bytes that the batch puts on it
         self.sums: dict[Any, list[int]] = {}
 
     def refuses(self, queue: Any, size: int) -> bool:
         """Whether a full queue refuses the next message; one that it takes is counted."""
-        policy = getattr(queue, "policy", None)  # a reply queue has none
-        if policy is None or policy.is_stream or policy.overflow in DROPPING:
+        if not _may_refuse(queue):
             return False
         before = self.sums.setdefault(queue, [0, 0])
         if queue.core.refuses(size, *before):
@@ -113,20 +132,14 @@ class _Batch:
         return False
 
 
-class _Plan:
-    """Where one message of a batch goes. targets: (queue, when it expires there); refused: full queues; changed: its content header for
-    them, when it is another."""
-
-    __slots__ = ("changed", "refused", "targets")
-
-    def __init__(self) -> None:
-        self.targets: list[tuple[Any, int]] = []
-        self.refused: list[Any] = []
-        self.changed: bytes | None = None
+def _may_refuse(queue: Any) -> bool:
+    policy = getattr(queue, "policy", None)  # a reply queue has none
+    return policy is not None and not policy.is_stream and policy.overflow not in DROPPING
 
 
-# of a message: exchange, routing key, content header, bytes of the body
-Facts = tuple[bytes, bytes, bytes, int]
+def _is_shared(queue: Any) -> bool:
+    policy = getattr(queue, "policy", None)
+    return policy is not None and policy.is_shared
 
 
 class Schedules:
@@ -293,7 +306,12 @@ class Schedules:
             plans = self._plans(vhost, firing, messages, now)
             firing.begin()
             for index, plan in plans:
-                self._place(firing, index, plan)
+                if plan.cores is None:
+                    self._place(firing, index, plan)
+                    continue
+                for core, expires_at in plan.cores:
+                    if not firing.place(index, core, expires_at):
+                        state.counters.drop("refused")
             if state.streams is not None:
                 for queue_id in firing.streamed:
                     state.streams.letter(queue_id)
@@ -328,65 +346,75 @@ class Schedules:
     def _plans(self, vhost: Any, firing: Firing, messages: list[Facts], now: int) -> list[tuple[int, _Plan]]:
         """Where each message goes, by the bindings of now."""
         plans: list[tuple[int, _Plan]] = []
-        batch = _Batch(vhost, now)
+        batch = _Batch(vhost, firing, now)
+        known = batch.plans.get
         for index, facts in enumerate(messages):
             try:
-                plans.append((index, self._plan(batch, facts, partial(firing.message, index))))
+                plan = None if facts[2] else known(facts[:2])
+                if plan is None:
+                    plan = self._plan(batch, index, facts)
+                elif not plan.targets:
+                    self._state.counters.drop("unroutable")
+                plans.append((index, plan))
             except Exception as error:
                 firing.set_aside(index)
                 self._state.counters.drop("schedule_failed")
                 caught("scheduled messages", f"a message of vhost {vhost.name!r}: it stays until the next start", error)
         return plans
 
-    def _plan(self, batch: _Batch, facts: Facts, message: Any) -> _Plan:
-        header, size = facts[2:]
-        scanned = scan_properties_of(header) or {}
+    def _plan(self, batch: _Batch, index: int, facts: Facts) -> _Plan:
+        route, expiration_ms, has_keys, size = facts
         plan = _Plan()
         try:
-            queues = self._queues(batch, facts, message, bool(scanned.get("has_cc")))
+            queues = self._queues(batch, index, route, has_keys)
         except PeerError:  # its exchange is gone, or its bindings are too many to look at
             queues = []
         if not queues:
             self._state.counters.drop("unroutable")
-        if scanned.get("has_cc"):
-            plan.changed = without_bcc(header)
-        expiration = scanned.get("expiration_ms")
-        own = expiration if isinstance(expiration, int) and expiration >= 0 else None
+        if has_keys:
+            plan.changed = without_bcc(batch.firing.header(index))
+        own = expiration_ms if expiration_ms >= 0 else None
         for queue in queues:
             if batch.refuses(queue, size):
                 plan.refused.append(queue)
             else:
                 plan.targets.append((queue, expires_on(queue.core, own, batch.now, self._limits.zero_ttl_ms)))
+        if plan.changed is None and not plan.refused and not any(map(_is_shared, queues)):
+            plan.cores = [(queue.core, expires_at) for queue, expires_at in plan.targets]
+        if route in batch.routes and not has_keys and not any(map(_may_refuse, queues)):
+            batch.plans[route, expiration_ms] = plan
         return plan
 
-    def _queues(self, batch: _Batch, facts: Facts, message: Any, has_keys: bool) -> list[Any]:
-        """message: gives all of it. Raises: PeerError 404, 406."""
-        exchange, key, header, _ = facts
+    def _queues(self, batch: _Batch, index: int, route: bytes, has_keys: bool) -> list[Any]:
+        """Raises: PeerError 404, 406."""
         vhost, routes = batch.vhost, batch.routes
-        name = exchange.decode("utf-8", "surrogateescape")
-        if not has_keys and (exchange, key) in routes:
-            return routes[exchange, key]
+        if not has_keys and route in routes:
+            return routes[route]
         state = self._state
+        name = route[1 : 1 + route[0]].decode("utf-8", "surrogateescape")
+        key = route[2 + route[0] :]
         if not name and key.startswith(REPLY_PREFIX):
             reply = state.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
             return [] if reply is None else [reply]
         by_key = vhost.route_is_cacheable(name)
         headers: Any = None
         if has_keys or not by_key:
+            header = batch.firing.header(index)
             properties = decode_properties(header, state.limits.table_depth_max, state.limits.table_fields_max)[1]
             table = properties.get("headers")
+            message = partial(batch.firing.message, index)
             headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, message)
         keys = keys_of(key, headers, None) if has_keys else [key]
         queues: list[Any] = vhost.route_keys(name, keys, headers)
         if headers is None:
-            routes[exchange, key] = queues
+            routes[route] = queues
         return queues
 
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
         state = self._state
         for queue, expires_at in plan.targets:
-            if getattr(queue, "policy", None) is not None and queue.policy.is_shared:
+            if _is_shared(queue):
                 exchange, key, header, body = firing.message(index)
                 header = header if plan.changed is None else plan.changed
                 facts = _facts(scan_properties_of(header) or {})
@@ -406,5 +434,6 @@ class Schedules:
 
     def _settle_limits(self, plans: list[tuple[int, _Plan]], others: list[int]) -> None:
         state = self._state
-        touched = {queue.queue_id for _, plan in plans for queue, _ in plan.targets if queue in state.limited_queues}
+        distinct = {plan for _, plan in plans}
+        touched = {queue.queue_id for plan in distinct for queue, _ in plan.targets if queue in state.limited_queues}
         self._queue_limits.settle_many(touched.union(others))

@@ -6,7 +6,7 @@ RabbitMQ's headers: exchange_name, routing_keys, properties, node, vhost, connec
 T1  Off it costs nothing but one look at a flag of the connection with each delivery: what is published comes here because no route of a
     traced virtual host is cached.
 T2  The firehose is off after a start, as on RabbitMQ. A reader of the exchange may read everything, and an administrator turns it on.
-T3  Messages of the exchange itself are not traced.
+T3  Messages of the exchange itself are not traced. Nothing is copied while no queue or exchange is bound to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tracer:
     ) -> None:
         """A message that is about to be put on the queues of its route."""
         exchange = _text(content[0])
-        if exchange == TRACE:
+        if exchange == TRACE or _nobody_reads(client):
             return
         routed = [handle.owner.name for handle in handles if handle.owner is not None]
         facts = _facts(self._state.node_name, exchange, [_text(key) for key in keys], properties, client)
@@ -72,7 +72,7 @@ class Tracer:
         """A message that is on its way to a consumer."""
         exchange = _text(content[0])
         queue = self._state.queues.get(queue_id)
-        if exchange == TRACE or queue is None:
+        if exchange == TRACE or queue is None or _nobody_reads(client):
             return
         limits = self._state.limits
         _, properties = decode_properties(content[2], limits.table_depth_max, limits.table_fields_max)
@@ -83,6 +83,12 @@ class Tracer:
             {"headers": facts | {"redelivered": int(redelivered), "channel": channel, "user": client.user}},
             content[3],
         )
+
+
+def _nobody_reads(client: Client) -> bool:
+    """Nothing is bound to the exchange: a copy would lead nowhere."""
+    exchange = client.vhost.exchanges.get(TRACE)
+    return exchange is None or (not exchange.bindings and exchange.alternate is None)
 
 
 def _facts(node_name: str, exchange: str, keys: list[str], properties: dict[str, Any], client: Client) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 in: calls of the protocol engine. out: enqueues and settlements on queues, confirms and returns in the output buffer.
 
 A publish whose route is cached takes no lock but the queue's and never the GIL. What needs Python (a route that is not cached,
-a headers exchange, CC, reply-to, dead-lettering) is left in connection.slow, and the loop calls the handlers.
+a headers exchange, CC, dead-lettering) is left in connection.slow, and the loop calls the handlers.
 
 I1  A message that a confirm answers is in every queue of its route, and every log it was written to is durable.
 I2  Every delivery that was acquired for this channel is in `unacked`, settled, or back in its queue.
@@ -275,13 +275,20 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
         if flags & FLAG_REPLY_TO:
             content.flags |= CONTENT_REPLY_TO
             if scan.reply_to_len == 21 and memcmp(scan.reply_to, b"amq.rabbitmq.reply-to", 21) == 0:
-                channel.slow_publish |= SLOWLY_IN_PYTHON
+                if channel.reply_to_len == 0:
+                    channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there
+                elif not _name_reply_queue(connection, channel, cast(uint32_t, scan.reply_to - payload) - 1, room):
+                    return _refuse(connection, 0, 506, b"no memory for the message", BASIC_PUBLISH)
+                content = channel.content
         if flags & FLAG_EXPIRATION:
             content.flags |= CONTENT_EXPIRES
             if scan.expiration_ms == EXPIRATION_INVALID:
                 channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there, with its value
             channel.expiration_ms = scan.expiration_ms
-        if scan.has_cc or flags & FLAG_USER_ID:
+        if scan.has_cc or (
+            flags & FLAG_USER_ID
+            and (scan.user_id_len != connection.user_len or memcmp(scan.user_id, connection.user, scan.user_id_len) != 0)  # refused there
+        ):
             channel.slow_publish |= SLOWLY_IN_PYTHON
         if (
             flags & FLAG_HEADERS
@@ -294,6 +301,29 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
     if body_size == 0:
         return _complete(connection, channel)
     return FEED_MORE
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _name_reply_queue(connection: pointer[connection_t], channel: pointer[channel_t], offset: uint32_t, room: uint32_t) -> bint:
+    """Direct reply-to: the property at `offset` of the header names the channel's reply queue in a new content. False: no memory."""
+    old: pointer[content_t] = channel.content
+    behind: uint32_t = offset + 1 + content_header(old)[offset]
+    size: uint32_t = offset + 1 + channel.reply_to_len
+    new: pointer[content_t] = content_new(connection.arena, old.route_len, size + old.header_len - behind, room)
+    if new == NULL:
+        return False
+    memcpy(content_route(new), content_route(old), old.route_len)
+    memcpy(content_header(new), content_header(old), offset)
+    content_header(new)[offset] = channel.reply_to_len
+    memcpy(content_header(new) + offset + 1, address(channel.reply_to[0]), channel.reply_to_len)
+    memcpy(content_header(new) + size, content_header(old) + behind, old.header_len - behind)
+    new.flags = old.flags
+    new.priority = old.priority
+    channel.content = new
+    content_decref(old)
+    return True
 
 
 @cfunc

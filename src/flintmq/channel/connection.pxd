@@ -16,6 +16,7 @@ cdef class Connection:
     cdef public object peer             # what the listener knows of the peer
     cdef uint32_t table_depth_max
     cdef uint32_t table_fields_max
+    cdef bytes user                     # whose memory connection.user is
     cdef LogPort log                    # whose LSNs the confirms wait for, or None
     cdef readonly dict committing       # channel number -> its Transactions that wait for the log, oldest first
     cdef waiter_t waiter                # on the queue whose head a basic.get waits for

@@ -23,7 +23,7 @@ from cython.cimports.flintmq.channel.subscription import subscription_attach, su
 from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
+    AUTHORIZED_MAX, REPLY_NAME_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
@@ -168,6 +168,12 @@ class Connection:
             pass
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
+
+    def set_user(self, user: bytes) -> None:
+        """The name that a message's user-id is compared with."""
+        self.user = user
+        self.connection.user = _octets(user)
+        self.connection.user_len = len(user)
 
     def attach_log(self, log: LogPort) -> None:
         """Confirms of logged messages wait for this log's durable LSN."""
@@ -835,6 +841,14 @@ class Connection:
         if channel.content != NULL:
             content_decref(channel.content)
             channel.content = NULL
+
+    def set_reply_to(self, number: int, name: bytes) -> None:
+        """Direct reply-to: the name of the channel's reply queue, which messages that ask for it get; empty: there is none."""
+        channel: pointer[channel_t] = self.channel(number)
+        if len(name) > REPLY_NAME_MAX:
+            raise ValueError("the name of a reply queue is too long")
+        memcpy(address(channel.reply_to[0]), _octets(name), len(name))
+        channel.reply_to_len = len(name)
 
     def confirm_select(self, number: int) -> None:
         self.channel(number).confirm = True

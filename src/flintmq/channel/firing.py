@@ -19,6 +19,7 @@ from cython.cimports.flintmq.channel.placing import Landing
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_header, content_incref, content_route, content_t
+from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_ABSENT, props_scan_t, scan_properties
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.log_port import LogPort
@@ -26,7 +27,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed, queue_enqueue, queue_forget_logged, queue_get_id, queue_release, queue_settle, queue_take_expired,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_MOVE, delivery_t, queue_t
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 
@@ -104,17 +105,18 @@ class Firing(Landing):
         return taken
 
     def _facts(self, index: int) -> tuple:
-        """(exchange, routing key, content header, bytes of the body)"""
+        """What `take` says of it."""
         content: pointer[content_t] = self.fired[index].content
-        route: pointer[uint8_t] = content_route(content)
-        exchange: uint32_t = route[0]
-        header: pointer[uint8_t] = content_header(content)
-        return (
-            route[1 : 1 + exchange],
-            route[2 + exchange : content.route_len],
-            header[: content.header_len],
-            content.body_len,
-        )
+        scan: props_scan_t
+        route: bytes = content_route(content)[: content.route_len]
+        if scan_properties(content_header(content), content.header_len, address(scan)) != 0:
+            return route, EXPIRATION_ABSENT, False, content.body_len
+        return route, scan.expiration_ms, bool(scan.has_cc), content.body_len
+
+    def header(self, index: int) -> bytes:
+        """See firing.pyi."""
+        content: pointer[content_t] = self.fired[index].content
+        return content_header(content)[: content.header_len]
 
     def message(self, index: int) -> tuple:
         """See firing.pyi."""

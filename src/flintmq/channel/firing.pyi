@@ -12,12 +12,15 @@ class Firing(Landing):
     limited: list[int]
     streamed: list[int]
     def __init__(self, core: QueueHandle, log: LogPort | None) -> None: ...
-    def take(self, now_ms: int, most: int, bytes_most: int) -> list[tuple[bytes, bytes, bytes, int]]:
-        """Acquires due entries, in the order of their times. Returns (exchange, routing key, content header, bytes of the body) of each.
+    def take(self, now_ms: int, most: int, bytes_most: int) -> list[tuple[bytes, int, bool, int]]:
+        """Acquires due entries, in the order of their times. Returns (exchange and routing key as shortstrs, expiration in milliseconds or
+        EXPIRATION_ABSENT, whether it has CC or BCC, bytes of the body) of each.
 
         Args: now_ms: wall clock; most, bytes_most: where the batch ends. May read the disk. Raises: StoreBusyError: nothing can be read
         now; MemoryError.
         """
+    def header(self, index: int) -> bytes:
+        """The content header of one of them."""
     def message(self, index: int) -> tuple[bytes, bytes, bytes, bytes]:
         """(exchange, routing key, content header, body) of one of them."""
     def set_aside(self, index: int) -> None:

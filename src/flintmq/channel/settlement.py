@@ -24,6 +24,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK, BASIC_REJECT
+from cython.cimports.flintmq.queue.limits import queue_over_limit
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, consumer_give_back_credit, consumer_has_credit, queue_decref, queue_forget_logged, queue_is_deleted, queue_release,
     queue_set_notify_work_desired, queue_settle,
@@ -31,7 +32,8 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURN_CALM, RETURN_FAILED, consumer_t, delivery_t,
+    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURNS_LIMITED, RETURN_CALM, RETURN_FAILED, consumer_t,
+    delivery_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -188,7 +190,8 @@ def _give_back(connection: pointer[connection_t], item: pointer[unacked_t], how:
         return
     queue_release(item.queue, item.slot, item.position, item.owner, how)
     if item.queue.returns and item.queue.ops == NULL and connection != NULL:
-        note_refused(connection, item.queue, NULL, REASON_REJECT)
+        if at_load32(address(item.queue.returned_count)) or (item.queue.returns & RETURNS_LIMITED and queue_over_limit(item.queue)):
+            note_refused(connection, item.queue, NULL, REASON_REJECT)
 
 
 def channel_time_out(

@@ -15,6 +15,7 @@ cdef enum:
     UNACKED_PER_SEGMENT = 256
     CHANNELS_PAGE = 64        # a client chooses its numbers: one high number must not cost a table of all below it
     AUTHORIZED_MAX = 4        # exchanges a channel remembers as authorized for publishing
+    REPLY_NAME_MAX = 63       # bytes of the name of a reply queue (Broker.open_reply_queue)
 
 cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL = settled
     slot_t *slot
@@ -95,6 +96,9 @@ cdef struct channel_t:
     uint8_t slow_publish      # decided at the header: SLOWLY_*; 0: to the queues of the route when complete
     int64_t expiration_ms
     int64_t due_ms            # SLOWLY_SCHEDULED: when it is to be routed, wall clock
+    # direct reply-to
+    uint8_t reply_to_len      # 0: the channel has no reply queue
+    uint8_t reply_to[REPLY_NAME_MAX]
     # confirms
     bint confirm
     bint confirm_dirty        # is on connection.confirming
@@ -209,6 +213,8 @@ cdef struct connection_t:
     route_t *timed            # of the virtual host's scheduled messages (counted); NULL: this connection has sent none yet
     refused_t *refused        # oldest first; taken by Connection.take_refused
     refused_t *refused_last
+    const uint8_t *user       # name of the user that logged in; the Connection's
+    uint32_t user_len         # 0: none has
     void *owner               # the Connection (borrowed): for the rare calls into Python from the message path
 
 # The open channel of that number, else NULL.

@@ -380,7 +380,9 @@ class Loop:
                 elif reason == LOOP_TIMER:
                     self._guard(self.on_timer, monotonic_ms())
                 elif reason == LOOP_COMMITS:
+                    self.logged = self.awaited = False  # that they have ended: nobody waits for it, it goes with the next group
                     self._complete()
+                    self.logged = self.awaited = self.awaited or self.commits_wait
                 elif reason == LOOP_CHORES:
                     self.chores.run(self.chores_end)
                 elif reason == LOOP_ALARM:

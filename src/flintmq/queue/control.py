@@ -31,7 +31,8 @@ from cython.cimports.flintmq.queue.restoring import original_of
 from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
-    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t, returned_t,
+    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t,
+    returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, memset
@@ -118,16 +119,20 @@ class QueueHandle:
     def set_durable(self, durable: bool) -> None:
         queue_set_durable(self.queue, durable)
 
-    def set_returns(self, counted: bool, limit: int, limited: bool, delay_failed: bool = False, delay_calm: bool = False) -> None:
+    def set_returns(
+        self, counted: bool, limit: int, limited: bool, delay_failed: bool = False, delay_calm: bool = False, noted: bool = False
+    ) -> None:
         """What delivered entries that come back mean here, before anybody uses the queue. counted: `take_returns` tells how often, and
         consumers are told; limit: returns that an entry may have, below 0: any number; limited: the queue has a length limit;
-        delay_failed, delay_calm (with counted): what was rejected, or given back otherwise, is held until `release_waited`."""
+        delay_failed, delay_calm (with counted): what was rejected, or given back otherwise, is held until `release_waited`; noted (with
+        counted): the counts of all entries are told, not those of logged ones alone."""
         queue_set_returns(
             self.queue,
             (RETURNS_COUNTED if counted else 0)
             | (RETURNS_LIMITED if limited else 0)
             | (RETURNS_DELAY_FAILED if delay_failed else 0)
-            | (RETURNS_DELAY_CALM if delay_calm else 0),
+            | (RETURNS_DELAY_CALM if delay_calm else 0)
+            | (RETURNS_NOTED if noted else 0),
             0xFFFFFFFF if limit < 0 else min(limit, 0xFFFFFFFF),
         )
 
@@ -137,9 +142,9 @@ class QueueHandle:
         return self.queue.returned_count
 
     def take_returns(self, most: int) -> list[tuple[int, int, bool, bool, bool]]:
-        """(position, count, over, logged, delayed) of delivered entries that came back, oldest first, at most `most`; they are forgotten
-        here. over: above the limit; delayed: it waits before its next delivery. The broker holds the entry then, and the caller ends it
-        (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
+        """(position, count, over, logged, delayed) of delivered entries that came back and are logged, over the limit or delayed (or
+        `noted`), oldest first, at most `most`; they are forgotten here. over: above the limit; delayed: it waits before its next delivery.
+        The broker holds the entry then, and the caller ends it (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
         note: returned_t
         returns: list = []
         while len(returns) < most and queue_take_return(self.queue, address(note)):

@@ -4,7 +4,7 @@ from flintmq.queue.types cimport queue_t, returned_t
 
 # Before anybody uses the queue. `flags`: RETURNS_*; `limit`: returns that an entry may have, all bits: any number.
 cdef void queue_set_returns(queue_t *queue, uint32_t flags, uint32_t limit) noexcept nogil
-# `owner` gives a delivered entry back to a queue with RETURNS_COUNTED: notes its count. True: that is one more than the limit allows, or it
+# `owner` gives a delivered entry back to a queue with RETURNS_COUNTED: notes its count where the control plane has work with it. True: that is one more than the limit allows, or it
 # has to wait before its next delivery: the entry is the broker's from now on (as queue_take_at leaves it for owner 0) and not to be
 # released. `how`: RETURN_FAILED or RETURN_CALM. O(1).
 cdef bint queue_count_return(queue_t *queue, uint64_t position, uint32_t owner, int how) noexcept nogil

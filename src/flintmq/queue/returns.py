@@ -1,7 +1,8 @@
 """Entries that come back to a queue that counts their deliveries.
 
-in: releases of delivered entries. out: notes of (position, count) for the control plane, which keeps the counts over a restart, and ends
-what came back more often than x-delivery-limit allows, and gives back what waited (x-delayed-retry-type).
+in: releases of delivered entries. out: notes of (position, count) for the control plane, which keeps the counts of logged entries over a
+restart, and ends what came back more often than x-delivery-limit allows, and gives back what waited (x-delayed-retry-type). Of an entry
+that needs none of that there is no note: it counts for itself.
 
 I1  A note is made before the entry is available again, under the list lock; without memory for it the entry is just released.
 I2  An entry over the limit, or one that has to wait, is never available again by this release: it passes to the broker in the same step.
@@ -21,7 +22,7 @@ from cython.cimports.flintmq.queue.grouped import grouped_passed_on
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, RETURNS_DELAY_CALM,
-    RETURNS_DELAY_FAILED, RETURN_FAILED, queue_t, returned_t, segment_t, slot_t,
+    RETURNS_DELAY_FAILED, RETURNS_NOTED, RETURN_FAILED, queue_t, returned_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -40,25 +41,30 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     state: uint64_t = 0
     over: bint = False
     passed_on: bint
-    note: pointer[returned_t] = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
-    if note == NULL:
-        return False
+    delayed: bint = queue.returns & (RETURNS_DELAY_FAILED if how == RETURN_FAILED else RETURNS_DELAY_CALM) != 0
+    count: uint32_t
+    note: pointer[returned_t] = NULL
     spin_lock(address(queue.entries.lock))
     slot = list_slot_locked(address(queue.entries), position, address(segment))
     if slot != NULL:
         state = at_load64(address(slot.state))
     if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or cast(uint32_t, state >> ENTRY_OWNER_SHIFT) != owner:
         spin_unlock(address(queue.entries.lock))
-        free(note)
+        return False
+    count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & COUNT_MAX)
+    if count < COUNT_MAX:
+        count += 1
+    if count > queue.delivery_limit or delayed or state & ENTRY_LOGGED or queue.returns & RETURNS_NOTED:
+        note = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
+    if note == NULL:
+        spin_unlock(address(queue.entries.lock))
         return False
     note.position = position
-    note.count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & COUNT_MAX)
-    if note.count < COUNT_MAX:
-        note.count += 1
+    note.count = count
     note.logged = state & ENTRY_LOGGED != 0
-    over = note.count > queue.delivery_limit and slot_pass_on(slot, owner)
+    over = count > queue.delivery_limit and slot_pass_on(slot, owner)
     note.over = over
-    if not over and queue.returns & (RETURNS_DELAY_FAILED if how == RETURN_FAILED else RETURNS_DELAY_CALM):
+    if not over and delayed:
         note.delayed = slot_pass_on(slot, owner)
     check(
         (queue.returned == NULL) == (queue.returned_count == 0),

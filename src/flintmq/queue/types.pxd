@@ -585,6 +585,7 @@ cdef enum:                      # queue_t.returns: what the control plane wants 
     RETURNS_LIMITED = 2         # that some did: the queue has a length limit (drop-head)
     RETURNS_DELAY_FAILED = 4    # with RETURNS_COUNTED: one that failed waits before it is available again (x-delayed-retry-type)
     RETURNS_DELAY_CALM = 8      # ... and one that was given back
+    RETURNS_NOTED = 16          # with RETURNS_COUNTED: the count of each (the service of a shared queue keeps it)
 
 cdef enum:                      # queue_release: what an entry comes back from
     RETURN_UNSENT = 0           # it reached nobody
@@ -592,7 +593,7 @@ cdef enum:                      # queue_release: what an entry comes back from
     RETURN_CALM = 2             # basic.nack, basic.recover, a consumer's timeout
     RETURN_WAITED = 3           # its wait before the next delivery: it was noted when that began
 
-cdef struct returned_t:         # an entry that came back to a queue with RETURNS_COUNTED
+cdef struct returned_t:         # an entry that came back to a queue with RETURNS_COUNTED, and that the control plane has work with
     returned_t *next
     uint64_t position
     uint32_t count              # with this return

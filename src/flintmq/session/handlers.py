@@ -483,6 +483,11 @@ class ConnectionHandler:
             self.loop.resume(self.socket)
             self.loop.touch(self.socket)
 
+    def logged_in(self, user: str, born: int) -> None:
+        """The connection is this user's from now on."""
+        self.user, self.user_born = user, born
+        self.connection.set_user(user.encode("utf-8", "surrogateescape"))
+
     def consumer_came(self, consumer: Consumer) -> None:
         """It is counted from now on. Raises: PeerError 530 when its user has as many as may be."""
         self.broker.quotas.add_consumer(self.user)

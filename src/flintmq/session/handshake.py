@@ -257,8 +257,7 @@ def _authenticated(handler: Session, user: str, ok: bool | None) -> None:
     else:
         broker = handler.broker
         broker.events.login(handler, user, True)
-        handler.user = user
-        handler.user_born = broker.users.born(user)
+        handler.logged_in(user, broker.users.born(user))
         handler.state = TUNE
         limits = broker.limits
         handler.send(0, spec.ConnectionTune(limits.channels_max, limits.frame_size_max, limits.heartbeat_s))
@@ -385,7 +384,7 @@ def _new_token(handler: Session, answer: TokenUser | str | None) -> None:
             reason = f"it may not use vhost '{handler.vhost.name}'"
         else:
             reason = ""
-            handler.user, handler.user_born = answer, answer.born
+            handler.logged_in(answer, answer.born)
             broker.tokens.follow(handler, answer)
             if not isinstance(before, TokenUser) or answer.texts != before.texts:
                 broker.permissions.on_changed()  # what channels remember of the old one

@@ -184,6 +184,19 @@ def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> N
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
+    if name and not handler.verbs:
+        known = handler.vhost.declare_again(
+            name,
+            passive=method.passive,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            connection_id=handler.connection_id,
+        )
+        if known is not None:
+            _declared(handler, number, method.no_wait, known)
+            return
     verb = handler.vhost.declare_queue(
         name,
         passive=method.passive,
@@ -412,6 +425,7 @@ def _open_reply_queue(handler: Session, state: ChannelState, method: spec.BasicC
     if state.reply_queue is not None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
     state.reply_queue = handler.broker.open_reply_queue(handler.vhost)
+    handler.connection.set_reply_to(state.number, state.reply_queue.name.encode())
     return state.reply_queue
 
 
@@ -427,6 +441,7 @@ def basic_cancel(handler: Session, number: int, method: spec.BasicCancel) -> Non
         if consumer.queue is state.reply_queue:
             handler.broker.drop_reply_queue(state.reply_queue)
             state.reply_queue = None
+            handler.connection.set_reply_to(number, b"")
         handler.broker.attachments.remove(consumer)
 
 

@@ -1,4 +1,4 @@
-"""Publishes that the compiled path hands over: unknown routes, headers exchanges, CC/BCC, direct reply-to, user-id, dead letters.
+"""Publishes that the compiled path hands over: unknown routes, headers exchanges, CC/BCC, properties that are refused, dead letters.
 
 in: a publish or a refused delivery that needs the routing table or the message's properties. out: routes for the cache, or the
 message on its queues.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.queue_limits import CASCADE_NS
 from flintmq.broker.routes import REPLY_TO
+from flintmq.broker.schedules import without_bcc
 from flintmq.channel import scheduled_publish
 from flintmq.channel.scheduling import due_of
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -19,7 +20,6 @@ from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
-from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.message import MessageHeaders, keys_of
 from flintmq.session.authorization import authorize, authorize_topic, each_key
 from flintmq.vhost.arguments import BLOCK
@@ -70,7 +70,7 @@ def find_route(handler: Session, channel: int, route: bytes) -> None:
 
 
 def publish(handler: Session, channel: int) -> None:
-    """A complete message whose properties decide: where it goes (headers, CC, BCC) or what it says (reply-to, user-id)."""
+    """A complete message whose properties decide: where it goes (headers, CC, BCC) or that it is refused (reply-to, user-id)."""
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
@@ -92,23 +92,20 @@ def publish(handler: Session, channel: int) -> None:
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
         headers = MessageHeaders(table if isinstance(table, dict) else {}, lambda: properties, content, user=handler.user)
         keys = keys_of(key, headers, partial(authorize_topic, handler, Verb.WRITE, exchange_name))
-        due_ms, reply_to = scheduled_publish.due(connection, channel), None
+        due_ms = scheduled_publish.due(connection, channel)
         if due_ms < 0:
             due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)
             if changed is not header:
                 header = changed
                 connection.replace_header(channel, header)
         if properties.get("reply_to") == REPLY_TO:
-            queue = handler.channels[channel].reply_queue
-            if queue is None:
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
-            reply_to = queue.name
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
         span = None
         if broker.spans is not None and "traceparent" in headers:
             span, header = _begin_span(handler, channel, exchange_name, key, header)
         # BCC of a scheduled message leaves when it is routed.
-        if reply_to is not None or ("BCC" in headers and not due_ms):
-            connection.replace_header(channel, _changed(header, reply_to, due_ms > 0))
+        if "BCC" in headers and not due_ms:
+            connection.replace_header(channel, without_bcc(header) or header)
     except PeerError:
         connection.discard(channel)
         raise
@@ -166,17 +163,6 @@ def route_again(handler: Session, exchange_bytes: bytes, keys: list[bytes], head
         if error.code != ReplyCode.NOT_FOUND:
             raise  # where it goes can't be found out: it is refused
         return []
-
-
-def _changed(header: bytes, reply_to: str | None, keeps_bcc: bool) -> bytes:
-    """The content header without BCC (unless it is kept) and with another reply-to (None: as it is); everything else keeps its bytes."""
-    size, parts = split_properties(header)
-    if reply_to is not None:
-        octets = reply_to.encode("utf-8", "surrogateescape")
-        parts["reply_to"] = bytes([len(octets)]) + octets
-    if "headers" in parts and not keeps_bcc:
-        parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
-    return join_properties(size, parts)
 
 
 def _invalid_expiration(value: str) -> str:

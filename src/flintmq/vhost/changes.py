@@ -147,6 +147,11 @@ class Changes:
         """Whether a verb that waits for the database, or is long work, has this name alone."""
         return self._held.get(key, 0) == _ALONE
 
+    @property
+    def holds_names(self) -> bool:
+        """Whether some verb waits with names that it has, or for some."""
+        return len(self._held) > 0
+
     def perform(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> Job:
         """Runs a verb; `finished(result, error)` is called once: before this returns (Job.over), or by `call` (C3).
 

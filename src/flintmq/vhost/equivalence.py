@@ -15,13 +15,17 @@ from flintmq.ports import same_value
 from flintmq.routing.delayed import DELAYED_TYPE
 from flintmq.routing.exchange import Exchange, erlang_term
 from flintmq.vhost.arguments import QUEUE_ARGUMENTS, Argument
+from flintmq.vhost.names import describe
 from flintmq.vhost.queue import Queue
 
 _ABSENT = object()
 
 
-def check_queue(queue: Queue, description: str, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> None:
+def check_queue(queue: Queue, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> None:
     """Raises: PeerError 406 `inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'`."""
+    if queue.durable == durable and queue.auto_delete == auto_delete and not queue.arguments and not arguments:
+        return  # most of them
+    description = describe("queue", queue.name, queue.vhost)
     _check_flag(description, "durable", queue.durable, durable)
     _check_flag(description, "auto_delete", queue.auto_delete, auto_delete)
     check_arguments(description, queue.arguments, arguments)

@@ -649,11 +649,7 @@ class VirtualHost(Scheduling, Refusals):
         arguments = dict(arguments) if arguments else {}
         known = self.queues.get(name)
         if known is not None:
-            if known.exclusive_owner != owner:
-                raise self._locked(known)
-            equivalence.check_queue(known, self.describe(QUEUE, name), durable, auto_delete, arguments)
-            self.touch(known)
-            return known
+            return self._declared_again(known, owner, durable, auto_delete, arguments)
         if allow is not None:
             allow()
         spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, self.policies.queue_policy(name, own, arguments))
@@ -667,7 +663,44 @@ class VirtualHost(Scheduling, Refusals):
         yield Names(alone=((QUEUE, name),))
         return (yield from self._declare_durable(spec, size))
 
-    def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def declare_again(
+        self,
+        name: str,
+        *,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        connection_id: int,
+    ) -> Queue | None:
+        """`declare_queue` of a queue that is there, without a verb. None: it is not there, or a verb under way may have the name.
+
+        Raises: as `declare_queue`.
+        """
+        with self._lock:
+            known = self.queues.get(name)
+            if known is None or self._changes.holds_names:
+                return None
+            if passive:
+                self.queue(name, connection_id)
+                self.touch(known)
+                return known
+            if durable and not exclusive and not auto_delete and self.default_queue_type is not None:
+                arguments = self._of_default_type(name, arguments)
+            self._check_new_name(QUEUE, name)
+            if arguments:
+                parse_queue_arguments(arguments, self.describe(QUEUE, name))
+            return self._declared_again(known, connection_id if exclusive else None, durable and not exclusive, auto_delete, arguments)
+
+    def _declared_again(self, known: Queue, owner: int | None, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> Queue:
+        if known.exclusive_owner != owner:
+            raise self._locked(known)
+        equivalence.check_queue(known, durable, auto_delete, arguments)
+        self.touch(known)
+        return known
+
+    def _of_default_type(self, name: str, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Arguments with the type that the virtual host gives to a queue whose declaration names none. A queue of another type that is
         there already stays what it is, and is declared again as before."""
         arguments, kind = arguments or {}, self.default_queue_type

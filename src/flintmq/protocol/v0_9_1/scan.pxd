@@ -31,12 +31,14 @@ cdef struct props_scan_t:
     uint64_t body_size
     int64_t expiration_ms       # 0 .. EXPIRATION_MAX, EXPIRATION_ABSENT or EXPIRATION_INVALID
     const uint8_t *reply_to     # NULL when absent; points into the payload
+    const uint8_t *user_id      # the same
     const uint8_t *headers      # the table's bytes after its length; NULL when absent; points into the payload
     uint32_t headers_len
     uint16_t flags              # PROP_*
     uint8_t delivery_mode       # 0 when absent
     uint8_t priority            # PRIORITY_ABSENT when absent; 255 on the wire reads as 254 (no queue tells them apart)
     uint8_t reply_to_len
+    uint8_t user_id_len
     bint has_cc                 # the headers have a top-level CC or BCC
     bint has_time               # the headers have a top-level field that may name a delivery time (channel/scheduling.pxd)
 

@@ -154,6 +154,8 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
     out.expiration_ms = EXPIRATION_ABSENT
     out.reply_to = NULL
     out.reply_to_len = 0
+    out.user_id = NULL
+    out.user_id_len = 0
     out.headers = NULL
     out.headers_len = 0
     out.has_cc = False
@@ -195,6 +197,9 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
             if flag == PROP_REPLY_TO:
                 out.reply_to = p
                 out.reply_to_len = cast(uint8_t, size)
+            elif flag == PROP_USER_ID:
+                out.user_id = p
+                out.user_id_len = cast(uint8_t, size)
             elif flag == PROP_EXPIRATION and cast(uint64_t, end - p) >= size:
                 out.expiration_ms = _scan_expiration(p, size)
         if cast(uint64_t, end - p) < size:
