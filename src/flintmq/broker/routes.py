@@ -66,7 +66,7 @@ class Routes:
         return cache
 
     def cache_of_user(self, vhost: Any, exchange_name: str, user: str) -> RouteCache:
-        """The cache of an exchange for a user whose routing keys are asked for; the caller keeps it, and asks for the key before each `put`.
+        """The cache of an exchange for a user whose routing keys are asked for; the caller keeps it, and asks for each key that it puts.
         Raises: PeerError 530: the virtual host is deleted."""
         if vhost.deleted:
             raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {vhost.name} not found")

@@ -27,8 +27,8 @@ from cython.cimports.flintmq.channel.slow import (
 from cython.cimports.flintmq.channel.traceparent import trace_wanted
 from cython.cimports.flintmq.channel.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel,
-    connection_t, pending_confirm_t, tx_publish_t, tx_settle_t, unacked_t,
+    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED,
+    channel_t, connection_channel, connection_t, pending_confirm_t, tx_publish_t, tx_settle_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.byte_order import get16

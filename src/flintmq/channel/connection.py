@@ -24,8 +24,7 @@ from cython.cimports.flintmq.channel.subscription import subscription_attach, su
 from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, channel_t, connection_channel, connection_t, refused_t, subscription_t,
-    unacked_t,
+    AUTHORIZED_MAX, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
@@ -687,8 +686,8 @@ class Connection:
     def set_route(self, number: int, cache: RouteCache, key: bytes, handles: list | None, cacheable: bool) -> None:
         """Answers a publish whose route was unknown; the channel's user is authorized for the exchange.
 
-        Args: key: exchange and routing key shortstrs; handles: QueueHandle list, None: headers decide; cacheable: False when the route depends on the
-        message, which then comes back complete as a slow publish.
+        Args: key: exchange and routing key shortstrs; handles: QueueHandle list, None: headers decide; cacheable: False when Python
+        routes each message, which then comes back complete as a slow publish.
         """
         channel: pointer[channel_t] = self.channel(number)
         i: c_int

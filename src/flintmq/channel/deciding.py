@@ -58,9 +58,7 @@ def _found_by(channel: pointer[channel_t], look: pointer[header_look_t], out: po
             return 0
         table = look.table + 4
     memcpy(out, route.key, route.key_len)
-    size = sieve_write(
-        route.sieve, content_header(content) + table, look.end - table if table else 0, out + route.key_len, KEY_BYTES_MAX
-    )
+    size = sieve_write(route.sieve, content_header(content) + table, look.end - table if table else 0, out + route.key_len, KEY_BYTES_MAX)
     return 0 if size < 0 else route.key_len + cast(uint32_t, size)
 
 

@@ -360,7 +360,9 @@ class HeadersExchange(Exchange):
         return destinations
 
     def deciding(self, deciding: Deciding) -> None:
-        if not deciding.has_room(len(self._patterns)) or not deciding.has_room(sum(len(pairs) + len(keys) for _, pairs, keys in self._patterns)):
+        if not deciding.has_room(len(self._patterns)) or not deciding.has_room(
+            sum(len(pairs) + len(keys) for _, pairs, keys in self._patterns)
+        ):
             deciding.add_whole(self._keys)
             return
         for _, pairs, present in self._patterns:

@@ -9,7 +9,7 @@ I3  A key has at most one route here: `put` replaces, whoever computed the same 
 I4  Which bucket a key falls into, nobody outside of this process can tell. A chain has at most CHAIN_MOST routes: who would make it longer
     makes the cache drop all and take another hash key. A hash is compared with those of the table under the lock, or may miss.
 I5  Who gives up a reference had one.
-I6  What the deciding bytes of `contents` leave out decides nothing: a sieve is of the same state of the bindings as the routes that have it.
+I6  What the deciding bytes of `contents` leave out decides nothing: a sieve is of the same bindings as the routes that have it.
 """
 
 from __future__ import annotations
@@ -414,8 +414,8 @@ class RouteCache:
             _drop_routes(self.exchange.contents)
 
     def set_cacheable(self, cacheable: bool, how: int = 0) -> None:
-        """What decides a route. False: more of each message than a cache looks at, and nothing is found here. how: ROUTE_BY_CONTENT, headers
-        do; ROUTE_BY_CHANCE, chance does; else the key does."""
+        """What decides a route. False: more of each message than a cache looks at: nothing is found here. how: ROUTE_BY_CONTENT,
+        headers do; ROUTE_BY_CHANCE, chance does; else the key does."""
         is_other: bint = self.exchange.how != how
         self.exchange.how = how
         at_store32(address(self.exchange.usable), 1 if cacheable else 0)

@@ -44,13 +44,13 @@ from flintmq.session.methods import VERBS
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
-    from flintmq.routing.route_cache import RouteCache
     from flintmq.access.checks import Check
     from flintmq.access.scram import Conversation
     from flintmq.broker.broker import Broker
     from flintmq.channel.connection import Connection
     from flintmq.channel.loop_port import LoopPort, SocketPort
     from flintmq.channel.transaction import Transaction
+    from flintmq.routing.route_cache import RouteCache
 
 log = handshake.log
 
@@ -144,7 +144,9 @@ class ConnectionHandler:
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
         self.channels: dict[int, ChannelState] = {}
-        self.route_caches: dict[str, RouteCache] | None = None  # of exchanges whose keys the user is asked for; they end with the last keeper
+        self.route_caches: dict[str, RouteCache] | None = (
+            None  # of exchanges whose keys the user is asked for; they end with the last keeper
+        )
         self.started_ms = loop.now_ms
         self.connected_at_ms = broker.clock.wall_ms()
         self.close_deadline_ms: int | None = None
@@ -508,6 +510,7 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
+        self.route_caches = None
         if self.verbs:
             underway.forget(self)
         if self.login is not None:
