@@ -287,6 +287,7 @@ class Node:
 
     def _rights_changed(self) -> None:
         """Users or permissions changed: what was granted before is asked for again. Any thread."""
+        self.broker.routes.rights_changed()
         revoke_authorizations()
         for follower in self.broker.on_rights_changed:
             follower()

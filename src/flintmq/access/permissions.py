@@ -201,15 +201,17 @@ class Permissions:
 
         As on RabbitMQ: an exchange for which nothing is set lets every key pass.
         """
-        if isinstance(user, OutsideUser):
-            refused = not user.may_topic(vhost, verb.value, exchange, routing_key)
-        else:
-            patterns = self._topics.get((user, vhost, exchange))
-            refused = patterns is not None and not patterns[verb is Verb.READ].matches(routing_key, among)
-        if refused:
+        if self.topic_is_refused(user, vhost, verb, exchange, routing_key, among):
             text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             self.on_refused(user, text)
             raise PeerError(ReplyCode.ACCESS_REFUSED, text)
+
+    def topic_is_refused(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str, among: Among | None = None) -> bool:
+        """What `authorize_topic` raises for."""
+        if isinstance(user, OutsideUser):
+            return not user.may_topic(vhost, verb.value, exchange, routing_key)
+        patterns = self._topics.get((user, vhost, exchange))
+        return patterns is not None and not patterns[verb is Verb.READ].matches(routing_key, among)
 
     def authorize_keys(self, user: str, vhost: Any, verb: Verb, exchange: str, keys: Iterable[bytes]) -> None:
         """The one rule for routing keys: each of them is asked for when its exchange is a topic exchange with topic permissions, or the

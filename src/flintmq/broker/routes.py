@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.queue.control import QueueHandle
-from flintmq.routing.route_cache import RouteCache
+from flintmq.routing.route_cache import ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, RouteCache
+from flintmq.vhost.walk import DecidedBy
 
 if TYPE_CHECKING:
     from flintmq.vhost.virtual_host import VirtualHost
@@ -24,6 +26,14 @@ _DEFAULT_ROUTES = tuple(bytes((0, size)) for size in range(256))
 # the name that stands for a client's own replies (direct reply-to): a queue that nobody declares; and how hidden queues behind it begin
 REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_PREFIX = b"amq.rabbitmq.reply-to."
+
+# what decides a route -> arguments of RouteCache.set_cacheable
+_KINDS = {
+    DecidedBy.KEY: (True, 0),
+    DecidedBy.HEADERS: (True, ROUTE_BY_CONTENT),
+    DecidedBy.CHANCE: (True, ROUTE_BY_CHANCE),
+    DecidedBy.MESSAGE: (False, 0),
+}
 
 
 class Routes:
@@ -36,6 +46,9 @@ class Routes:
         self.version = object()
         # (virtual host, exchange) -> its cache
         self.caches: dict[tuple[str, str], RouteCache] = {}
+        # the same -> those of its users whose keys are asked for: each has only routes whose keys that user may use, and its connections
+        # keep it (session/publishing). Another name than the user's for each that a token or a directory made.
+        self._of_users: dict[tuple[str, str], WeakValueDictionary[tuple[str, int], RouteCache]] = {}
         # called with the name of a virtual host whose routes changed; under its lock, and must not wait
         self.followers: list[Callable[[str], object]] = []
 
@@ -46,13 +59,43 @@ class Routes:
             raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {vhost.name} not found")
         if cache is None:
             fresh = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self._limits.route_cache_max)
-            fresh.resolver = partial(self.cores, vhost, exchange_name)
+            fresh.resolver = partial(self._resolve, vhost, exchange_name)
+            fresh.deciding = partial(vhost.deciding_headers, exchange_name)
             cache = self.caches.setdefault((vhost.name, exchange_name), fresh)
-            version = None
-            while version is not self.version:  # R1
-                version = self.version
-                cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+            self._set_kind(vhost, exchange_name, cache, True)
         return cache
+
+    def cache_of_user(self, vhost: Any, exchange_name: str, user: str) -> RouteCache:
+        """The cache of an exchange for a user whose routing keys are asked for; the caller keeps it, and asks for each key that it puts.
+        Raises: PeerError 530: the virtual host is deleted."""
+        if vhost.deleted:
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {vhost.name} not found")
+        caches = self._of_users.setdefault((vhost.name, exchange_name), WeakValueDictionary())
+        name = (str(user), getattr(user, "born", 0))
+        cache = caches.get(name)
+        if cache is None:
+            fresh = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self._limits.route_cache_max)
+            fresh.deciding = partial(vhost.deciding_headers, exchange_name)
+            cache = caches.setdefault(name, fresh)
+            self._set_kind(vhost, exchange_name, cache, False)
+        return cache
+
+    def _set_kind(self, vhost: Any, exchange_name: str, cache: RouteCache, each_key: bool) -> None:
+        version = None
+        while version is not self.version:  # R1
+            version = self.version
+            cache.set_cacheable(*_KINDS[vhost.decided_by(exchange_name, each_key)])
+
+    def _resolve(self, vhost: Any, exchange_name: str, key: bytes) -> list[QueueHandle] | None:
+        return self.resolve(vhost, exchange_name, key, self.cache(vhost, exchange_name))
+
+    def resolve(self, vhost: Any, exchange_name: str, key: bytes, cache: RouteCache) -> list[QueueHandle] | None:
+        """What a cache keeps for a key: cores of queues, or None: headers decide. Raises: as `cores`."""
+        if cache.how == ROUTE_BY_CONTENT:
+            return None
+        if cache.how == ROUTE_BY_CHANCE:
+            return [queue.core for queue in vhost.candidates(exchange_name)]
+        return self.cores(vhost, exchange_name, key)
 
     def cores(self, vhost: Any, exchange_name: str, key: bytes, headers: Mapping[str, object] | None = None) -> list[QueueHandle]:
         """Cores of the queues that a message goes to. Raises: PeerError 404 no exchange, 406 more patterns than may be looked at."""
@@ -94,8 +137,24 @@ class Routes:
 
     def forget_all(self) -> None:
         """Every route is computed anew when it is next asked for: memory is short."""
-        for cache in list(self.caches.values()):
+        for cache in [*self.caches.values(), *(cache for key in list(self._of_users) for cache in self._users_of(key))]:
             cache.clear()
+
+    def rights_changed(self) -> None:
+        """Users or permissions changed: no route of a user is known to be one that it may use. Any thread."""
+        self.version = object()
+        for key in list(self._of_users):
+            self._close_users(key)
+
+    def _users_of(self, key: tuple[str, str]) -> list[RouteCache]:
+        caches = self._of_users.get(key)
+        return [] if caches is None else [cache for known in caches.valuerefs() if (cache := known()) is not None]
+
+    def _close_users(self, key: tuple[str, str]) -> None:
+        closed = self._users_of(key)
+        self._of_users.pop(key, None)
+        for cache in closed:
+            cache.close()
 
     # --- changes, under the lock of the virtual host ------------------------------------------------------------------
 
@@ -111,11 +170,14 @@ class Routes:
         if cache is not None:
             cache.clear()
             if exchange_name in vhost.exchanges:
-                cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+                cache.set_cacheable(*_KINDS[vhost.decided_by(exchange_name)])
+        if self._of_users:
+            self._close_users((vhost.name, exchange_name))
 
     def exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
         """An exchange is gone."""
         self._changed(vhost_name)
+        self._close_users((vhost_name, exchange_name))
         cache = self.caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
             cache.close()

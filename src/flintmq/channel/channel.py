@@ -3,7 +3,7 @@
 in: calls of the protocol engine. out: enqueues and settlements on queues, confirms and returns in the output buffer.
 
 A publish whose route is cached takes no lock but the queue's and never the GIL. What needs Python (a route that is not cached,
-a headers exchange, CC, dead-lettering) is left in connection.slow, and the loop calls the handlers.
+a property that is refused, a dead letter's address) is left in connection.slow, and the loop calls the handlers.
 
 I1  A message that a confirm answers is in every queue of its route, and every log it was written to is durable.
 I2  Every delivery that was acquired for this channel is in `unacked`, settled, or back in its queue.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
+from cython.cimports.flintmq.channel.deciding import channel_decide
 from cython.cimports.flintmq.channel.placing import confirms_forget, publish_to_queues
 from cython.cimports.flintmq.channel.scheduling import schedule_of
 from cython.cimports.flintmq.channel.settlement import (
@@ -26,8 +27,8 @@ from cython.cimports.flintmq.channel.slow import (
 from cython.cimports.flintmq.channel.traceparent import trace_wanted
 from cython.cimports.flintmq.channel.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel,
-    connection_t, pending_confirm_t, tx_publish_t, tx_settle_t,
+    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED,
+    channel_t, connection_channel, connection_t, pending_confirm_t, tx_publish_t, tx_settle_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.byte_order import get16
@@ -42,7 +43,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, pr
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
-from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
+from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_look, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -194,16 +195,17 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
     known: pointer[route_t]
     i: c_int
     channel.publish_bits = bits
-    channel.slow_publish = 0
     if channel.authorized_generation == at_load64(address(_generation)):
         if last != NULL and last.key_len == route_len and at_load32(address(last.valid)) and memcmp(last.key, route, route_len) == 0:
+            channel.slow_publish = last.how
             return FEED_MORE
         for i in range(AUTHORIZED_MAX):
             exchange = channel.authorized[i]
             if exchange != NULL and exchange.name_len == route[0] and memcmp(exchange.name, route + 1, route[0]) == 0:
-                known = exchange_find(exchange, route, route_len)
+                known = exchange_look(exchange, route, route_len)
                 if known != NULL:
                     channel_set_route(channel, known)
+                    channel.slow_publish = known.how
                     return FEED_MORE
                 if at_load32(address(exchange.usable)) and is_utf8(route + 2 + route[0], route_len - 2 - route[0]):
                     connection.slow = SLOW_RESOLVE
@@ -213,7 +215,7 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
                     connection.slow_size = route_len
                     return FEED_PAUSE
                 break
-    connection.slow = SLOW_ROUTE
+    connection.slow = SLOW_ROUTE  # Connection.set_route says how it goes on
     connection.slow_channel = number
     connection.slow_payload = route
     connection.slow_size = route_len
@@ -285,9 +287,10 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
             if scan.expiration_ms == EXPIRATION_INVALID:
                 channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there, with its value
             channel.expiration_ms = scan.expiration_ms
-        if scan.has_cc or (
-            flags & FLAG_USER_ID
-            and (scan.user_id_len != connection.user_len or memcmp(scan.user_id, connection.user, scan.user_id_len) != 0)  # refused there
+        if scan.has_cc:
+            channel.slow_publish |= SLOWLY_BY_CONTENT
+        if flags & FLAG_USER_ID and (
+            scan.user_id_len != connection.user_len or memcmp(scan.user_id, connection.user, scan.user_id_len) != 0  # refused there
         ):
             channel.slow_publish |= SLOWLY_IN_PYTHON
         if (
@@ -369,14 +372,22 @@ def _make_room(connection: pointer[connection_t], channel: pointer[channel_t], s
 @nogil
 @exceptval(check=False)
 def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
+    decided: pointer[route_t] = NULL
+    result: c_int
     content_frame(channel.content)
     connection.publisher = PUBLISHED_EVER | PUBLISHED_NOW
     if channel.slow_publish:
         if channel.slow_publish == SLOWLY_SCHEDULED and connection.timed != NULL:
             return channel_schedule(connection, channel)
-        connection.slow = SLOW_PUBLISH
-        connection.slow_channel = channel.number
-        return FEED_PAUSE
+        if channel.slow_publish == SLOWLY_BY_CONTENT or channel.slow_publish == SLOWLY_BY_CHANCE:
+            decided = channel_decide(connection, channel)
+        if decided == NULL:
+            connection.slow = SLOW_PUBLISH
+            connection.slow_channel = channel.number
+            return FEED_PAUSE
+        result = channel_accept(connection, channel, decided)
+        route_decref(decided)
+        return result
     return channel_accept(connection, channel, channel.route)
 
 

@@ -13,6 +13,7 @@ from cython.cimports.flintmq.channel.channel import (
     authorization_changed, channel_accept, channel_free, channel_new, channel_release_some, channel_set_route, channels_add, channels_free,
     channels_remove, session_sink,
 )  # fmt: skip
+from cython.cimports.flintmq.channel.deciding import DECIDING_ROOM, channel_exchange, channel_found_by
 from cython.cimports.flintmq.channel.delivery import note_delivery, write_get_ok
 from cython.cimports.flintmq.channel.settlement import (
     channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
@@ -23,7 +24,8 @@ from cython.cimports.flintmq.channel.subscription import subscription_attach, su
 from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, REPLY_NAME_MAX, channel_t, connection_channel, connection_t, refused_t, subscription_t, unacked_t,
+    AUTHORIZED_MAX, REPLY_NAME_MAX, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, channel_t, connection_channel, connection_t, refused_t,
+    subscription_t, unacked_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
@@ -702,18 +704,18 @@ class Connection:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def set_route(self, number: int, cache: RouteCache, key: bytes, handles: list, cacheable: bool) -> None:
+    def set_route(self, number: int, cache: RouteCache, key: bytes, handles: list | None, cacheable: bool) -> None:
         """Answers a publish whose route was unknown; the channel's user is authorized for the exchange.
 
-        Args: key: exchange and routing key shortstrs; handles: QueueHandle list; cacheable: False when the route depends on the
-        message, which then comes back complete as a slow publish.
+        Args: key: exchange and routing key shortstrs; handles: QueueHandle list, None: headers decide; cacheable: False when Python
+        routes each message, which then comes back complete as a slow publish.
         """
         channel: pointer[channel_t] = self.channel(number)
         i: c_int
         known: bint = False
         octets: pointer[uint8_t] = cast(pointer[uint8_t], cast(p_char, key))
         channel_set_route(channel, cache.put(octets, len(key), handles) if cacheable else route_new(octets, len(key), handles, b""))
-        channel.slow_publish = not cacheable  # SLOWLY_IN_PYTHON
+        channel.slow_publish = channel.route.how if cacheable else SLOWLY_IN_PYTHON
         self._check_generation(channel)
         if not cacheable:
             return
@@ -749,10 +751,11 @@ class Connection:
             if not at_load32(address(cache.exchange.usable)):
                 return False  # another loop deleted the exchange just now, or led it to one that looks at headers
             try:
-                handles: list = cache.resolver(key)
+                handles: list | None = cache.resolver(key)
             except PeerError:  # another loop deleted the exchange just now
                 return False
             channel_set_route(channel, cache.put(route, self.connection.slow_size, handles))
+            channel.slow_publish = channel.route.how
             if version is routes.version:
                 return True
             # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
@@ -795,14 +798,28 @@ class Connection:
         channel.content = new
         content_decref(old)
 
-    def accept(self, number: int, handles: list, more_keys: list) -> bool:
+    def found_by(self, number: int) -> bytes:
+        """What the route of the waiting message may be kept by (`accept`), before its header is changed; empty: its headers do not decide
+        it, or there are too many bytes of them."""
+        channel: pointer[channel_t] = self.channel(number)
+        out: uint8_t[DECIDING_ROOM]
+        size: uint32_t = channel_found_by(channel, out) if channel.slow_publish == SLOWLY_BY_CONTENT else 0
+        return PyBytes_FromStringAndSize(cast(p_char, cast(p_void, address(out[0]))), size)
+
+    def accept(self, number: int, handles: list, more_keys: list, found_by: bytes = b"") -> bool:
         """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due.
 
-        Args: more_keys: its routing keys besides the one of basic.publish (CC, BCC), should it have to be routed again.
+        Args: more_keys: its routing keys besides the one of basic.publish (CC, BCC), should it have to be routed again; found_by: what the
+        route is kept by for others like it.
         Raises: PeerError: the transaction is too large (406), no memory for it (506).
         """
         channel: pointer[channel_t] = self.channel(number)
-        route: pointer[route_t] = route_new(channel.route.key, channel.route.key_len, handles, pack_keys(more_keys))
+        route: pointer[route_t] = NULL
+        exchange: pointer[exchange_t] = channel_exchange(channel) if found_by and at_load32(address(channel.route.valid)) else NULL
+        if exchange != NULL and exchange.owner != NULL:
+            route = cast(RouteCache, exchange.owner).put_content(found_by, channel.route.key_len, handles, pack_keys(more_keys))
+        else:
+            route = route_new(channel.route.key, channel.route.key_len, handles, pack_keys(more_keys))
         result: c_int = channel_accept(address(self.connection), channel, route)
         route_decref(route)
         if result == FEED_ERROR:

@@ -4,7 +4,7 @@ cpdef enum:                   # connection_t.slow: why the loop must call Python
     SLOW_NONE = 0
     SLOW_METHOD = 1           # slow_payload holds a method frame's payload
     SLOW_ROUTE = 2            # the channel's publish has no cached route: slow_payload holds the route bytes
-    SLOW_PUBLISH = 3          # a complete message needs Python (headers exchange, CC, a property that is refused)
+    SLOW_PUBLISH = 3          # a complete message needs Python (a route that its headers decide and no cache has, a property that is refused)
     SLOW_DEAD_LETTER = 4      # slow_tag..: a refused delivery goes to a dead-letter exchange
     SLOW_ERROR = 5            # engine.error_*
     SLOW_VERSION = 6

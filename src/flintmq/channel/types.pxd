@@ -6,7 +6,7 @@ from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
 from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
-from flintmq.routing.route_cache cimport exchange_t, route_t
+from flintmq.routing.route_cache cimport ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, exchange_t, route_t
 
 cdef struct connection_t
 cdef struct channel_t
@@ -93,7 +93,7 @@ cdef struct channel_t:
     uint32_t filled           # body bytes received
     uint32_t announced        # body bytes that its header said; content.body_len is the room for them until all are there
     uint8_t publish_bits      # mandatory, immediate
-    uint8_t slow_publish      # decided at the header: SLOWLY_*; 0: to the queues of the route when complete
+    uint8_t slow_publish      # decided by the route (route_t.how) and at the header: SLOWLY_*; 0: to the queues of the route when complete
     int64_t expiration_ms
     int64_t due_ms            # SLOWLY_SCHEDULED: when it is to be routed, wall clock
     # direct reply-to
@@ -152,6 +152,8 @@ cdef enum:                    # bits of channel_t.slow_publish
     SLOWLY_IN_PYTHON = 1      # its properties or its exchange need Python
     SLOWLY_SCHEDULED = 2      # it goes to the schedule; due_ms is known
     SLOWLY_ASKED = 4          # Python finds out whether it goes to the schedule
+    SLOWLY_BY_CONTENT = ROUTE_BY_CONTENT  # its headers decide its route (a headers exchange, CC, BCC): channel/deciding
+    SLOWLY_BY_CHANCE = ROUTE_BY_CHANCE    # it goes to one of the queues of its route
 
 cdef enum:                    # bits of connection_t.publisher
     PUBLISHED_EVER = 1

@@ -203,6 +203,17 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     schedule_retry_ms: int = 500
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
+    # cached routes per exchange of messages whose headers decide (CC and BCC, a headers exchange), and bytes of them: the routes of some
+    # buckets make room for others; a change of a binding drops all
+    content_routes_max: int = 8_192
+    content_routes_bytes_max: int = 8 * 2**20
+    # bytes of such headers; the route of a message with more is asked for each time
+    content_key_bytes_max: int = 2_048
+    # names and values of headers that bindings ask for, up to which only these values decide a cached route; above it all values of
+    # the names do; with more names than that each route is asked for each time
+    deciding_headers_max: int = 1_024
+    # exchanges of which a connection remembers the routes that its user's topic permissions allow; above it those are asked for again
+    user_routes_max: int = 64
 
     # --- patterns of users (regular expressions of permissions, policies, links, filters of the API) ----------------------------------
     # bytes of a pattern of an administrator (permissions), and of anybody else (policies, filters); a longer one is refused

@@ -20,6 +20,7 @@ from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, BindingIdentity, Destination, binding_identity, field_bytes
+from flintmq.routing.deciding import Deciding
 from flintmq.routing.kept import Kept
 from flintmq.routing.topic import TopicTrie
 
@@ -76,6 +77,7 @@ class Exchange:
         "arguments",
         "auto_delete",
         "bindings",
+        "by_headers",
         "cache",
         "downstream",
         "durable",
@@ -90,6 +92,8 @@ class Exchange:
     destination_kind = EXCHANGE
     # whether it does not look at the routing key: a message with several is asked for once
     keyless: ClassVar[bool] = False
+    # whether it gives a message to one of its destinations, by chance
+    by_chance: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class Exchange:
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
         self.watch: Callable[[Binding, bool], object] | None = None  # told of each binding that comes (True) or goes; must not wait
         self.needs_headers = False  # its own choice depends on more of a message than its key, so its routes can't be cached by key
+        self.by_headers = False  # that more is headers alone (`deciding`)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -166,6 +171,9 @@ class Exchange:
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         """Destinations of one message, distinct. `headers` None reads as no headers."""
         raise NotImplementedError
+
+    def deciding(self, deciding: Deciding) -> None:
+        """Adds the headers that it looks at (`by_headers`)."""
 
     @property
     def match_steps(self) -> int:
@@ -317,7 +325,7 @@ class HeadersExchange(Exchange):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self.needs_headers = True
+        self.needs_headers = self.by_headers = True
         self._patterns: dict[tuple[bool, frozenset[Pair], frozenset[str]], _HeadersPattern] = {}
         self._by_pair: dict[Pair, dict[_HeadersPattern, None]] = {}
         self._by_key: dict[str, dict[_HeadersPattern, None]] = {}
@@ -350,6 +358,18 @@ class HeadersExchange(Exchange):
             for pattern in self._by_key[key]:
                 self._look(pattern, pairs, headers, destinations)
         return destinations
+
+    def deciding(self, deciding: Deciding) -> None:
+        if not deciding.has_room(len(self._patterns)) or not deciding.has_room(
+            sum(len(pairs) + len(keys) for _, pairs, keys in self._patterns)
+        ):
+            deciding.add_whole(self._keys)
+            return
+        for _, pairs, present in self._patterns:
+            for name, value in pairs:
+                deciding.add(name, value)
+            for name in present:
+                deciding.add(name, None)
 
     def _look(self, pattern: _HeadersPattern, pairs: frozenset[Pair], headers: Headers, destinations: set[Destination]) -> None:
         self.steps += 1

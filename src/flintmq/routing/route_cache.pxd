@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.schedule_share cimport schedule_share_t
 from flintmq.queue.types cimport queue_t
+from flintmq.routing.sieve cimport sieve_t
 
 cpdef enum:                   # destination_t.flags: all there are, in the order of their bits
     DEST_LIMITED = 1          # has x-max-length(-bytes): tell the policy pass after an enqueue
@@ -17,6 +18,10 @@ cpdef enum:                   # destination_t.flags: all there are, in the order
     DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
     DEST_SHARED = 128         # a shared queue: its messages go to the service
     DEST_ONCE = 256           # x-message-deduplication: a message whose value is there is dropped
+
+cpdef enum:                   # route_t.how: a route that is not yet the message's own. Beside channel/types.pxd SLOWLY_*
+    ROUTE_BY_CONTENT = 8      # its exchange's routes depend on headers: the message's is in exchange_t.contents
+    ROUTE_BY_CHANCE = 16      # one of its destinations
 
 cdef struct destination_t:
     queue_t *queue            # counted reference
@@ -30,41 +35,62 @@ cdef struct route_t:
     uint32_t valid            # atomic; 0 once a binding changed
     uint32_t hash
     uint16_t key_len          # exchange and routing key shortstrs, as on the wire
+    uint8_t how               # ROUTE_*; 0: a message goes to all destinations
+    uint32_t find_len         # bytes of `key`: what it is found by; behind the key of an entry of `contents` stand the deciding bytes
     uint32_t count            # destinations
     uint32_t more_len         # bytes of `more`
     route_t *next             # bucket link
     destination_t *destinations
     uint8_t *key
+    sieve_t *sieve            # ROUTE_BY_CONTENT: says which headers decide, counted; else NULL
     uint8_t *more             # further routing keys (CC, BCC) of the one message this route is for, as the session packs them; or NULL
 
 cdef struct exchange_t:
     uint32_t refs             # atomic: the Python wrapper and channels that were authorized for it
     uint32_t lock             # spin lock over the buckets
-    uint32_t usable           # atomic; 0: deleted, or its routes depend on headers: nothing is kept, every publish goes the slow way
+    uint32_t usable           # atomic; 0: deleted, or each message is asked for: nothing is kept, every publish goes the slow way
+    uint8_t how               # ROUTE_* of each of its routes
     uint32_t name_len
     uint8_t name[256]
     uint32_t bucket_count     # power of two
     uint32_t route_count
     uint32_t route_max
+    uint64_t bytes_max        # of the routes; 0: only their number is limited
+    uint64_t bytes            # of the routes, when that is limited
+    uint32_t hand             # bucket that is emptied next for the limits
     hash_key_t hash_key       # random; another one when a chain became too long
     route_t **buckets
+    # Routes of messages whose headers decide (CC and BCC, a headers exchange), found by key and deciding bytes. A table of its own: a client
+    # who sends ever new headers pushes out no other routes. NULL: this is such a table.
+    exchange_t *contents
     void *owner               # the RouteCache, borrowed; NULL once it is gone. Read with the GIL held
     uint64_t published        # statistics (one writer per loop: approximate with several)
 
 cdef void exchange_incref(exchange_t *exchange) noexcept nogil
 cdef void exchange_decref(exchange_t *exchange) noexcept nogil
-# Cached valid route for `key` (exchange and routing key shortstrs) with a reference for the caller; NULL on a miss. O(1).
+# Cached valid route for `key` (exchange and routing key shortstrs; in `contents` the deciding bytes, too) with a reference for the caller;
+# NULL on a miss. O(1). exchange_find: but for those that are not the message's own (route_t.how).
+cdef route_t *exchange_look(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
 cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
 cdef void route_incref(route_t *route) noexcept nogil
 cdef void route_decref(route_t *route) noexcept nogil
 # True when a queue of the route is deleted. O(destinations).
 cdef bint route_has_gone(route_t *route) noexcept nogil
+# A route to one of the destinations of a route, by chance, with a reference for the caller. NULL: there are none, or no memory.
+cdef route_t *route_choose(route_t *route) noexcept nogil
 # A route that no cache keeps (valid = 0), with a reference for the caller. `destinations`: QueueHandle list; `more`: see route_t.
 cdef route_t *route_new(const uint8_t *key, uint32_t key_len, list destinations, bytes appendix) except NULL
 
 cdef class RouteCache:
+    cdef object __weakref__
     cdef exchange_t *exchange
-    cdef public object resolver   # (routing key: bytes) -> list of QueueHandle: the routing table's answer
+    cdef sieve_t *sieve           # of ROUTE_BY_CONTENT, made when a route first needs it; NULL: not since the last change
+    cdef uint64_t changes
+    cdef public object resolver   # (routing key: bytes) -> list of QueueHandle: the routing table's answer; None: headers decide
+    cdef public object deciding   # () -> routing.deciding.Deciding: the headers that decide, as the routing table says now; None: Python asks each time
     # Keeps a route in the place of any other of that key, and returns it with a reference for the caller. When the exchange is not
-    # usable the route is made all the same, and is not kept.
+    # usable the route is made all the same, and is not kept. `destinations` None: they depend on headers.
     cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations) except NULL
+    # The same for one of `contents`: behind the key_len bytes of its key stand the deciding bytes. `more`: see route_t.
+    cdef route_t *put_content(self, bytes found_by, uint32_t key_len, list destinations, bytes more) except NULL
+    cdef bint _prepare(self) except -1

@@ -9,6 +9,7 @@ I3  A key has at most one route here: `put` replaces, whoever computed the same 
 I4  Which bucket a key falls into, nobody outside of this process can tell. A chain has at most CHAIN_MOST routes: who would make it longer
     makes the cache drop all and take another hash key. A hash is compared with those of the table under the lock, or may miss.
 I5  Who gives up a reference had one.
+I6  What the deciding bytes of `contents` leave out decides nothing: a sieve is of the same bindings as the routes that have it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,25 @@ import os
 
 import cython
 from cython import NULL, Py_ssize_t, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.keyed_hash import keyed_hash
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.flintmq.queue.schedule_share import share_decref
+from cython.cimports.flintmq.routing.sieve import sieve_decref, sieve_incref, sieve_new
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
+from flintmq.config import Limits
+
+_LIMITS = Limits()
+# of a route that Python makes anew for each message: channel/types.pxd SLOWLY_IN_PYTHON
+ASKED_EACH_TIME = declare(uint8_t, 1)
+# where a choice by chance comes from: a Weyl sequence through the finalizer of splitmix64 (Steele, Lea, Flood 2014)
+_chance = declare(uint64_t, int.from_bytes(os.urandom(8), "big"))
 # routes in one bucket, which has one on average: a chance of one in 10^15 for keys that nobody chose
 CHAIN_MOST = declare(uint32_t, 16)
 
@@ -63,6 +72,7 @@ def route_decref(route: pointer[route_t]) -> void:
             if route.destinations[i].share != NULL:
                 share_decref(route.destinations[i].share)
         memory_add(MEMORY_ROUTES, -cast(int64_t, _route_bytes(route)))
+        sieve_decref(route.sieve)
         free(route.destinations)
         free(route.key)
         free(route.more)
@@ -73,7 +83,7 @@ def route_decref(route: pointer[route_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _route_bytes(route: pointer[route_t]) -> uint64_t:
-    return sizeof(route_t) + SMALL_PIECES + route.key_len + route.more_len + route.count * sizeof(destination_t)
+    return sizeof(route_t) + SMALL_PIECES + route.find_len + route.more_len + route.count * sizeof(destination_t)
 
 
 def route_has_gone(route: pointer[route_t]) -> bint:
@@ -94,6 +104,7 @@ def route_new(
         raise MemoryError
     route.refs = 1
     route.key_len = cast(uint16_t, key_len)
+    route.find_len = key_len
     route.more_len = cast(uint32_t, len(appendix))
     route.key = cast(pointer[uint8_t], calloc(1, key_len))
     if appendix:
@@ -119,6 +130,35 @@ def route_new(
     return route
 
 
+def route_choose(route: pointer[route_t]) -> pointer[route_t]:
+    chosen: pointer[route_t]
+    value: uint64_t = at_add64(address(_chance), 0x9E3779B97F4A7C15)
+    if route.count == 0:
+        return NULL
+    value = (value ^ (value >> 30)) * cast(uint64_t, 0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> 27)) * cast(uint64_t, 0x94D049BB133111EB)
+    value ^= value >> 31
+    chosen = cast(pointer[route_t], calloc(1, sizeof(route_t)))
+    if chosen == NULL:
+        return NULL
+    chosen.refs = 1
+    chosen.key_len = route.key_len
+    chosen.find_len = route.key_len
+    memory_add(MEMORY_ROUTES, cast(int64_t, _route_bytes(chosen)))
+    chosen.key = cast(pointer[uint8_t], calloc(1, route.key_len))
+    chosen.destinations = cast(pointer[destination_t], calloc(1, sizeof(destination_t)))
+    if chosen.key == NULL or chosen.destinations == NULL:
+        route_decref(chosen)
+        return NULL
+    memcpy(chosen.key, route.key, route.key_len)
+    chosen.destinations[0] = route.destinations[((value >> 32) * route.count) >> 32]
+    chosen.destinations[0].share = NULL  # of schedules alone
+    queue_incref(chosen.destinations[0].queue)
+    chosen.count = 1
+    memory_add(MEMORY_ROUTES, sizeof(destination_t))
+    return chosen
+
+
 def exchange_incref(exchange: pointer[exchange_t]) -> void:
     at_add32(address(exchange.refs), 1)
 
@@ -130,10 +170,20 @@ def exchange_decref(exchange: pointer[exchange_t]) -> void:
         _drop_routes(exchange)
         memory_add(MEMORY_ROUTES, -cast(int64_t, exchange.bucket_count * sizeof(p_void)))
         free(exchange.buckets)
+        if exchange.contents != NULL:
+            exchange_decref(exchange.contents)
         free(exchange)
 
 
 def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
+    route: pointer[route_t] = exchange_look(exchange, key, key_len)
+    if route != NULL and route.how:
+        route_decref(route)
+        return NULL
+    return route
+
+
+def exchange_look(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
     if not at_load32(address(exchange.usable)):
         return NULL
     wanted: uint32_t = _hash_route(exchange, key, key_len)
@@ -142,7 +192,7 @@ def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8
     if exchange.bucket_count:
         route = exchange.buckets[wanted & (exchange.bucket_count - 1)]
         while route != NULL:
-            if route.hash == wanted and route.key_len == key_len and memcmp(route.key, key, key_len) == 0:
+            if route.hash == wanted and route.find_len == key_len and memcmp(route.key, key, key_len) == 0:
                 if at_load32(address(route.valid)):
                     at_add32(address(route.refs), 1)
                 else:
@@ -173,6 +223,7 @@ def _drop_routes(exchange: pointer[exchange_t], new_key: pointer[hash_key_t] = N
             route = following
         exchange.buckets[i] = NULL
     exchange.route_count = 0
+    exchange.bytes = 0
     if new_key != NULL:
         exchange.hash_key = new_key[0]
     spin_unlock(address(exchange.lock))
@@ -195,11 +246,13 @@ def _unlink(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], 
     link = address(exchange.buckets[wanted & (exchange.bucket_count - 1)])
     while link[0] != NULL:
         route = link[0]
-        if route.hash == wanted and route.key_len == key_len and memcmp(route.key, key, key_len) == 0:
+        if route.hash == wanted and route.find_len == key_len and memcmp(route.key, key, key_len) == 0:
             link[0] = route.next
             at_store32(address(route.valid), 0)
             check(exchange.route_count > 0, b"route_cache I2 a route that leaves the table was counted", route.hash, exchange.route_max)
             exchange.route_count -= 1
+            if exchange.bytes_max:
+                exchange.bytes -= _route_bytes(route)
             return route
         link = address(route.next)
     return NULL
@@ -231,6 +284,85 @@ def _grow(exchange: pointer[exchange_t]) -> void:
 
 
 @cfunc
+@nogil
+@exceptval(check=False)
+def _make_room(exchange: pointer[exchange_t], size: uint64_t) -> pointer[route_t]:
+    """Empties buckets of a table with a limit of bytes, one after another, until `size` bytes and one more route have room: a client who
+    brings ever new routes pushes out some, not all. Returns them chained. Called with the lock held."""
+    chain: pointer[route_t] = NULL
+    route: pointer[route_t]
+    while exchange.route_count and (exchange.route_count >= exchange.route_max or exchange.bytes + size > exchange.bytes_max):
+        exchange.hand = (exchange.hand + 1) & (exchange.bucket_count - 1)
+        route = exchange.buckets[exchange.hand]
+        while route != NULL:
+            exchange.buckets[exchange.hand] = route.next
+            at_store32(address(route.valid), 0)
+            exchange.route_count -= 1
+            exchange.bytes -= _route_bytes(route)
+            route.next = chain
+            chain = route
+            route = exchange.buckets[exchange.hand]
+    return chain
+
+
+@cfunc
+def _keep(exchange: pointer[exchange_t], usable: pointer[uint32_t], route: pointer[route_t]) -> None:
+    """Puts a route that nobody else knows into the table, in the place of any other of its key."""
+    before: pointer[route_t] = NULL
+    chain: pointer[route_t] = NULL
+    beside: pointer[route_t]
+    bucket: uint32_t
+    length: uint32_t = 0
+    size: uint64_t = _route_bytes(route)
+    new_key: hash_key_t
+    if exchange.bytes_max == 0 and exchange.route_count >= exchange.route_max:
+        _drop_routes(exchange)
+    spin_lock(address(exchange.lock))
+    if exchange.bytes_max and exchange.bucket_count:
+        chain = _make_room(exchange, size)
+    if exchange.route_count >= exchange.bucket_count:
+        _grow(exchange)
+    # Looked at under the lock: whoever makes the exchange unusable drops what is kept after that.
+    if exchange.bucket_count and at_load32(usable) and (exchange.bytes_max == 0 or size <= exchange.bytes_max):
+        before = _unlink(exchange, route.key, route.find_len)
+        route.hash = _hash_route(exchange, route.key, route.find_len)
+        route.valid = 1
+        route.refs += 1  # nobody else knows it yet
+        bucket = route.hash & (exchange.bucket_count - 1)
+        beside = route.next = exchange.buckets[bucket]
+        exchange.buckets[bucket] = route
+        exchange.route_count += 1
+        if exchange.bytes_max:
+            exchange.bytes += size
+        while beside != NULL:
+            length += 1
+            beside = beside.next
+    spin_unlock(address(exchange.lock))
+    if before != NULL:
+        route_decref(before)
+    while chain != NULL:
+        beside = chain.next
+        route_decref(chain)
+        chain = beside
+    if length >= CHAIN_MOST:
+        # The new key is drawn without the lock: os.urandom lets other threads run.
+        _hash_key(address(new_key))
+        _drop_routes(exchange, address(new_key))
+
+
+@cfunc
+def _new_table(route_max: uint32_t) -> pointer[exchange_t]:
+    """NULL: no memory."""
+    exchange: pointer[exchange_t] = cast(pointer[exchange_t], calloc(1, sizeof(exchange_t)))
+    if exchange != NULL:
+        exchange.refs = 1
+        exchange.usable = 1
+        exchange.route_max = route_max
+        _hash_key(address(exchange.hash_key))
+    return exchange
+
+
+@cfunc
 def _hash_key(key: pointer[hash_key_t]) -> None:
     """Fills in four random words."""
     octets: bytes = os.urandom(sizeof(hash_key_t))
@@ -247,16 +379,16 @@ class RouteCache:
     def __cinit__(self, name: bytes, route_max: int):
         if len(name) > 255:
             raise ValueError("an exchange name has at most 255 bytes")
-        self.exchange = cast(pointer[exchange_t], calloc(1, sizeof(exchange_t)))
+        self.exchange = _new_table(route_max)
         if self.exchange == NULL:
             raise MemoryError
-        self.exchange.refs = 1
         self.exchange.owner = cast(p_void, self)
-        self.exchange.usable = 1
         self.exchange.name_len = len(name)
         memcpy(self.exchange.name, cast(p_char, name), len(name))
-        self.exchange.route_max = route_max
-        _hash_key(address(self.exchange.hash_key))
+        self.exchange.contents = _new_table(_LIMITS.content_routes_max)
+        if self.exchange.contents == NULL:
+            raise MemoryError
+        self.exchange.contents.bytes_max = _LIMITS.content_routes_bytes_max
 
     def __dealloc__(self):
         if self.exchange != NULL:
@@ -267,22 +399,42 @@ class RouteCache:
     def close(self) -> None:
         """The exchange is gone: channels that were authorized for it ask again at their next publish."""
         at_store32(address(self.exchange.usable), 0)
-        _drop_routes(self.exchange)
+        self.clear()
 
     def clear(self) -> None:
         """Drops every route: a binding changed."""
         _drop_routes(self.exchange)
+        self._forget_contents()
+        sieve_decref(self.sieve)
+        self.sieve = NULL
+        self.changes += 1
 
-    def set_cacheable(self, cacheable: bool) -> None:
-        """False when routes depend on message headers: then nothing is found here."""
+    def _forget_contents(self) -> None:
+        if self.exchange.contents != NULL and self.exchange.contents.route_count:
+            _drop_routes(self.exchange.contents)
+
+    def set_cacheable(self, cacheable: bool, how: int = 0) -> None:
+        """What decides a route. False: more of each message than a cache looks at: nothing is found here. how: ROUTE_BY_CONTENT,
+        headers do; ROUTE_BY_CHANCE, chance does; else the key does."""
+        is_other: bint = self.exchange.how != how
+        self.exchange.how = how
         at_store32(address(self.exchange.usable), 1 if cacheable else 0)
-        if not cacheable:
-            _drop_routes(self.exchange)
+        if not cacheable or is_other:
+            self.clear()
 
     @property
     def cacheable(self) -> bool:
+        """Whether (exchange, key) decides; False when the exchange is gone."""
+        return at_load32(address(self.exchange.usable)) != 0 and self.exchange.how == 0
+
+    @property
+    def usable(self) -> bool:
         """What set_cacheable said; False when the exchange is gone."""
         return at_load32(address(self.exchange.usable)) != 0
+
+    @property
+    def how(self) -> int:
+        return self.exchange.how
 
     def forget(self, key: bytes) -> None:
         """Drops the one route of `key` (exchange and routing key shortstrs): a queue of the default exchange came or went."""
@@ -293,6 +445,15 @@ class RouteCache:
         spin_unlock(address(self.exchange.lock))
         if route != NULL:
             route_decref(route)
+        self._forget_contents()
+
+    @property
+    def content_route_count(self) -> int:
+        return self.exchange.contents.route_count
+
+    @property
+    def content_route_bytes(self) -> int:
+        return self.exchange.contents.bytes
 
     def keep(self, key: bytes, destinations: list) -> None:
         """Remembers the route of `key` (exchange and routing key shortstrs), when the exchange is usable. Args: destinations: QueueHandle
@@ -312,35 +473,39 @@ class RouteCache:
         return _hash_route(self.exchange, cast(pointer[uint8_t], cast(p_char, key)), len(key))
 
     def put(self, key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinations: list | None) -> pointer[route_t]:
-        route: pointer[route_t] = route_new(key, key_len, destinations, b"")
-        before: pointer[route_t] = NULL
-        beside: pointer[route_t]
-        bucket: uint32_t
-        chain: uint32_t = 0
-        new_key: hash_key_t
-        if self.exchange.route_count >= self.exchange.route_max:
-            _drop_routes(self.exchange)
-        spin_lock(address(self.exchange.lock))
-        if self.exchange.route_count >= self.exchange.bucket_count:
-            _grow(self.exchange)
-        # Looked at under the lock: whoever makes the exchange unusable drops what is kept after that.
-        if self.exchange.bucket_count and at_load32(address(self.exchange.usable)):
-            before = _unlink(self.exchange, key, key_len)
-            route.hash = _hash_route(self.exchange, key, key_len)
-            route.valid = 1
-            route.refs += 1  # nobody else knows it yet
-            bucket = route.hash & (self.exchange.bucket_count - 1)
-            beside = route.next = self.exchange.buckets[bucket]
-            self.exchange.buckets[bucket] = route
-            self.exchange.route_count += 1
-            while beside != NULL:
-                chain += 1
-                beside = beside.next
-        spin_unlock(address(self.exchange.lock))
-        if before != NULL:
-            route_decref(before)
-        if chain >= CHAIN_MOST:
-            # The new key is drawn without the lock: os.urandom lets other threads run.
-            _hash_key(address(new_key))
-            _drop_routes(self.exchange, address(new_key))
+        by_content: bint = self.exchange.how == ROUTE_BY_CONTENT and self._prepare()
+        route: pointer[route_t] = route_new(key, key_len, destinations or [], b"")
+        route.how = self.exchange.how
+        if route.how == ROUTE_BY_CONTENT:
+            if by_content:
+                route.sieve = self.sieve
+                sieve_incref(route.sieve)
+            else:
+                route.how = ASKED_EACH_TIME
+        elif destinations is None:  # a change came between
+            route.how = ASKED_EACH_TIME
+            return route
+        _keep(self.exchange, address(self.exchange.usable), route)
+        return route
+
+    def _prepare(self) -> bint:
+        """Has the sieve of the bindings of now (I6). False: too many headers decide."""
+        changes: uint64_t = 0
+        made: pointer[sieve_t]
+        while self.sieve == NULL:
+            changes = self.changes
+            deciding = self.deciding()
+            if deciding is None:
+                return False
+            made = sieve_new(deciding.names, deciding.others)
+            if changes == self.changes and self.sieve == NULL:
+                self.sieve = made
+            else:
+                sieve_decref(made)
+        return True
+
+    def put_content(self, found_by: bytes, key_len: uint32_t, destinations: list, more: bytes) -> pointer[route_t]:
+        route: pointer[route_t] = route_new(cast(pointer[uint8_t], cast(p_char, found_by)), len(found_by), destinations, more)
+        route.key_len = cast(uint16_t, key_len)
+        _keep(self.exchange.contents, address(self.exchange.usable), route)
         return route

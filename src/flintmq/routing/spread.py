@@ -21,6 +21,7 @@ from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import QUEUE, Destination
+from flintmq.routing.deciding import Deciding
 from flintmq.routing.exchange import Binding, Exchange, FanoutExchange, Headers, erlang_term
 from flintmq.routing.message import MessageHeaders
 from flintmq.routing.rendezvous import Rendezvous
@@ -81,6 +82,7 @@ class ConsistentHashExchange(Exchange):
         self._header = header if isinstance(header, str) else None
         self._property = wanted if self._header is None and isinstance(wanted, str) else None
         self.needs_headers = self._header is not None or self._property is not None
+        self.by_headers = self._header is not None
         self._places = Rendezvous()
         self._numbers: list[Destination] = []  # number of a place -> its destination
         self._weights: dict[Destination, list[int]] = {}  # -> number of its place, weight
@@ -121,6 +123,10 @@ class ConsistentHashExchange(Exchange):
                 known = headers.decided[self] = self._numbers[self._places.choose(self._hash(routing_key, headers))]
             return (known,)
         return (self._numbers[self._places.choose(self._hash(routing_key, headers))],)
+
+    def deciding(self, deciding: Deciding) -> None:
+        if self._header is not None:
+            deciding.add_whole((self._header,))
 
     def _hash(self, routing_key: bytes, headers: Headers | None) -> int:
         if self._header is not None:
@@ -212,12 +218,18 @@ class RandomExchange(FanoutExchange):
     """x-random: one of its destinations by chance. Keys do not count, as with RabbitMQ's plugin."""
 
     kind = "x-random"
+    by_chance = True
     __slots__ = ("_among",)
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self.needs_headers = True  # each message is asked for anew
         self._among: list[Destination] = []  # its destinations, as far as asked for since they changed
+
+    @property
+    def candidates(self) -> Collection[Destination]:
+        """All destinations that one may be chosen of."""
+        return self._all
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         if not self._all:

@@ -28,12 +28,18 @@ def authorize_topic(handler: Session, verb: Verb, exchange: str, keys: Iterable[
     handler.broker.permissions.authorize_keys(handler.user, handler.vhost, verb, exchange, keys)
 
 
-def each_key(handler: Session, exchange: str) -> bool:
-    """Whether every publish to the exchange must be asked for by its routing key: a user from outside may use some keys only."""
+def may_use_key(handler: Session, verb: Verb, exchange: str, key: bytes) -> bool:
+    """The same question for one key, whose refusal is told nobody: a message with it is refused when it is complete."""
+    text = key.decode("utf-8", "surrogateescape")
+    return not handler.broker.permissions.topic_is_refused(handler.user, handler.vhost.name, verb, exchange, text)
+
+
+def keys_are_asked(handler: Session, exchange: str) -> bool:
+    """Whether some routing keys of the exchange may be refused: a topic exchange with topic permissions, or a user from outside who may use
+    some keys only."""
     vhost = handler.vhost
-    return (
-        isinstance(handler.user, OutsideUser)
-        and exchange in vhost.exchanges
-        and vhost.exchanges[exchange].kind == "topic"
-        and not handler.user.may_every_key(vhost.name, Verb.WRITE.value, exchange)
+    if exchange not in vhost.exchanges or vhost.exchanges[exchange].kind != "topic":
+        return False
+    return exchange in vhost.keyed or (
+        isinstance(handler.user, OutsideUser) and not handler.user.may_every_key(vhost.name, Verb.WRITE.value, exchange)
     )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from flintmq.channel.connection import Connection
     from flintmq.channel.loop_port import LoopPort, SocketPort
     from flintmq.channel.transaction import Transaction
+    from flintmq.routing.route_cache import RouteCache
 
 log = handshake.log
 
@@ -97,6 +98,7 @@ class ConnectionHandler:
         "name",
         "peer_host",
         "peer_port",
+        "route_caches",
         "secure",
         "socket",
         "started_ms",
@@ -145,6 +147,9 @@ class ConnectionHandler:
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
         self.channels: dict[int, ChannelState] = {}
+        self.route_caches: dict[str, RouteCache] | None = (
+            None  # of exchanges whose keys the user is asked for; they end with the last keeper
+        )
         self.started_ms = loop.now_ms
         self.connected_at_ms = broker.clock.wall_ms()
         self.close_deadline_ms: int | None = None
@@ -160,6 +165,13 @@ class ConnectionHandler:
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
         self.after_answer: list[tuple[int, spec.Method]] | None = None
         self.works = Works()
+
+    def keep_cache(self, exchange_name: str, cache: RouteCache) -> None:
+        """Keeps the routes of the user by an exchange as long as the connection lives, those of Limits.user_routes_max exchanges."""
+        caches = self.route_caches = self.route_caches or {}
+        if exchange_name not in caches and len(caches) >= self.broker.limits.user_routes_max:
+            caches.clear()
+        caches[exchange_name] = cache
 
     # --- called by the loop -----------------------------------------------------------------------------------------
 
@@ -510,6 +522,7 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
+        self.route_caches = None
         if self.verbs:
             underway.forget(self)
         if self.login is not None:

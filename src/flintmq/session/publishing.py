@@ -21,7 +21,7 @@ from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import NOT_UTF8, decode_properties, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.routing.message import MessageHeaders, keys_of
-from flintmq.session.authorization import authorize, authorize_topic, each_key
+from flintmq.session.authorization import authorize, authorize_topic, keys_are_asked, may_use_key
 from flintmq.vhost.arguments import BLOCK
 from flintmq.vhost.dead_letter import MAXLEN, REJECTED
 
@@ -57,16 +57,23 @@ def find_route(handler: Session, channel: int, route: bytes) -> None:
     vhost.check_publish(exchange_name)
     # Also for a reply address: the channel counts as authorized for the whole exchange afterwards.
     authorize(handler, "basic.publish", exchange=exchange_name)
+    own = keys_are_asked(handler, exchange_name)
     while True:
         version = broker.routes.version
-        cache = broker.routes.cache(vhost, exchange_name)
-        cacheable = vhost.route_is_cacheable(exchange_name) and not each_key(handler, exchange_name)
-        handles = broker.routes.cores(vhost, exchange_name, key, None) if cacheable else []
+        if own:
+            cache = broker.routes.cache_of_user(vhost, exchange_name, handler.user)
+            cacheable = cache.usable and may_use_key(handler, Verb.WRITE, exchange_name, key)
+            handler.keep_cache(exchange_name, cache)
+        else:
+            cache = broker.routes.cache(vhost, exchange_name)
+            cacheable = cache.usable
+        handles = broker.routes.resolve(vhost, exchange_name, key, cache) if cacheable else []
         handler.connection.set_route(channel, cache, route, handles, cacheable)
         if version is broker.routes.version:
             return
         # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
         cache.forget(route)
+        own = keys_are_asked(handler, exchange_name)
 
 
 def publish(handler: Session, channel: int) -> None:
@@ -74,6 +81,7 @@ def publish(handler: Session, channel: int) -> None:
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
+    version, found_by = broker.routes.version, connection.found_by(channel)
     try:
         _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
         user_id = properties.get("user_id")
@@ -125,7 +133,7 @@ def publish(handler: Session, channel: int) -> None:
     if vhost.tracing:
         broker.tracer.published(handler, channel, connection.message(channel), keys, properties, cores)
     broker.counters.add_drops(connection.take_drops() if headers.undo else {})
-    has_work = connection.accept(channel, cores, keys[1:])
+    has_work = connection.accept(channel, cores, keys[1:], found_by if version is broker.routes.version else b"")
     if headers.undo:
         drops = connection.take_drops()
         broker.counters.add_drops(drops)

@@ -32,9 +32,11 @@ from flintmq.guard import guarded
 from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, BindingIdentity, Destination, binding_identity
+from flintmq.routing.deciding import Deciding
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
+from flintmq.routing.spread import RandomExchange
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.arguments import CLASSIC, MODULES
@@ -48,6 +50,7 @@ from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.spreading import InSlices, Spreading
 from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.unused import UnusedQueues
+from flintmq.vhost.walk import DecidedBy
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
@@ -237,11 +240,27 @@ class VirtualHost(Scheduling, Refusals):
 
     def route_is_cacheable(self, exchange_name: str) -> bool:
         """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
+        return self.decided_by(exchange_name) is DecidedBy.KEY
+
+    def decided_by(self, exchange_name: str, each_key: bool = True) -> DecidedBy:
+        """What decides a message's route. each_key False: for a user whose keys were asked for. Raises: PeerError 404."""
         with self._lock:
             first = self.exchange(exchange_name)
-            if self.tracing or first.name in self.keyed:  # each message's key is asked for, as if its headers decided
-                return False
-            return walk.is_decided_by_key(self.exchanges, first)
+            if self.tracing or (each_key and first.name in self.keyed and first.kind == "topic"):  # each is asked for
+                return DecidedBy.MESSAGE
+            return walk.decided_by(self.exchanges, first)
+
+    def deciding_headers(self, exchange_name: str) -> Deciding | None:
+        """The headers that decide the routes of an exchange; None: too many, or it is gone."""
+        with self._lock:
+            first = self.exchanges.get(exchange_name)
+            return None if first is None else walk.deciding(self.exchanges, first)
+
+    def candidates(self, exchange_name: str) -> list[Queue]:
+        """The queues of which an exchange of DecidedBy.CHANCE chooses one. Raises: PeerError 404."""
+        with self._lock:
+            exchange = self.exchange(exchange_name)
+            return [one for one in exchange.candidates if isinstance(one, Queue)] if isinstance(exchange, RandomExchange) else []
 
     def _routes_changed(self, *changed: Exchange) -> None:
         """Tells the hook of these exchanges and of all that lead to them (spreading.py)."""

@@ -8,15 +8,18 @@ K1  A message may bring thousands of routing keys (CC, BCC; Limits.message_keys_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import enum
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.routing.deciding import Deciding
 from flintmq.routing.exchange import Exchange, Headers
 from flintmq.vhost.queue import Queue
 
 _STEPS_MAX = Limits().topic_message_steps_max
+_DECIDING_MAX = Limits().deciding_headers_max
 _TOO_MANY = f"{{}} routing keys of one message take more than {_STEPS_MAX} steps to match with the patterns of exchange '{{}}': send fewer"
 
 
@@ -53,21 +56,52 @@ def queues_of(exchanges: Mapping[str, Exchange], first: Exchange, routing_keys: 
     return list(queues)
 
 
-def is_decided_by_key(exchanges: Mapping[str, Exchange], first: Exchange) -> bool:
-    """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached."""
+class DecidedBy(enum.Enum):
+    """What decides the route of a message, beside its exchange."""
+
+    KEY = 0
+    HEADERS = 1  # its key and some of its headers (`deciding`)
+    CHANCE = 2  # one of the queues of its exchange (RandomExchange.candidates)
+    MESSAGE = 3  # all of it, or what came before
+
+
+def reachable(exchanges: Mapping[str, Exchange], first: Exchange) -> Iterator[Exchange]:
+    """All exchanges that a message may come to, each once."""
+    yield first
     if not first.downstream and first.alternate is None:
-        return not first.needs_headers
+        return
     seen = {first}
     pending = [first]
     while pending:
         exchange = pending.pop()
-        if exchange.needs_headers:
-            return False
         following = set(exchange.downstream)
         alternate = exchanges.get(exchange.alternate) if exchange.alternate is not None else None
         if alternate is not None:
             following.add(alternate)
         for target in following - seen:
+            yield target
             seen.add(target)
             pending.append(target)
-    return True
+
+
+def decided_by(exchanges: Mapping[str, Exchange], first: Exchange) -> DecidedBy:
+    """What the kinds of all exchanges say that a message may come to. O(these)."""
+    if first.by_chance and first.bindings and not first.downstream:
+        return DecidedBy.CHANCE
+    by = DecidedBy.KEY
+    for exchange in reachable(exchanges, first):
+        if exchange.needs_headers:
+            if not exchange.by_headers:
+                return DecidedBy.MESSAGE
+            by = DecidedBy.HEADERS
+    return by
+
+
+def deciding(exchanges: Mapping[str, Exchange], first: Exchange) -> Deciding | None:
+    """The headers that decide (DecidedBy.HEADERS). None: more than are worth it."""
+    headers = Deciding(_DECIDING_MAX)
+    for exchange in reachable(exchanges, first):
+        exchange.deciding(headers)
+        if headers.too_many:
+            return None
+    return headers

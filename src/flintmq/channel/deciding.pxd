@@ -1,0 +1,15 @@
+# The route of a complete message that its key alone does not decide: headers exchanges, CC and BCC, x-random.
+from libc.stdint cimport uint32_t, uint8_t
+from flintmq.channel.types cimport channel_t, connection_t
+from flintmq.routing.route_cache cimport exchange_t, route_t
+
+cdef enum:
+    DECIDING_ROOM = 2560      # bytes: a route's key, and Limits.content_key_bytes_max
+
+# The route of the message in channel.content (SLOWLY_BY_CONTENT, SLOWLY_BY_CHANCE), with a reference for the caller; BCC is cut out of the
+# message. NULL: Python finds it (session/publishing.py). O(bytes of the headers); with BCC O(bytes of the message).
+cdef route_t *channel_decide(connection_t *connection, channel_t *channel) noexcept nogil
+# What the route of that message is found by in the contents of its exchange; `out`: DECIDING_ROOM bytes. Returns the size; 0: it is not kept.
+cdef uint32_t channel_found_by(channel_t *channel, uint8_t *out) noexcept nogil
+# The exchange of the channel's route, which its user is authorized for; NULL: not any more.
+cdef exchange_t *channel_exchange(channel_t *channel) noexcept nogil
