@@ -51,6 +51,7 @@ KEPT = (
     ("flintmq/net/loop.py", "turns_waiting", "tests look at a loop"),
     ("flintmq/channel/connection.py", "channel_numbers", "tests look at a connection"),
     ("flintmq/routing/topic.py", "node_count", "tests look at the trie"),
+    ("flintmq/routing", "content_route_count content_route_bytes deciding_bytes", "tests look at remembered routes"),
     ("flintmq/selectors/program.py", "selects", "tests run a selector by itself"),
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),

@@ -43,7 +43,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, pr
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
-from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_look, exchange_t, route_decref, route_incref, route_t
+from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -202,10 +202,9 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
         for i in range(AUTHORIZED_MAX):
             exchange = channel.authorized[i]
             if exchange != NULL and exchange.name_len == route[0] and memcmp(exchange.name, route + 1, route[0]) == 0:
-                known = exchange_look(exchange, route, route_len)
+                known = exchange_find(exchange, route, route_len, address(channel.slow_publish))
                 if known != NULL:
                     channel_set_route(channel, known)
-                    channel.slow_publish = known.how
                     return FEED_MORE
                 if at_load32(address(exchange.usable)) and is_utf8(route + 2 + route[0], route_len - 2 - route[0]):
                     connection.slow = SLOW_RESOLVE

@@ -10,7 +10,7 @@ D2  The exchange is one that this user is authorized for. Where keys are asked f
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, cast, cfunc, exceptval, nogil, pointer
+from cython import NULL, address, cast, cfunc, declare, exceptval, nogil, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.channel.types import AUTHORIZED_MAX, SLOWLY_BY_CHANCE, channel_t, connection_t
 from cython.cimports.flintmq.core.atomics import at_load32
@@ -19,7 +19,7 @@ from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS, content_body, content_decref, content_frame, content_header, content_new, content_route, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.header_field import header_look, header_look_t, value_size
-from cython.cimports.flintmq.routing.route_cache import exchange_look, exchange_t, route_choose, route_decref, route_t
+from cython.cimports.flintmq.routing.route_cache import exchange_find, exchange_t, route_choose, route_decref, route_t
 from cython.cimports.flintmq.routing.sieve import sieve_write
 from cython.cimports.libc.stdint import uint32_t, uint8_t
 from cython.cimports.libc.string import memcmp, memcpy
@@ -27,7 +27,7 @@ from cython.cimports.libc.string import memcmp, memcpy
 from flintmq.config import Limits
 from flintmq.errors import check
 
-KEY_BYTES_MAX = cython.declare(uint32_t, Limits().content_key_bytes_max)
+KEY_BYTES_MAX = declare(uint32_t, Limits().content_key_bytes_max)
 check(KEY_BYTES_MAX + 512 <= DECIDING_ROOM, "deciding.pxd and Limits disagree")
 
 
@@ -71,6 +71,7 @@ def channel_decide(connection: pointer[connection_t], channel: pointer[channel_t
     found_by: uint8_t[DECIDING_ROOM]
     look: header_look_t
     size: uint32_t
+    how: uint8_t = 0
     exchange: pointer[exchange_t]
     decided: pointer[route_t]
     shorter: pointer[content_t]
@@ -82,7 +83,7 @@ def channel_decide(connection: pointer[connection_t], channel: pointer[channel_t
     size = _found_by(channel, address(look), found_by)
     if size == 0:
         return NULL
-    decided = exchange_look(exchange.contents, found_by, size)
+    decided = exchange_find(exchange.contents, found_by, size, address(how))
     if decided != NULL and look.cut_size:
         shorter = _without_bcc(connection, channel.content, address(look))
         if shorter == NULL:

@@ -69,9 +69,8 @@ cdef struct exchange_t:
 cdef void exchange_incref(exchange_t *exchange) noexcept nogil
 cdef void exchange_decref(exchange_t *exchange) noexcept nogil
 # Cached valid route for `key` (exchange and routing key shortstrs; in `contents` the deciding bytes, too) with a reference for the caller;
-# NULL on a miss. O(1). exchange_find: but for those that are not the message's own (route_t.how).
-cdef route_t *exchange_look(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
-cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
+# NULL on a miss. *how: route_t.how; when it is not 0 the route is not yet the message's own (channel/deciding). O(1).
+cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len, uint8_t *how) noexcept nogil
 cdef void route_incref(route_t *route) noexcept nogil
 cdef void route_decref(route_t *route) noexcept nogil
 # True when a queue of the route is deleted. O(destinations).
@@ -91,6 +90,6 @@ cdef class RouteCache:
     # Keeps a route in the place of any other of that key, and returns it with a reference for the caller. When the exchange is not
     # usable the route is made all the same, and is not kept. `destinations` None: they depend on headers.
     cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations) except NULL
-    # The same for one of `contents`: behind the key_len bytes of its key stand the deciding bytes. `more`: see route_t.
-    cdef route_t *put_content(self, bytes found_by, uint32_t key_len, list destinations, bytes more) except NULL
+    # The same for one of `contents`: behind the key_len bytes of its key stand the deciding bytes. other_keys: route_t.more.
+    cdef route_t *put_content(self, bytes found_by, uint32_t key_len, list destinations, bytes other_keys) except NULL
     cdef bint _prepare(self) except -1

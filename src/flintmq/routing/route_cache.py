@@ -175,15 +175,9 @@ def exchange_decref(exchange: pointer[exchange_t]) -> void:
         free(exchange)
 
 
-def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
-    route: pointer[route_t] = exchange_look(exchange, key, key_len)
-    if route != NULL and route.how:
-        route_decref(route)
-        return NULL
-    return route
-
-
-def exchange_look(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
+def exchange_find(
+    exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t, how: pointer[uint8_t]
+) -> pointer[route_t]:
     if not at_load32(address(exchange.usable)):
         return NULL
     wanted: uint32_t = _hash_route(exchange, key, key_len)
@@ -195,6 +189,7 @@ def exchange_look(exchange: pointer[exchange_t], key: pointer[cython.const[uint8
             if route.hash == wanted and route.find_len == key_len and memcmp(route.key, key, key_len) == 0:
                 if at_load32(address(route.valid)):
                     at_add32(address(route.refs), 1)
+                    how[0] = route.how
                 else:
                     route = NULL  # somebody found that it is out of date: the next answer takes its place
                 break
@@ -504,8 +499,8 @@ class RouteCache:
                 sieve_decref(made)
         return True
 
-    def put_content(self, found_by: bytes, key_len: uint32_t, destinations: list, more: bytes) -> pointer[route_t]:
-        route: pointer[route_t] = route_new(cast(pointer[uint8_t], cast(p_char, found_by)), len(found_by), destinations, more)
+    def put_content(self, found_by: bytes, key_len: uint32_t, destinations: list, other_keys: bytes) -> pointer[route_t]:
+        route: pointer[route_t] = route_new(cast(pointer[uint8_t], cast(p_char, found_by)), len(found_by), destinations, other_keys)
         route.key_len = cast(uint16_t, key_len)
         _keep(self.exchange.contents, address(self.exchange.usable), route)
         return route

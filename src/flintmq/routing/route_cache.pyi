@@ -18,7 +18,7 @@ ROUTE_BY_CONTENT: int
 ROUTE_BY_CHANCE: int
 
 class RouteCache:
-    resolver: Callable[[bytes], list[QueueHandle]]
+    resolver: Callable[[bytes], list[QueueHandle] | None]
     deciding: Callable[[], Deciding | None]
     def __init__(self, name: bytes, route_max: int) -> None: ...
     def close(self) -> None: ...

@@ -213,7 +213,7 @@ def deciding_bytes(names: dict | None, others: object, table: bytes, room: int) 
     if out == NULL:
         raise MemoryError
     written: c_int = sieve_write(sieve, cast(pointer[uint8_t], cast(p_char, table)), len(table), out, room)
-    found: bytes = PyBytes_FromStringAndSize(cast(p_char, out), written) if written >= 0 else b""
+    octets: bytes = PyBytes_FromStringAndSize(cast(p_char, out), written) if written >= 0 else b""
     free(out)
     sieve_decref(sieve)
-    return None if written < 0 else found[8:]
+    return None if written < 0 else octets[8:]
