@@ -35,12 +35,10 @@ from cython.cimports.flintmq.queue.queue_core import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import original_of, queue_borrow
 from cython.cimports.flintmq.queue.slot import slot_borrow
-from cython.cimports.flintmq.queue.types import (
-    REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t,
-)  # fmt: skip
+from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache, destination_t,
-    exchange_decref, exchange_find, exchange_incref, route_decref, route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, ROUTE_BY_CHANCE, RouteCache,
+    destination_t, exchange_decref, exchange_find, exchange_incref, exchange_t, route_choose, route_decref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -137,15 +135,24 @@ def _death_of(place: pointer[address_t], content: pointer[content_t], reason: c_
 @nogil
 @exceptval(check=False)
 def _find_route(place: pointer[address_t], death: pointer[death_t], key: pointer[uint8_t], key_len: pointer[uint32_t]) -> pointer[route_t]:
-    """The cached route of a letter, with a reference; its exchange and routing key stand in `key`. NULL: it is not cached."""
+    """The cached route of a letter, with a reference; its exchange and routing key stand in `key`. NULL: it is not cached, or headers
+    decide."""
     exchange: pointer[exchange_t] = place.exchange
     routing_key: text_t = death.new_key if place.has_key else death.routing_key
+    route: pointer[route_t]
+    chosen: pointer[route_t]
+    how: uint8_t = 0
     key[0] = cast(uint8_t, exchange.name_len)
     memcpy(key + 1, exchange.name, exchange.name_len)
     key[1 + exchange.name_len] = cast(uint8_t, routing_key.size)
     memcpy(key + 2 + exchange.name_len, routing_key.data, routing_key.size)
     key_len[0] = 2 + exchange.name_len + routing_key.size
-    return exchange_find(exchange, key, key_len[0])
+    route = exchange_find(exchange, key, key_len[0], address(how))
+    if route != NULL and how:
+        chosen = route_choose(route) if how == ROUTE_BY_CHANCE else NULL
+        route_decref(route)
+        return chosen
+    return route
 
 
 @cfunc

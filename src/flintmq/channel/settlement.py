@@ -32,8 +32,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURNS_LIMITED, RETURN_CALM, RETURN_FAILED, consumer_t,
-    delivery_t,
+    CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, RETURNS_LIMITED, RETURN_CALM, RETURN_FAILED, consumer_t, delivery_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc

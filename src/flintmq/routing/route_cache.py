@@ -450,9 +450,9 @@ class RouteCache:
     def content_route_bytes(self) -> int:
         return self.exchange.contents.bytes
 
-    def keep(self, key: bytes, destinations: list) -> None:
+    def keep(self, key: bytes, destinations: list | None) -> None:
         """Remembers the route of `key` (exchange and routing key shortstrs), when the exchange is usable. Args: destinations: QueueHandle
-        list. Raises: MemoryError."""
+        list, None: headers decide. Raises: MemoryError."""
         route_decref(self.put(cast(pointer[uint8_t], cast(p_char, key)), len(key), destinations))
 
     @property
