@@ -25,12 +25,9 @@ Scene = Callable[[RawChannel], Use]
 SCENES: dict[str, Scene] = {}
 # features that a scene shows to be handled by Python still: kinds of Counters.in_python. It only shrinks.
 STILL: dict[str, set[str]] = {
-    "headers with all, any, all-with-x, any-with-x": {"publish", "route"},
-    "`x-random`, `x-local-random`": {"publish", "route"},
     "`x-recent-history`": {"publish", "route"},
     "deduplication by an exchange": {"publish", "route"},
-    "CC and BCC": {"publish"},
-    "direct reply-to": {"publish"},
+    "scheduled delivery: `x-delay`, absolute times, `x-delayed-message`": {"schedule"},
     "delivery limit": {"limit"},
     "delay between redeliveries": {"limit"},
 }
@@ -381,7 +378,7 @@ def _delivery_limit(ch: RawChannel) -> Use:
     ch.queue("q", arguments={"x-queue-type": "quorum", "x-delivery-limit": 5}, durable=True)
 
     def use() -> None:
-        ch.publish(b"x", routing_key="q")
+        ch.publish(b"x", routing_key="q", delivery_mode=2)
         ch.wait_ready("q", 1)
         ch.send("basic.nack", delivery_tag=ch.call("basic.get", queue="q").delivery_tag, requeue=True)
         take(ch, "q")

@@ -413,6 +413,7 @@ class Schedules:
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
         state = self._state
+        state.counters.in_python["schedule"] += 1
         for queue, expires_at in plan.targets:
             if _is_shared(queue):
                 exchange, key, header, body = firing.message(index)

@@ -323,7 +323,7 @@ class QueueHandle:
         if self.queue.once != NULL:
             position = queue_enqueue_once(self.queue, content, expires_at_ms, False, address(lsn))
         elif original is not None:
-            position = self._publish_letter(content, expires_at_ms, *original)
+            position = self._publish_letter(content, expires_at_ms, original[0], original[1], original[2], original[3])
         else:
             position = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
