@@ -9,7 +9,6 @@ D2  The exchange is one that this user is authorized for. Where keys are asked f
 
 from __future__ import annotations
 
-import cython
 from cython import NULL, address, cast, cfunc, declare, exceptval, nogil, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.channel.types import AUTHORIZED_MAX, SLOWLY_BY_CHANCE, channel_t, connection_t

@@ -204,9 +204,9 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
     # cached routes per exchange of messages whose headers decide (CC and BCC, a headers exchange), and bytes of them: the routes of some
-    # buckets make room for others; a change of a binding drops all
-    content_routes_max: int = 8_192
-    content_routes_bytes_max: int = 8 * 2**20
+    # buckets make room for others; a change of a binding drops all, 2 ms at most
+    content_routes_max: int = 2_048
+    content_routes_bytes_max: int = 4 * 2**20
     # bytes of such headers; the route of a message with more is asked for each time
     content_key_bytes_max: int = 2_048
     # names and values of headers that bindings ask for, up to which only these values decide a cached route; above it all values of
