@@ -128,7 +128,7 @@ def queue_lags(queue: pointer[queue_t], most_bytes: uint64_t, most: uint64_t) ->
         and at_load64(address(queue.entries.enqueued)) - at_load64(address(queue.entries.dequeued)) <= most
     ):
         return False
-    # What is on disk only comes at the pace of cold reads: to wait for that is not to wait for a turn.
+    # Bodies on disk come at the pace of cold reads: to wait for those is not to wait for a turn.
     if at_load64(address(queue.entries.cold_count)):
         return False
     return queue_ready_bytes(queue) > most_bytes or queue_ready_count(queue) > most

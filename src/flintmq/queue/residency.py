@@ -5,8 +5,8 @@ in: the store's evictions and loads. out: consumers, browsers and waiting gets w
 I1  `cold_count` and `resident_bytes` change under the list lock together with the entry they count.
 I2  Whoever parks on an entry has set ENTRY_PARKED on it while it was not resident; the content clears both flags in one step, so
     it sees everyone who parked before, and who comes later finds it.
-I4  A queue on log_port_t.wide is counted there, and is there once; it gets on the list by a message that its caller places.
 I3  The content of an entry is in memory exactly while ENTRY_NOT_RESIDENT is not set.
+I4  A queue on log_port_t.wide is counted there, and is there once; it gets on the list by a message that its caller places.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ S2  Without need nothing is evicted that is in the queue's window, nor what cons
 S3  A content that a thin chunk (content_is_thin) is kept for is copied, when memory is short or there are many such chunks, and the entry's
     pointer swapped: under the list lock and ENTRY_BUSY, and never between an acquire and entry_sent, when the session reads the content
     without either.
-S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than the budget.
-    Once begun it goes on to the end: what is cold must not stand before what is not for long.
 S4  A content that several entries share has one copy for all of them in one round.
+S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than the budget.
+    Once begun it goes on to the end: cold entries must not stand before others for long.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uin
     message_id: uint64_t
     body_len: uint32_t
     window: uint64_t = at_load64(address(queue.port.hot_bytes))
-    left: uint32_t = SLICE
+    looks: uint32_t = SLICE
     bytes_before: uint64_t = sweep.evicted_bytes
     if position <= 1:
         position = 1
@@ -259,12 +259,12 @@ def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uin
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    while most and left and sweep.evicted_bytes - bytes_before < SLICE_BYTES:
+    while most and looks and sweep.evicted_bytes - bytes_before < SLICE_BYTES:
         if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
         position = entry.position + 1
-        left -= 1
+        looks -= 1
         state = slot_hold(entry.slot, False)
         if state == 0:
             continue  # a consumer's
