@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from flintmq.testing.broker import Broker
 from tests.oracle.log import open_store
 from tests.oracle.records import MESSAGES, Record, fields_of
 from tests.support.rawamqp import RawChannel
 
 DEAD = {"x-dead-letter-exchange": "dlx"}
-REASONS = {"rejected": 2, "expired": 3, "maxlen": 4}
+REASONS = {"rejected": "reject", "expired": "expire", "maxlen": "drop"}
 START, ENQUEUE, DEQUEUE = 1, 4, 5
 SURELY = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
@@ -28,7 +29,7 @@ def die(ch: RawChannel, how: str, body: bytes) -> None:
         ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue="q").delivery_tag, requeue=False)
 
 
-def pairs(store: Path, queue_id: int, reason: int) -> list[tuple[Record | None, Record]]:
+def pairs(store: Path, queue_id: int, reason: str) -> list[tuple[Record | None, Record]]:
     """(the record in front of it in its block, dequeue) for each end of that kind on a queue."""
     found = []
     for _, items in open_store(store)["messages"].chain:
@@ -50,30 +51,31 @@ def pairs(store: Path, queue_id: int, reason: int) -> list[tuple[Record | None, 
     ids=lambda value: {True: "at-least-once", False: "at-most-once"}.get(value, value),
 )
 def test_one_block_has_the_place_and_the_end(
-    start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path, how: str, keeps: bool, size: int, targets: int
+    connect: Callable[..., Any], tmp_path: Path, how: str, keeps: bool, size: int, targets: int
 ) -> None:
     """For letters that Python makes (the first one) and those of compiled code."""
-    broker = start(data_dir=tmp_path)
-    ch = connect(broker).channel()
-    ch.call("exchange.declare", exchange="dlx", type="fanout")
-    for number in range(targets):
-        ch.queue(f"dead-{number}", durable=True)
-        ch.call("queue.bind", queue=f"dead-{number}", exchange="dlx")
-    limit = {"x-max-length": 1} if how == "maxlen" else {}
-    ch.queue("q", durable=True, arguments={**DEAD, **limit, **(SURELY if keeps else {})})
-    queues = broker.node.broker.vhosts["/"].queues
-    ids = {queues[f"dead-{number}"].queue_id for number in range(targets)}
-    queue_id = queues["q"].queue_id
-    for number in range(3):
-        die(ch, how, os.urandom(size))
-        for target in range(targets):
-            ch.wait_ready(f"dead-{target}", number + 1)
-        if how == "maxlen":
-            ch.call("queue.purge", queue="q")
-    broker.close()
+    with Broker(limits={"housekeeping_ms": 20}, data_dir=tmp_path) as broker:
+        ch = connect(broker).channel()
+        ch.call("exchange.declare", exchange="dlx", type="fanout")
+        for number in range(targets):
+            ch.queue(f"dead-{number}", durable=True)
+            ch.call("queue.bind", queue=f"dead-{number}", exchange="dlx")
+        limit = {"x-max-length": 1} if how == "maxlen" else {}
+        ch.queue("q", durable=True, arguments={**DEAD, **limit, **(SURELY if keeps else {})})
+        queues = broker.node.broker.vhosts["/"].queues
+        ids = {queues[f"dead-{number}"].queue_id for number in range(targets)}
+        queue_id = queues["q"].queue_id
+        for number in range(3):
+            die(ch, how, os.urandom(size))
+            for target in range(targets):
+                ch.wait_ready(f"dead-{target}", number + 1)
+            if how == "maxlen":
+                ch.call("queue.purge", queue="q")
+        ch.connection.drop()
     ended = pairs(next(tmp_path.rglob("messages")).parent, queue_id, REASONS[how])
     assert len(ended) == 3
     for before, end in ended:
         assert before is not None and before.type == ENQUEUE
         assert fields_of(before, MESSAGES)["queue"] in ids
         assert before.undo_prev != end.undo_prev, "the letter is a message of its own"
+        assert keeps or bool(fields_of(end, MESSAGES)["delivered_us"]) is (how == "rejected")

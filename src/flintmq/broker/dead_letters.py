@@ -44,8 +44,9 @@ PERSISTENT = 2
 # Bounds of decoding a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
-# a held entry that ends with its letter: core, position, its holder (a consumer id, 0 the broker), DequeueReason
-Original = tuple[Any, int, int, int]
+# a held entry that ends with its letter: core, position, its holder (a consumer id, 0 the broker), DequeueReason, wall clock of its
+# delivery in microseconds (0 unknown)
+Original = tuple[Any, int, int, int, int]
 # the answer of publish_to_all for a letter without a target: no queue has this id
 NO_ROUTE = 0
 # the answer of `take` for a message that can't be read
@@ -128,14 +129,14 @@ class DeadLetters:
     def publish_and_end(self, queue: Any, position: int, reason: str, end: DequeueReason) -> bool:
         """The letter of an entry that the broker holds, and the entry's end. False: it can't be read, and stays, out of the way. Raises:
         StoreError, MemoryError: it is back in its place."""
-        letter = partial(self.publish, queue, reason=reason, original=(queue.core, position, 0, end))
+        letter = partial(self.publish, queue, reason=reason, original=(queue.core, position, 0, end, 0))
         return self.take(queue, queue.core.end_held, position, end, letter) is not UNREADABLE
 
     def publish_at(self, queue: Any, position: int, reason: str) -> None:
         """`publish` of an entry that the broker holds, and rejects. Raises: KeyError, StoreError: it can't be read."""
         end = DequeueReason.REJECT
         if not self._work.send(queue.core, position, reason, end):
-            self.publish(queue, queue.core.message_at(position), reason, original=(queue.core, position, 0, end))
+            self.publish(queue, queue.core.message_at(position), reason, original=(queue.core, position, 0, end, 0))
 
     def sent_surely(self, queue: Any, position: int, reason: str, end: DequeueReason) -> bool:
         """Whether all targets of an entry that the broker holds have its letter: none of them had to be asked."""
@@ -181,12 +182,16 @@ class DeadLetters:
         counters.dead_letter(reason)
         self._learn(queue, letter.routing_keys[0])
         last = len(targets) - 1
-        return sum(
-            self._place(target, letter, transaction, original if number == last else None) for number, target in enumerate(targets)
-        )
+        return sum(self._place(target, letter, transaction, original if number == last else None) for number, target in enumerate(targets))
 
     def publish_to_all(
-        self, queue: Any, message: Content, reason: str, attempt: Attempt, original: Original | None = None
+        self,
+        queue: Any,
+        message: Content,
+        reason: str,
+        attempt: Attempt,
+        transaction: Transaction | None = None,
+        original: Original | None = None,
     ) -> int | None:
         """x-dead-letter-strategy at-least-once: publishes a message that died to those targets that do not have it yet
         (`attempt.done`, which grows).
@@ -212,7 +217,7 @@ class DeadLetters:
             else:
                 ends = original if target is targets[-1] and refuses is None else None
                 placed = number in attempt.done or (
-                    not attempt.waits(number) and not is_full(target, letter) and self._place(target, letter, None, ends) > 0
+                    not attempt.waits(number) and not is_full(target, letter) and self._place(target, letter, transaction, ends) > 0
                 )
                 if placed:
                     attempt.done.add(number)

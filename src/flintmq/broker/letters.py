@@ -241,13 +241,13 @@ class Letters:
             log.error("a dead message of queue %r can't be read: it is not dead-lettered", queue.name)
             self._end(queue, position, reason)
             return None
-        original = (queue.core, position, 0, _ENDS[reason])
+        original = (queue.core, position, 0, _ENDS[reason], 0)
         if not queue.policy.keeps_letters:  # its policy changed while this one waited
             self._dead_letters.publish(queue, message, reason, original=original)
             self._end(queue, position, reason)
             return None
         attempt = _Attempt(self, queue, cause, set() if done is None else done)
-        waits_for = self._dead_letters.publish_to_all(queue, message, reason, attempt, original)
+        waits_for = self._dead_letters.publish_to_all(queue, message, reason, attempt, original=original)
         if waits_for is None:
             self._end(queue, position, reason)
             return None

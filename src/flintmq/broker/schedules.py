@@ -297,6 +297,7 @@ class Schedules:
             return False
         firing = Firing(queue.core, state.log)
         messages = firing.take(now, self._limits.schedule_batch_max, self._limits.schedule_batch_bytes_max)
+        state.counters.in_python["schedule"] += len(messages)
         if firing.unreadable:
             state.counters.drop("unreadable_content", firing.unreadable)
             log.error("%d scheduled messages of vhost %r can't be read; they stay in the schedule", firing.unreadable, queue.vhost)
@@ -413,7 +414,6 @@ class Schedules:
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
         state = self._state
-        state.counters.in_python["schedule"] += 1
         for queue, expires_at in plan.targets:
             if _is_shared(queue):
                 exchange, key, header, body = firing.message(index)

@@ -691,12 +691,12 @@ class Connection:
         message: tuple | None = unacked_tuple(item, self.log)
         return None if message is None else (queue_get_id(item.queue), *message)
 
-    def unacked_place(self, number: int, tag: int) -> tuple[int, int]:
-        """(position; the consumer's id) of an unacked delivery. Raises: KeyError."""
+    def unacked_place(self, number: int, tag: int) -> tuple[int, int, int]:
+        """(position; the consumer's id; wall clock in microseconds) of an unacked delivery. Raises: KeyError."""
         item: pointer[unacked_t] = unacked_find(address(self.channel(number).unacked), tag)
         if item == NULL:
             raise KeyError(tag)
-        return item.position, item.owner
+        return item.position, item.owner, item.delivered_us
 
     def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
         """Settles one delivery. method: the id of basic.ack, nack or reject (spec.BasicAck.ID)."""

@@ -2,8 +2,8 @@
 
 in: entries that die, the address of their queue's letters. out: letters on the queues of their routes; counts.
 
-L1  A letter is on its queues before its original ends. The log gets the end of a logged original with the letter's last place, in one commit
-    block: a crash leaves one of the two. Where the last queue does not log, a crash in between leaves both, never none.
+L1  A letter is on its queues before its original ends. The log gets the end of a logged original with the letter's last place, in one
+    commit block: a crash leaves one of the two. Where the last queue does not log, a crash in between leaves both, never none.
 L2  At-least-once: the original ends here only when every target takes the letter at once. A target that may refuse, one that is shared or
     a stream, a line of letters that wait: all that is broker/letters.py's.
 L3  Letters fill queues, whose heads die in turn: in a row, not one inside the other, and LETTERS_AT_ONCE in one piece.

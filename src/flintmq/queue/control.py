@@ -315,30 +315,30 @@ class QueueHandle:
         expires_at_ms: int = 0,
         original: tuple | None = None,
     ) -> int:
-        """Enqueues a message built from bytes; returns its position, 0 when refused. original: (core, position, holder, DequeueReason) of a
-        held entry whose dead letter it is: the log gets the end of that one with it, and the caller ends it."""
+        """Enqueues a message built from bytes; returns its position, 0 when refused. original: (core, position, holder, DequeueReason,
+        wall clock of its delivery in microseconds) of a held entry whose dead letter it is: the log gets the end of that one with it, and
+        the caller ends it."""
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
         position: uint64_t
         lsn: uint64_t = 0
         if self.queue.once != NULL:
             position = queue_enqueue_once(self.queue, content, expires_at_ms, False, address(lsn))
         elif original is not None:
-            position = self._publish_letter(content, expires_at_ms, original[0], original[1], original[2], original[3])
+            position = self._publish_letter(content, expires_at_ms, original)
         else:
             position = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
         return position
 
-    def _publish_letter(
-        self, content: pointer[content_t], expires_at_ms: int64_t, core: QueueHandle, place: uint64_t, holder: uint32_t, reason: c_int
-    ) -> uint64_t:
+    def _publish_letter(self, content: pointer[content_t], expires_at_ms: int64_t, ended: tuple) -> uint64_t:
+        core: QueueHandle = ended[0]
         original: original_t
         position: uint64_t
-        if not original_of(core.queue, place, holder, reason, 0, address(original)):
+        if not original_of(core.queue, ended[1], ended[2], ended[3], ended[4], address(original)):
             return queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         position = queue_enqueue_letter(self.queue, content, expires_at_ms, NULL, address(original))
         if original.ended:
-            queue_forget_logged(core.queue, NULL, place, holder)
+            queue_forget_logged(core.queue, NULL, original.position, original.owner)
         return position
 
     def _read(self, delivery: pointer[delivery_t], taken: bint) -> tuple:

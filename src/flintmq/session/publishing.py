@@ -207,7 +207,8 @@ def dead_letter_one(handler: Session, channel: int, method_id: int, tag: int) ->
     # Not done: the node is short of something, so it stays in its queue.
     kept = False
     if message is not None and queue is not None:
-        original = (queue.core, *connection.unacked_place(channel, tag), DequeueReason.REJECT)
+        position, holder, delivered_us = connection.unacked_place(channel, tag)
+        original = (queue.core, position, holder, DequeueReason.REJECT, delivered_us)
         kept = not guarded("dead letters", queue.name, broker.dead_letters.publish, queue, message[1:], REJECTED, None, original)
     connection.settle(channel, method_id, tag, kept)
 

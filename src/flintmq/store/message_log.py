@@ -160,11 +160,9 @@ def ml_ended(ml: pointer[message_log_t], message_id: uint64_t, message: pointer[
 @cfunc
 @nogil
 @exceptval(check=False)
-def _new_message(
-    ml: pointer[message_log_t], content: pointer[content_t], listed: bint, holds: uint32_t, follows: uint32_t
-) -> uint64_t:
-    """Writes the content; with `listed`, or when it is long, an entry in the message list. follows: as content_write. Log lock held. Its id,
-    or LSN_NEVER."""
+def _new_message(ml: pointer[message_log_t], content: pointer[content_t], listed: bint, holds: uint32_t, follows: uint32_t) -> uint64_t:
+    """Writes the content; with `listed`, or when it is long, an entry in the message list. follows: as content_write. Log lock held.
+    Returns its id, or LSN_NEVER."""
     message: pointer[message_t]
     long_: bint = content_total(content) > ml.split_above
     message_id: uint64_t = content_write(ml.log, RECORD_START, ml.split_above, follows, content)

@@ -32,15 +32,14 @@ from flintmq.guard import guarded
 from flintmq.patterns import Among
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, BindingIdentity, Destination, binding_identity
-from flintmq.routing.deciding import Deciding
-from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, Binding, DefaultExchange, Exchange, erlang_term
 from flintmq.routing.kept import Kept
 from flintmq.routing.kinds import EXCHANGE_KINDS
-from flintmq.routing.spread import RandomExchange
 from flintmq.store.sql.changes import Delete, Save
-from flintmq.vhost import equivalence, walk
+from flintmq.vhost import equivalence
 from flintmq.vhost.arguments import CLASSIC, MODULES
 from flintmq.vhost.changes import Call, Changes, Names, Verb
+from flintmq.vhost.lookup import Lookup
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
@@ -50,7 +49,6 @@ from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.spreading import InSlices, Spreading
 from flintmq.vhost.stream_arguments import check_lasting_properties
 from flintmq.vhost.unused import UnusedQueues
-from flintmq.vhost.walk import DecidedBy
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
@@ -89,7 +87,7 @@ def _log_error(result: Any, error: Exception | None) -> None:
         log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
-class VirtualHost(Scheduling, Refusals):
+class VirtualHost(Lookup, Scheduling, Refusals):
     """One vhost.
 
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
@@ -223,44 +221,7 @@ class VirtualHost(Scheduling, Refusals):
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {self.describe(EXCHANGE, exchange_name)}")
         return exchange
 
-    # --- routing ------------------------------------------------------------------------------------------------------
-
-    def route(self, exchange_name: str, routing_key: bytes, headers: Headers | None = None) -> list[Queue]:
-        """Queues that a message goes to: distinct, exchange-to-exchange bindings and alternates followed.
-
-        An exchange whose bindings match nothing hands over to its alternate exchange, if that exists. Raises: PeerError 404.
-        """
-        with self._lock:
-            return walk.queues_of(self.exchanges, self.exchange(exchange_name), (routing_key,), headers)
-
-    def route_keys(self, exchange_name: str, routing_keys: Iterable[bytes], headers: Headers | None = None) -> list[Queue]:
-        """`route` for several keys (CC, BCC): each queue once. The alternate is asked only when no key matched anything."""
-        with self._lock:
-            return walk.queues_of(self.exchanges, self.exchange(exchange_name), tuple(routing_keys), headers)
-
-    def route_is_cacheable(self, exchange_name: str) -> bool:
-        """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
-        return self.decided_by(exchange_name) is DecidedBy.KEY
-
-    def decided_by(self, exchange_name: str, each_key: bool = True) -> DecidedBy:
-        """What decides a message's route. each_key False: for a user whose keys were asked for. Raises: PeerError 404."""
-        with self._lock:
-            first = self.exchange(exchange_name)
-            if self.tracing or (each_key and first.name in self.keyed and first.kind == "topic"):  # each is asked for
-                return DecidedBy.MESSAGE
-            return walk.decided_by(self.exchanges, first)
-
-    def deciding_headers(self, exchange_name: str) -> Deciding | None:
-        """The headers that decide the routes of an exchange; None: too many, or it is gone."""
-        with self._lock:
-            first = self.exchanges.get(exchange_name)
-            return None if first is None else walk.deciding(self.exchanges, first)
-
-    def candidates(self, exchange_name: str) -> list[Queue]:
-        """The queues of which an exchange of DecidedBy.CHANCE chooses one. Raises: PeerError 404."""
-        with self._lock:
-            exchange = self.exchange(exchange_name)
-            return [one for one in exchange.candidates if isinstance(one, Queue)] if isinstance(exchange, RandomExchange) else []
+    # --- changes of routes -----------------------------------------------------------------------------------------------
 
     def _routes_changed(self, *changed: Exchange) -> None:
         """Tells the hook of these exchanges and of all that lead to them (spreading.py)."""
