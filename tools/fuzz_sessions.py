@@ -44,6 +44,7 @@ CHANNEL_CLOSE, CONNECTION_CLOSE = (20, 40), (10, 50)
 # limits of a life: each is as it is, or one of these, so that what is behind it is met within seconds
 SMALL: dict[str, tuple[int, ...]] = {
     "queue_hot_bytes": (0, 2000),
+    "content_memory_max": (0, 20_000),
     "stream_hot_bytes": (65_536,),
     "stream_open_max": (3, 50),
     "output_bytes_high": (5_000, 40_000),

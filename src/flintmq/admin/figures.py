@@ -126,6 +126,8 @@ def own_families(parts: Parts) -> list[Family]:
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
     drops = sorted(dict(broker.counters.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
+    slow = sorted(dict(broker.counters.in_python).items())
+    text.add("messages_in_python_total", "counter", "Messages that Python handled, by reason.", [({"kind": kind}, n) for kind, n in slow])
     if broker.spans is not None:
         spans = [({"outcome": "made"}, broker.spans.made), ({"outcome": "dropped"}, broker.spans.dropped)]
         text.add("spans_total", "counter", "Spans of messages for OpenTelemetry; dropped: no room, or not taken by the collector.", spans)

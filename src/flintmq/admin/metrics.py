@@ -348,9 +348,6 @@ class Metrics:
                 f'{{{labels}"disabled"}} {drops.get(reason, 0)}\n',
             ]
             families.append((f"global_messages_dead_lettered_{reason}_total", "counter", text, lines))
-        text = "Messages that Python handled: routes that were not cached, first letters of a queue, and the like"
-        lines = [f'{{kind="{kind}"}} {count}\n' for kind, count in sorted(self._parts.broker.counters.in_python.items())]
-        families.append(("messages_in_python_total", "counter", text, lines or ['{kind="route"} 0\n']))
         return families
 
     # --- objects --------------------------------------------------------------------------------------------------------
