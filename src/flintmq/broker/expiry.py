@@ -163,7 +163,7 @@ class Expiry:
                 counters.drop("expired", ended)
             if held:
                 self._expire_held(queue, held)
-            elif ended < LETTERS_AT_ONCE:
+            elif not ended:
                 return True
             if until_ns and clock.monotonic_ns() >= until_ns:
                 return False

@@ -153,7 +153,7 @@ class QueueLimits:
             if held:
                 if self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP):
                     counters.drop("maxlen")
-            elif ended < LETTERS_AT_ONCE:
+            elif not ended:
                 return True
             if self._state.clock.monotonic_ns() >= until_ns:
                 return False

@@ -16,7 +16,7 @@ cdef enum:                      # reasons of deaths, as x-death names them
 cdef enum:
     FILLED_MAX = 16             # queues above their limit that one piece of work remembers; the housekeeping meets what is more
     LETTERS_AT_ONCE = 64        # letters that queues make in turn when one fills the next, in one piece: some 60 us
-    LETTER_COPY_MAX = 1048576   # bytes of a body that is copied on the message path, some 100 us; larger ones go the slow way
+    LETTER_COPY_MAX = 1048576   # bytes of bodies that one piece of work copies, some 100 us; a larger body goes the slow way
 
 # Where the dead letters of one queue go, by its policy and the routing table of now. It never changes: queue_set_letters puts another one in
 # its place. The bytes of `name` and `key` stand behind it.
@@ -33,6 +33,7 @@ cdef struct address_t:
 cdef struct letter_run_t:       # what one piece of work made; zeroed but for the arena in the beginning
     arena_t *arena
     uint64_t lsn                # highest one of an enqueue
+    uint64_t copied             # bytes of bodies: a piece of work ends with the letter that goes beyond LETTER_COPY_MAX
     uint64_t letters[DEATH_REASONS]  # messages that were published to their dead-letter exchanges
     uint64_t cycles             # queues that would have closed a circle
     uint64_t refused            # letters that a full queue did not take, and heads of queues that they filled

@@ -187,6 +187,7 @@ def _made(
     death_write(head, content_header(letter))
     if content.body_len:
         memcpy(content_body(letter), content_body(content), content.body_len)
+        run.copied += content.body_len
     content_frame(letter)
     letter.flags = CONTENT_HEADERS
     if head.delivery_mode == 2:
@@ -361,7 +362,7 @@ def letters_make_room(queue: pointer[queue_t], most: uint32_t, run: pointer[lett
     delivery: delivery_t
     ended: uint32_t = 0
     held[0] = 0
-    while ended < most and queue_take_excess(queue, address(delivery)):
+    while ended < most and (ended == 0 or run.copied < LETTER_COPY_MAX) and queue_take_excess(queue, address(delivery)):
         if not letter_of_entry(queue, address(delivery), 0, DEATH_MAXLEN, REASON_DROP, 0, run):
             held[0] = delivery.position
             break
@@ -376,7 +377,7 @@ def letters_cascade(run: pointer[letter_run_t]) -> void:
     looked: uint32_t = 0
     queue: pointer[queue_t]
     held: uint64_t = 0
-    while looked < run.filled_count and budget:
+    while looked < run.filled_count and budget and run.copied < LETTER_COPY_MAX:
         queue = run.filled[looked]
         budget -= letters_make_room(queue, budget, run, address(held))
         if held:
@@ -481,7 +482,7 @@ class LetterWork:
         limit: uint32_t = most
         now: int64_t = now_ms
         held: uint64_t = 0
-        while ended < limit and queue_take_expired(core.queue, now, address(delivery)):
+        while ended < limit and self.run.copied < LETTER_COPY_MAX and queue_take_expired(core.queue, now, address(delivery)):
             if not letter_of_entry(core.queue, address(delivery), 0, DEATH_EXPIRED, REASON_EXPIRE, 0, address(self.run)):
                 held = delivery.position
                 break

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.channel.letters import DEATH_REJECTED, letter_of_entry, letter_run_t, letters_begin, letters_end, note_refused
+from cython.cimports.flintmq.channel.letters import (
+    DEATH_REJECTED, LETTER_COPY_MAX, letter_of_entry, letter_run_t, letters_begin, letters_end, note_refused,
+)  # fmt: skip
 from cython.cimports.flintmq.channel.types import (
     DROP_REJECTED, UNACKED_PER_SEGMENT, channel_t, connection_t, subscription_t, unacked_map_t, unacked_segment_t, unacked_t,
 )  # fmt: skip
@@ -105,7 +107,7 @@ def channel_settle_some(
     run: letter_run_t
     letters_begin(connection, address(run))
     part.dead = False
-    while tag and tag <= part.upto and part.most:
+    while tag and tag <= part.upto and part.most and run.copied < LETTER_COPY_MAX:
         item = unacked_find(address(channel.unacked), tag)
         part.most -= 1
         if part.in_tx or not item.in_tx:

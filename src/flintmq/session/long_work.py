@@ -126,8 +126,8 @@ class Settling:
                     break
                 if dead:
                     publishing.dead_letter_one(handler, self.number, self.method, self.at)
-                    if handler.broker.clock.monotonic_ns() >= until_ns:
-                        break
+                if handler.broker.clock.monotonic_ns() >= until_ns:
+                    break
         except KeyError:
             return True  # the channel is gone, and its deliveries with it
         publishing.after_publish(handler)
