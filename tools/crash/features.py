@@ -346,7 +346,7 @@ class Recording:
         while core.over_limit():
             before = self.there(RING)
             position = self.disk.position
-            gone = core.take_over(DequeueReason.DROP)
+            gone = core.take_excess(DequeueReason.DROP)
             assert gone is not None
             fact = self.facts[int(gone[3].split(b".")[0])]
             assert fact in before
