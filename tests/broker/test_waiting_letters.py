@@ -142,9 +142,9 @@ def test_another_virtual_host_has_its_turn(broker: Any, connect: Connect, monkey
     dead_letters = broker.node.broker.dead_letters
     whole = dead_letters.publish_to_all
 
-    def tried(queue: Any, *rest: Any) -> Any:
+    def tried(queue: Any, *rest: Any, **options: Any) -> Any:
         order.append(queue.vhost)
-        return whole(queue, *rest)
+        return whole(queue, *rest, **options)
 
     both = [connect(broker).channel(), connect(broker, vhost="b").channel()]
     for ch in both:
@@ -252,9 +252,9 @@ def test_the_figure_stands_while_they_are_tried(ch: RawChannel, broker: Any, mon
     dead_letters = broker.node.broker.dead_letters
     whole = dead_letters.publish_to_all
 
-    def tried(*arguments: Any) -> Any:
+    def tried(*arguments: Any, **options: Any) -> Any:
         seen.append(waiting(broker))
-        return whole(*arguments)
+        return whole(*arguments, **options)
 
     monkeypatch.setattr(dead_letters, "publish_to_all", tried)
     ch.queue("dead")
