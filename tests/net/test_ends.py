@@ -184,7 +184,7 @@ def peer() -> tuple[ConnectionHandler, FakeLoop, Any]:
         limits=Config().limits,
         clock=SimpleNamespace(wall_ms=lambda: 0),
         listen_name="here",
-        counters=SimpleNamespace(add_drops=lambda drops: None),
+        counters=SimpleNamespace(add_drops=lambda drops: None, add_letters=lambda letters: None),
         connection_ended=lambda handler, reason: None,
         lines=SimpleNamespace(say=lambda log_line, cause, text, *values: None),
     )

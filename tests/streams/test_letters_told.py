@@ -48,7 +48,7 @@ def letters_of(calls: list[Any], *targets: Target) -> DeadLetters:
 
 
 def dying() -> Any:
-    policy = SimpleNamespace(dead_letter_exchange="dlx", dead_letter_routing_key=None)
+    policy = SimpleNamespace(dead_letter_exchange="dlx", dead_letter_routing_key=None, is_elsewhere=True)
     return SimpleNamespace(name="dying", vhost="/", policy=policy)
 
 

@@ -144,7 +144,7 @@ class DeadLetters:
 
     def _learn(self, queue: Any, key: bytes) -> None:
         """The next letters of the queue need no Python, if all goes well. Args: key: routing key of the present one."""
-        policy, core = queue.policy, queue.core
+        policy = queue.policy
         own_key = policy.dead_letter_routing_key
         if policy.is_elsewhere or queue.deleted or (own_key is not None and len(own_key) > SHORTSTR_MAX):
             return
@@ -152,9 +152,9 @@ class DeadLetters:
         if vhost is None:
             return
         cache = self._state.routes.learn(vhost, policy.dead_letter_exchange, key)
-        set_address(core, cache, queue.name.encode("utf-8", "surrogateescape"), own_key, policy.keeps_letters)
+        set_address(queue.core, cache, queue.name.encode("utf-8", "surrogateescape"), own_key, policy.keeps_letters)
         if queue.policy is not policy:  # it changed meanwhile, and what this one says was put behind that
-            core.forget_letters()
+            queue.core.forget_letters()
 
     def publish(
         self, queue: Any, message: Content, reason: str, transaction: Transaction | None = None, original: Original | None = None
