@@ -164,6 +164,9 @@ class FakeConnection:
     def take_drops(self) -> dict[str, int]:
         return {}
 
+    def take_letters(self) -> dict[str, int]:
+        return {}
+
     def write(self, data: bytes) -> None:
         self.written += data
 

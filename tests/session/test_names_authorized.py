@@ -165,7 +165,7 @@ def test_http_uses_the_names_that_it_authorizes(broker: Any, asked: list[str], v
         answer.read()
     finally:
         connection.close()
-    assert asked == [sent]
+    assert set(asked) == {sent}  # a pull that had to wait for its turn asks once more
     assert answer.status != 200 or (sent in broker.node.broker.vhosts["/"].queues and not sent.startswith("secret"))
     assert look(broker.node) == broker.before
 
