@@ -5,10 +5,8 @@ Written from RabbitMQ's rabbit_dead_letter.erl, rabbit_basic.erl (prepend_table_
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError
@@ -195,17 +193,6 @@ def _with(death: bytes, before: bytes) -> Deaths:
     if len(before) <= room:
         return Deaths(death + before)
     return Deaths(death + before[: tables_within(before, room)[1]], True)
-
-
-def without_cycles(queues: Iterable[Any], deaths: Deaths, reason: str) -> tuple[list[Any], list[Any]]:
-    """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of dead_letter_headers."""
-    if reason == REJECTED:
-        return list(queues), []
-    good: list[Any] = []
-    cyclic: list[Any] = []
-    for queue in queues:
-        (cyclic if deaths.is_cycle(queue.name.encode("utf-8", "surrogateescape")) else good).append(queue)
-    return good, cyclic
 
 
 def _value(fields: Fields, name: bytes) -> bytes | None:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from flintmq.core.memory_account import bytes_by_kind
+from flintmq.ports import DequeueReason
 from flintmq.queue.control import QueueHandle
 from tests.drivers.queue_driver import Consumer, Queue
 
@@ -80,3 +81,19 @@ def test_an_entry_that_expires_costs_34_bytes_beside_its_content() -> None:
         handle.publish(b"", b"", b"", b"", 0, 0, 10**12 + rng.randrange(10**9))
     assert (bytes_by_kind()["entries"] - before) / count < 35
     handle.purge()
+
+
+def test_what_the_broker_gives_back_expires_again() -> None:
+    """Its dead letter met a lack of memory or a full disk: the message is back in its place, and its time is over still."""
+
+    def fails(message: object) -> None:
+        raise MemoryError
+
+    core = QueueHandle(1)
+    core.dead_letters = True
+    core.publish(b"", b"q", b"header", b"body", 0, 0, 50)
+    with pytest.raises(MemoryError):
+        core.take_expired(60, DequeueReason.EXPIRE, fails)
+    assert core.ready_count() == 1
+    message = core.take_expired(60, DequeueReason.EXPIRE)
+    assert message is not None and message[3] == b"body"

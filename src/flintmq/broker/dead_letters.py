@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.state import Message, NodeState
-from flintmq.channel.letters import LetterWork, set_address
+from flintmq.channel.letters import LetterWork, has_address, set_address
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, StoreError
 from flintmq.guard import caught
@@ -151,7 +151,12 @@ class DeadLetters:
         vhost = self._state.vhosts.get(queue.vhost)
         if vhost is None:
             return
-        cache = self._state.routes.learn(vhost, policy.dead_letter_exchange, key)
+        try:
+            cache = self._state.routes.learn(vhost, policy.dead_letter_exchange, key)
+        except PeerError:
+            return  # the exchange went just now, or its bindings are too many to look at
+        if has_address(queue.core, cache):
+            return
         set_address(queue.core, cache, queue.name.encode("utf-8", "surrogateescape"), own_key, policy.keeps_letters)
         if queue.policy is not policy:  # it changed meanwhile, and what this one says was put behind that
             queue.core.forget_letters()

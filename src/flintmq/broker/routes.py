@@ -113,7 +113,7 @@ class Routes:
         name = exchange_name.encode("utf-8", "surrogateescape")
         route = bytes((len(name),)) + name + bytes((len(key),)) + key
         version = None
-        while version is not self.version and cache.usable:  # R1
+        while version is not self.version and cache.usable and not cache.knows(route):  # R1
             version = self.version
             cache.keep(route, self.resolve(vhost, exchange_name, key, cache))
             if version is not self.version:

@@ -50,6 +50,8 @@ cdef bint letter_of_entry(queue_t *queue, delivery_t *entry, uint32_t owner, int
 # Dead-letters what a queue is over its limit for, `most` entries at most. Returns how many. `*held`: the position of the next one, which is
 # left to Python and which the broker holds; 0: there is none.
 cdef uint32_t letters_make_room(queue_t *queue, uint32_t most, letter_run_t *run, uint64_t *held) noexcept nogil
+# The same; an entry that is left to Python is back in its place, and the queue above its limit.
+cdef uint32_t letters_drop(queue_t *queue, uint32_t most, letter_run_t *run) noexcept nogil
 # The same for the queues that letters of the run filled, in turn, LETTERS_AT_ONCE in all. Queues that are above their limits then stay in run.filled.
 cdef void letters_cascade(letter_run_t *run) noexcept nogil
 # Begins a run of a connection; and ends it: its counts are the connection's, the queues that are left go to Connection.take_refused.

@@ -91,6 +91,14 @@ def set_address(core: QueueHandle, cache: RouteCache, name: bytes, key: bytes | 
     queue_set_letters(core.queue, address(place.head))
 
 
+def has_address(core: QueueHandle, cache: RouteCache) -> bool:
+    """Whether the dead letters of a queue go to this exchange already."""
+    letters: pointer[letters_t] = queue_letters(core.queue)
+    known: bint = letters != NULL and cast(pointer[address_t], letters).exchange == cache.exchange
+    letters_decref(letters)
+    return bool(known)
+
+
 # --- one letter -------------------------------------------------------------------------------------------------------------
 
 
@@ -372,17 +380,22 @@ def letters_make_room(queue: pointer[queue_t], most: uint32_t, run: pointer[lett
     return ended
 
 
+def letters_drop(queue: pointer[queue_t], most: uint32_t, run: pointer[letter_run_t]) -> uint32_t:
+    held: uint64_t = 0
+    ended: uint32_t = letters_make_room(queue, most, run, address(held))
+    if held:
+        queue_release(queue, NULL, held, 0, False)
+    return ended
+
+
 def letters_cascade(run: pointer[letter_run_t]) -> void:
     budget: uint32_t = LETTERS_AT_ONCE
     looked: uint32_t = 0
     queue: pointer[queue_t]
-    held: uint64_t = 0
     while looked < run.filled_count and budget and run.copied < LETTER_COPY_MAX:
         queue = run.filled[looked]
-        budget -= letters_make_room(queue, budget, run, address(held))
-        if held:
-            queue_release(queue, NULL, held, 0, False)
-        if held or queue_over_limit(queue):
+        budget -= letters_drop(queue, budget, run)
+        if queue_over_limit(queue):
             looked += 1
             continue
         run.filled_count -= 1
@@ -436,11 +449,8 @@ def note_refused(connection: pointer[connection_t], queue: pointer[queue_t], con
 
 def letters_drop_head(connection: pointer[connection_t], queue: pointer[queue_t]) -> bint:
     run: letter_run_t
-    held: uint64_t = 0
     letters_begin(connection, address(run))
-    letters_make_room(queue, LETTERS_AT_ONCE, address(run), address(held))
-    if held:
-        queue_release(queue, NULL, held, 0, False)
+    letters_drop(queue, LETTERS_AT_ONCE, address(run))
     if queue_over_limit(queue):
         note_refused(connection, queue, NULL, REASON_DROP)
     return letters_end(connection, address(run))

@@ -19,9 +19,7 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, in
 from cython import int as c_int
 from cython.cimports.flintmq.channel.arrival import drop_head
 from cython.cimports.flintmq.channel.delivery import write_deliver
-from cython.cimports.flintmq.channel.letters import (
-    LETTERS_AT_ONCE, letter_run_t, letters_begin, letters_cascade, letters_end, letters_make_room,
-)  # fmt: skip
+from cython.cimports.flintmq.channel.letters import LETTERS_AT_ONCE, letter_run_t, letters_begin, letters_cascade, letters_drop, letters_end
 from cython.cimports.flintmq.channel.settlement import channel_resume, channel_settle_item, unacked_add
 from cython.cimports.flintmq.channel.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
@@ -427,11 +425,8 @@ def limit_after_turn(connection: pointer[connection_t], subscription: pointer[su
 @exceptval(check=False)
 def _dead_letter_head(connection: pointer[connection_t], queue: pointer[queue_t]) -> void:
     run: letter_run_t
-    held: uint64_t = 0
     letters_begin(connection, address(run))
-    letters_make_room(queue, LETTERS_AT_ONCE, address(run), address(held))
-    if held:
-        queue_release(queue, NULL, held, 0, False)
+    letters_drop(queue, LETTERS_AT_ONCE, address(run))
     letters_cascade(address(run))
     while run.filled_count:
         run.filled_count -= 1

@@ -310,36 +310,41 @@ def _arrived(queue: pointer[queue_t], position: uint64_t, content: pointer[conte
     manager_available(queue, position, content, True)
 
 
-def queue_enqueue(
-    queue: pointer[queue_t], content: pointer[content_t], message_id: uint64_t, expires_at_ms: int64_t, lsn: pointer[uint64_t]
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _enqueue(
+    queue: pointer[queue_t],
+    content: pointer[content_t],
+    message_id: uint64_t,
+    expires_at_ms: int64_t,
+    lsn: pointer[uint64_t],
+    original: pointer[original_t],
 ) -> uint64_t:
     wanted: uint32_t = 0
     position: uint64_t
     if queue.ops != NULL:
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
-    position = _add(queue, content, message_id, expires_at_ms, lsn, False, address(wanted), NULL)
+    position = _add(queue, content, message_id, expires_at_ms, lsn, False, address(wanted), original)
     if position:
         due_worked(queue)
         if expires_at_ms:
             due_expiry(queue)
         _arrived(queue, position, content, wanted)
     return position
+
+
+def queue_enqueue(
+    queue: pointer[queue_t], content: pointer[content_t], message_id: uint64_t, expires_at_ms: int64_t, lsn: pointer[uint64_t]
+) -> uint64_t:
+    return _enqueue(queue, content, message_id, expires_at_ms, lsn, NULL)
 
 
 def queue_enqueue_letter(
     queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, lsn: pointer[uint64_t], original: pointer[original_t]
 ) -> uint64_t:
-    wanted: uint32_t = 0
-    position: uint64_t
-    if queue.ops != NULL:
-        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
-    position = _add(queue, content, 0, expires_at_ms, lsn, False, address(wanted), original)
-    if position:
-        due_worked(queue)
-        if expires_at_ms:
-            due_expiry(queue)
-        _arrived(queue, position, content, wanted)
-    return position
+    return _enqueue(queue, content, 0, expires_at_ms, lsn, original)
 
 
 def queue_enqueue_immediate(

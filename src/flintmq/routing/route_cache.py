@@ -455,6 +455,14 @@ class RouteCache:
         list, None: headers decide. Raises: MemoryError."""
         route_decref(self.put(cast(pointer[uint8_t], cast(p_char, key)), len(key), destinations))
 
+    def knows(self, key: bytes) -> bool:
+        """Whether the route of `key` is remembered."""
+        how: uint8_t = 0
+        route: pointer[route_t] = exchange_find(self.exchange, cast(pointer[uint8_t], cast(p_char, key)), len(key), address(how))
+        if route != NULL:
+            route_decref(route)
+        return route != NULL
+
     @property
     def route_count(self) -> int:
         return self.exchange.route_count
