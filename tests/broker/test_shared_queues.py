@@ -153,6 +153,7 @@ def test_an_engine_that_is_away_does_not_seem_to_be_back_between_two_tries(begin
     engine.away = False
     wait_until(lambda: service(broker).facts()["answers"])
     start = "the engine of shared queues "
+    wait_until(lambda: start + "answers again" in caplog.messages)  # it is said after it is known
     said = [text.removeprefix(start).partition(":")[0] for text in caplog.messages if text.startswith(start)]
     assert said == ["does not answer", "answers again"]
 
