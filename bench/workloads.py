@@ -100,6 +100,11 @@ def _peak(result: Result) -> float:
     return float(result["broker"]["rss_peak"]) / MIB
 
 
+def _ahead(result: Result) -> float:
+    """Messages that went in while one went out, from the first publish to the last one."""
+    return float(result["publish_rate"]) / float(result["receive_rate"])
+
+
 def _args(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
@@ -122,8 +127,13 @@ def _log_overhead(body: int) -> Callable[[Result], float]:
 # What a persistent message has gone through before its confirm (or a declaration before its answer).
 SYNCED = "synced to disk before the answer, both"
 SPILLED = "none; FlintMQ spills to disk past its hot window"
+WRITTEN = "persistent, published without confirms"
 
 _TOPIC = "--exchange topic --queues 10 --bindings 1000 --size 100"
+_WINDOW_1 = "--durable --persistent --producers 100 --consumers 10 --size 256 --confirm 1 --ack 1 --prefetch 10 --drain-timeout 20"
+_SMALL_BACKLOG = (
+    "--mode backlog --durable --persistent --size 100 --confirm 1000 --ack 100 --prefetch 1000 --drain-timeout 30 --max-time 240"
+)
 _BACKLOG = "--mode backlog --durable --persistent --size 1024 --confirm 1000 --ack 100 --prefetch 1000 --drain-timeout 30 --max-time 240"
 
 WORKLOADS = (
@@ -361,6 +371,79 @@ WORKLOADS = (
         durable=True,
         durability=SYNCED,
         peer=False,
+    ),
+    Workload(
+        "W12",
+        "fanout exchange to 10 queues with a consumer each, 100 B, 1 M publishes without a limit of their rate",
+        _args("--exchange fanout --queues 10 --size 100 --count 1000000 --drain-timeout 20"),
+        _args("--exchange fanout --queues 10 --size 100 --count 100000 --drain-timeout 20"),
+        (
+            Figure(CPU + " deliveries", _cpu_out, below(0.4, "at most 0.4")),
+            Figure("deliveries/s", lambda r: 10 * _rate(r)),
+            Figure("age at arrival, p50, ms", _latency("p50")),
+        ),
+    ),
+    Workload(
+        "W12d",
+        "W12 durable and persistent, 300 k publishes",
+        _args("--durable --persistent --exchange fanout --queues 10 --size 100 --count 300000 --drain-timeout 20"),
+        _args("--durable --persistent --exchange fanout --queues 10 --size 100 --count 30000 --drain-timeout 20"),
+        (Figure(CPU, _cpu, below(5.0, "at most 5")), Figure("deliveries/s", lambda r: 10 * _rate(r))),
+        fresh=True,
+        durable=True,
+        durability=WRITTEN,
+    ),
+    Workload(
+        "W13",
+        "1,000 queues with a consumer each, 20 producers that rotate over all of them, 100 B",
+        _args("--producers 20 --queues 1000 --exchange direct --bindings 1000 --size 100 --time 3 --drain-timeout 20"),
+        _args("--producers 20 --queues 1000 --exchange direct --bindings 1000 --size 100 --time 1 --drain-timeout 20"),
+        (Figure(CPU, _cpu, below(1.5, "at most 1.5")), Figure("messages/s", _rate, above(800e3, "at least 800 k/s"))),
+        fresh=True,
+    ),
+    Workload(
+        "W14",
+        "4 producers, 1 queue, 1 consumer with prefetch 1,000 and an ack of every 100, 16 B",
+        _args("--producers 4 --consumers 1 --size 16 --count 4000000 --ack 100 --prefetch 1000 --drain-timeout 20"),
+        _args("--producers 4 --consumers 1 --size 16 --count 400000 --ack 100 --prefetch 1000 --drain-timeout 20"),
+        (
+            Figure("messages in for each one out, while both run", _ahead, below(1.25, "at most 1.25")),
+            Figure("messages/s", _rate),
+            Figure(CPU, _cpu),
+        ),
+    ),
+    Workload(
+        "W15",
+        "a backlog drained with prefetch 1: an ack, the next delivery; 100 B",
+        _args("--mode backlog --size 100 --count 100000 --ack 1 --prefetch 1 --drain-timeout 20"),
+        _args("--mode backlog --size 100 --count 20000 --ack 1 --prefetch 1 --drain-timeout 20"),
+        (Figure("out, messages/s", lambda r: float(r["drain_rate"]), at_least(4)), Figure(CPU + ", both ways", _cpu)),
+        fresh=True,
+    ),
+    Workload(
+        "W16",
+        "100 producers with confirm window 1, 10 consumers on one queue, 256 B persistent",
+        _args(f"{_WINDOW_1} --time 3"),
+        _args(f"{_WINDOW_1} --time 1"),
+        (Figure(CPU, _cpu, below(5.0, "at most 5")), Figure("messages/s", _rate)),
+        fresh=True,
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "W17",
+        "backlog: 1 M x 100 B persistent, then drained with ack of every 100",
+        _args(f"{_SMALL_BACKLOG} --count 1000000"),
+        _args(f"{_SMALL_BACKLOG} --count 50000"),
+        (
+            Figure("out, messages/s", lambda r: float(r["drain_rate"])),
+            Figure("RSS peak, MiB", _peak),
+            Figure(CPU + ", both ways", _cpu),
+        ),
+        fresh=True,
+        timeout_s=300.0,
+        durable=True,
+        durability=SYNCED,
     ),
     Workload(
         "LOG",
