@@ -383,6 +383,9 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     heavy_ms: int = 100
     # microseconds of each pass that long work in slices gets (purges, sweeps, closes of large connections): all jobs of a loop together
     jobs_us: int = 1_000
+    # microseconds for which a loop polls its sockets before it sleeps, where one request after the other came sooner than that (prefetch 1,
+    # gets); 0: it always sleeps at once
+    loop_poll_us: int = 50
     # microseconds after which a thread that waits for the interpreter gets it from the one that runs (Python's own: 5,000): with several
     # loops a storm of slow requests on one would delay each single request on another by as much
     interpreter_switch_us: int = 500

@@ -5,6 +5,7 @@ from flintmq.core.content cimport arena_t
 from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.net.chores cimport Chores
+from flintmq.net.patience cimport Patience
 from flintmq.net.sockets cimport EVENTS_MAX, Socket, io_t, run_queue_t, socket_t
 from flintmq.net.sysio cimport epoll_event
 from flintmq.queue.log_port cimport LogPort
@@ -48,6 +49,7 @@ cdef class Loop:
     cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
     cdef int64_t ends_end             # the same of connections that end (LIST_FAILED): thousands hang up together
     cdef jobs_t jobs                  # long work without the GIL
+    cdef Patience patience            # whether a wait begins with a poll
     cdef Chores chores                # and with it
     cdef bint jobs_had                # jobs and chores had their share of this pass
     cdef bint calls_had               # the functions that other threads left had theirs
@@ -88,6 +90,7 @@ cdef class Loop:
     cdef int give_shares(self) noexcept nogil
     cdef bint may_begin(self, int64_t *end) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil
+    cdef void wait_events(self, int timeout, int64_t worked_ns) noexcept nogil
     cdef int take_event(self) noexcept nogil
     cdef int read_socket(self, socket_t *entry) noexcept nogil
     cdef int take_turn(self, int which) noexcept nogil

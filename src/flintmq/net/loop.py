@@ -46,6 +46,7 @@ from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
 from cython.cimports.flintmq.net.chores import Chores
+from cython.cimports.flintmq.net.patience import Patience
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
     LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_COUNT, TURNS_FRESH,
@@ -72,6 +73,8 @@ READERS = declare(c_int, 8)
 # of a turn's time, the part that publishers are read for in a pass while messages are delivered, and for how many passes more
 PUBLISHERS_PART = declare(int64_t, 8)
 DELIVERING_PASSES = declare(c_int, 16)
+# looks at the sockets of one poll, whatever the clock says
+POLLS_MAX = declare(c_int, 1024)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = declare(uint32_t, 8192)
 
@@ -111,6 +114,7 @@ class Loop:
         self.io.clock.manual_ns = -1
         self.turn_ns = limits.turn_us * 1000
         self.jobs_ns = limits.jobs_us * 1000
+        self.patience = Patience(limits.loop_poll_us)
         self.io.heavy_ns = limits.heavy_ms * 1_000_000
         self.io.lag_bytes = limits.queue_lag_bytes
         self.io.lag_messages = limits.queue_lag_messages
@@ -629,10 +633,9 @@ class Loop:
         now_ns: int64_t = turn_now(address(self.io.clock))
         if self.event_next >= self.event_count:
             self.notice_late(now_ns, 0)
+            worked_ns: int64_t = now_ns - self.polled_ns
             self.polled_ns = now_ns
-            self.event_count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
-            self.event_next = 0
-            self.event_count = max(self.event_count, 0)
+            self.wait_events(timeout, worked_ns)
             # A process that was stopped comes back late, too.
             now_ns = turn_now(address(self.io.clock))
             self.notice_late(now_ns, cast(int64_t, timeout) * 1_000_000)
@@ -651,6 +654,25 @@ class Loop:
         self.heavy_end = self.ends_end = self.sends_end = 0
         self.jobs_had = False
         self.calls_had = False
+
+    def wait_events(self, timeout: c_int, worked_ns: int64_t) -> void:
+        """Fills `events`, at once or after at most `timeout` milliseconds. worked_ns: how long the pass took that ends."""
+        count: c_int = 0
+        polls: bint = timeout > 0 and self.patience.polls(worked_ns)
+        i: c_int
+        if polls:
+            for i in range(POLLS_MAX):
+                count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, 0)
+                if count != 0 or turn_now(address(self.io.clock)) - self.polled_ns > self.patience.poll_ns:
+                    break
+        if count == 0:
+            count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
+        else:
+            polls = False
+        if timeout > 0:
+            self.patience.waited(turn_now(address(self.io.clock)) - self.polled_ns, polls)
+        self.event_next = 0
+        self.event_count = max(count, 0)
 
     def take_event(self) -> c_int:
         """The next event of the batch. Returns a LOOP_* event or 0."""

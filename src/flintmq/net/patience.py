@@ -1,0 +1,50 @@
+"""Whether a loop polls for a moment before it sleeps.
+
+in: how long its passes and its waits took. out: yes or no, for each wait.
+
+A client that waits for each answer (prefetch 1, a get, a confirm) pays with each message for the wakening of the loop: 5 us, and 20 to 40
+on a virtual machine whose idle processor is given away. A loop that still polls when the next request comes saves that.
+
+P1  A loop polls only where requests come one by one and at once: after `needed` passes in a row that took less than a poll's time, each
+    with a wait that did. A loop that is idle, paced or busy sleeps as ever.
+P2  A poll in vain costs its time and doubles `needed`; as many polls in a row that paid halve it. So polls in vain are rare where they are
+    many: at worst one for NEEDED_MAX wakenings.
+"""
+
+from __future__ import annotations
+
+from cython import bint, cclass, declare, void
+from cython.cimports.libc.stdint import int64_t, uint32_t
+
+# short waits in a row before a loop polls: at first and at least; and at most
+NEEDED_MIN = declare(uint32_t, 16)
+NEEDED_MAX = declare(uint32_t, 16384)
+
+
+@cclass
+class Patience:
+    """Args: poll_us: Limits.loop_poll_us."""
+
+    def __init__(self, poll_us: int):
+        self.poll_ns = poll_us * 1000
+        self.needed = NEEDED_MIN
+
+    def polls(self, worked_ns: int64_t) -> bint:
+        if worked_ns > self.poll_ns:
+            self.in_row = 0
+        return self.in_row >= self.needed
+
+    def waited(self, waited_ns: int64_t, in_vain: bint) -> void:
+        polled: bint = self.in_row >= self.needed
+        if in_vain or waited_ns > self.poll_ns:
+            self.in_row = self.paid = 0
+            if in_vain and self.needed < NEEDED_MAX:
+                self.needed *= 2
+            return
+        if not polled:
+            self.in_row += 1
+            return
+        self.paid += 1
+        if self.paid >= self.needed and self.needed > NEEDED_MIN:
+            self.needed /= 2
+            self.paid = 0
