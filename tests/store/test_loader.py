@@ -99,7 +99,7 @@ def test_a_parked_entry_is_loaded_with_what_follows_up_to_the_window(made: list[
     rig.run()
     assert rig.driver.resident(queue) == list(range(1, 21))
     assert queue.peek(0)[5] == b"%0*d" % (BODY, 0)
-    assert rig.rig.store.loader.figures | {"pauses": 0} == {"loaded": 20, "runs": 1, "failed": 0, "pauses": 0, "queues": 0}
+    assert rig.rig.store.loader.figures | {"pauses": 0} == {"loaded": 20, "runs": 1, "failed": 0, "pauses": 0, "shared": 0, "queues": 0}
 
 
 def test_who_is_parked_is_woken_once_for_all_that_was_read(made: list[Cold]) -> None:

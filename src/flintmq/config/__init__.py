@@ -348,6 +348,9 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     cold_pace: int = 25_000
     # bytes of bodies a second, in the same case
     cold_pace_bytes: int = 100 * MIB
+    # bytes of contents that wait in several queues (a fan-out), kept for half a second or so after one of them read them back, so that
+    # they are read once for all; what was read longest ago goes
+    cold_shared_bytes: int = 8 * MIB
     # messages a second on queues that have nothing on disk from which on cold reads are held back
     cold_hot_rate: int = 100
 

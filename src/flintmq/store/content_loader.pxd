@@ -10,6 +10,7 @@ from flintmq.scheduler.actor cimport actor_system_t, actor_t, request_t
 from flintmq.store.cold_pace cimport pace_t
 from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log.managed cimport ManagedLog
+from flintmq.store.shared_reads cimport shared_reads_t
 
 # The readers of the cold reader: at most one worker at a time uses one, and who read a queue last reads on, since its window and its open
 # file are there.
@@ -75,6 +76,7 @@ cdef struct loader_t:
     void *owner                 # the ContentLoader
     readers_t readers
     pace_t pace                 # under lock
+    shared_reads_t shared       # contents for the other queues that they wait in
     # figures; atomic
     uint64_t loaded             # entries, runs, entries whose content could not be read, pauses for the sake of hot ones
     uint64_t runs

@@ -12,6 +12,7 @@ L5  What was read comes to the queue in one go: who is parked on the first entry
 L6  What can't be read for want of a file descriptor or memory is asked for again after a while; it is not set aside.
 L7  Behind a full window contents are read for their headers alone, as long as message groups or selectors have to know them, HEADER_ENTRIES
     at most for one who is parked: they take no place in memory.
+L8  A content that waits in several queues is read once for all that want it soon (shared_reads.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from cython.cimports.flintmq.store.cold_pace import pace_begin, pace_charge
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.message_log import message_log_t
+from cython.cimports.flintmq.store.shared_reads import shared_reads_free, shared_reads_get, shared_reads_put, shared_reads_rest
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -271,6 +273,21 @@ def _next_run(cold: pointer[cold_t]) -> bint:
 @cfunc
 @nogil
 @exceptval(check=False)
+def _read(loader: pointer[loader_t], reader: ContentReader, message_id: uint64_t) -> pointer[content_t]:
+    """A content, read for another queue just now or from the log (L8); NULL: as ContentReader.read."""
+    content: pointer[content_t] = shared_reads_get(address(loader.shared), message_id)
+    if content != NULL:
+        reader.no_means = False
+        return content
+    content = reader.read(message_id)
+    if content != NULL:
+        shared_reads_put(address(loader.shared), content)
+    return content
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], bytes_: pointer[uint64_t]) -> c_int:
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: pointer[loader_t] = cold.loader
@@ -297,7 +314,7 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
         ):
             result = SLICE_END
             break
-        content = cast(ContentReader, reader).read(message_id)
+        content = _read(loader, cast(ContentReader, reader), message_id)
         if content == NULL and cast(ContentReader, reader).no_means:
             cold.position = position  # L6
             result = SLICE_LATER
@@ -516,11 +533,13 @@ class ContentLoader:
         self.loader.pace.rate = self.limits.cold_pace
         self.loader.pace.bytes_rate = self.limits.cold_pace_bytes
         self.loader.pace.hot_rate = self.limits.cold_hot_rate
+        self.loader.shared.bytes_max = self.limits.cold_shared_bytes
 
     def __dealloc__(self):
         with nogil:
             _stop(address(self.loader))
         map64_free(address(self.loader.map))
+        shared_reads_free(address(self.loader.shared))
         if self.loader.spare != NULL:
             actor_put(self.loader.spare)
 
@@ -552,6 +571,7 @@ class ContentLoader:
         if self.loader.spare != NULL:
             actor_put(self.loader.spare)
             self.loader.spare = NULL
+        shared_reads_free(address(self.loader.shared))
         for reader in self.readers:
             reader.close()
         self.readers = []
@@ -562,14 +582,26 @@ class ContentLoader:
 
     @property
     def figures(self) -> dict:
-        """Entries loaded, runs, entries whose content could not be read, pauses for hot messages; queues that wait now."""
+        """Entries loaded, runs, entries whose content could not be read, pauses for hot messages; contents that several queues wanted and
+        that were read once for them; queues that wait now."""
         return {
             "loaded": at_load64(address(self.loader.loaded)),
             "runs": at_load64(address(self.loader.runs)),
             "failed": at_load64(address(self.loader.failed)),
             "pauses": at_load64(address(self.loader.pauses)),
+            "shared": self.loader.shared.hits,
             "queues": at_load32(address(self.loader.live)),
         }
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of contents that were read back for several queues."""
+        return self.loader.shared.bytes
+
+    def rest(self) -> None:
+        """Once or twice a second, on any thread: lets go of contents that no other queue asked for."""
+        with nogil:
+            shared_reads_rest(address(self.loader.shared))
 
     def watch(self, hot: pointer[uint64_t]) -> void:
         self.loader.pace.hot = hot

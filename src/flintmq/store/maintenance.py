@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from flintmq.config import Limits
@@ -54,6 +55,8 @@ PATIENT_SHARE = 4
 # on one that fills a container in some milliseconds
 IDLE_S = 1.0
 BUSY_S = 0.02
+# and between two looks whether contents that several queues wait for are still asked for
+REST_S = 0.5
 HURRY_S = 0.001
 
 
@@ -104,10 +107,14 @@ class Maintenance:
 
     def _run(self) -> None:
         seen = 0
+        rest = 0.0
         while not self._stopping:
             seen = self.store.writer.wait_progress(seen, (HURRY_S if self._hurry else BUSY_S) if self.busy else IDLE_S)
             if self._stopping:
                 return
+            if time.monotonic() >= rest:
+                rest = time.monotonic() + REST_S
+                self.store.loader.rest()
             try:
                 self.once()
                 self._no_means = False

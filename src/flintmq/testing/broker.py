@@ -13,6 +13,9 @@ from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.node import Node
 
+# milliseconds for which a stop waits for connections that a test left open and reads no more
+CLOSE_MS_MAX = 250
+
 
 class Broker:
     """Context manager around a Node on a free loopback port.
@@ -23,7 +26,7 @@ class Broker:
 
     def __init__(self, log: Any = None, clock: Clock | None = None, limits: dict[str, Any] | None = None, **options: Any) -> None:
         options.setdefault("memory", not ({"data_dir", "store_dir"} & options.keys()))
-        config = Config(port=0, **options).with_limits(**(limits or {}))
+        config = Config(port=0, **options).with_limits(**{"close_ms_max": CLOSE_MS_MAX, **(limits or {})})
         self.node = Node(config, clock, log)
 
     def __enter__(self) -> Broker:
