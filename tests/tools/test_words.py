@@ -68,10 +68,6 @@ def test_comments_and_docstrings_are_read_and_code_is_not() -> None:
     assert sorted(line for line, _ in words.clauses(words.prose(source))) == [2]
 
 
-def test_the_tree_keeps_to_it() -> None:
-    assert words.findings() == []
-
-
 def test_what_is_mended_leaves_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "KNOWN", {**words.KNOWN, "src/flintmq/gone": 1})
     (finding,) = words.findings()

@@ -44,7 +44,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.death import queue_hash
 from flintmq.queue.control import QueueHandle
-from flintmq.routing.route_cache import DEST_LIMITED
+from flintmq.routing.route_cache import DEST_LIMITED, bury
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.vhost.names import SCHEDULE, describe
 from flintmq.vhost.policy import DEFAULT_POLICY
@@ -375,6 +375,8 @@ class Broker(NodeState):
         self.timeouts.tick()
         self.schedules.tick()
         self.letters.tick()
+        if not bury():
+            self.loops.in_slices(bury)
         if self.delivery_counts is not None:
             self.delivery_counts.tick(self.loops.in_slices)
         if not self._expiring:

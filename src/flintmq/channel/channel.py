@@ -43,7 +43,9 @@ from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, pr
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
-from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
+from cython.cimports.flintmq.routing.route_cache import (
+    exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_is_valid, route_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -196,7 +198,7 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
     i: c_int
     channel.publish_bits = bits
     if channel.authorized_generation == at_load64(address(_generation)):
-        if last != NULL and last.key_len == route_len and at_load32(address(last.valid)) and memcmp(last.key, route, route_len) == 0:
+        if last != NULL and last.key_len == route_len and route_is_valid(last) and memcmp(last.key, route, route_len) == 0:
             channel.slow_publish = last.how
             return FEED_MORE
         for i in range(AUTHORIZED_MAX):

@@ -53,7 +53,7 @@ from cython.cimports.flintmq.queue.types import (
     queue_t, waiter_t,
 )  # fmt: skip
 from cython.cimports.flintmq.routing.route_cache import (
-    RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_new, route_t,
+    RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_is_valid, route_new, route_t,
 )  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector
 from cython.cimports.flintmq.streams.control import Seat, seat_give
@@ -815,7 +815,7 @@ class Connection:
         """
         channel: pointer[channel_t] = self.channel(number)
         route: pointer[route_t] = NULL
-        exchange: pointer[exchange_t] = channel_exchange(channel) if found_by and at_load32(address(channel.route.valid)) else NULL
+        exchange: pointer[exchange_t] = channel_exchange(channel) if found_by and route_is_valid(channel.route) else NULL
         if exchange != NULL and exchange.owner != NULL:
             route = cast(RouteCache, exchange.owner).put_content(found_by, channel.route.key_len, handles, pack_keys(more_keys))
         else:

@@ -12,13 +12,12 @@ from __future__ import annotations
 from cython import NULL, address, cast, cfunc, declare, exceptval, nogil, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.channel.types import AUTHORIZED_MAX, SLOWLY_BY_CHANCE, channel_t, connection_t
-from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.byte_order import get32, put32
 from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS, content_body, content_decref, content_frame, content_header, content_new, content_route, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.header_field import header_look, header_look_t, value_size
-from cython.cimports.flintmq.routing.route_cache import exchange_find, exchange_t, route_choose, route_decref, route_t
+from cython.cimports.flintmq.routing.route_cache import exchange_find, exchange_t, route_choose, route_decref, route_is_valid, route_t
 from cython.cimports.flintmq.routing.sieve import sieve_write
 from cython.cimports.libc.stdint import uint32_t, uint8_t
 from cython.cimports.libc.string import memcmp, memcpy
@@ -50,7 +49,7 @@ def _found_by(channel: pointer[channel_t], look: pointer[header_look_t], out: po
     size: c_int
     table: uint32_t = 0
     look.table = look.cut_size = 0
-    if not at_load32(address(route.valid)):
+    if not route_is_valid(route):
         return 0  # D1
     if content.flags & CONTENT_HEADERS:
         if not header_look(content_header(content), content.header_len, b"BCC", NULL, look):
@@ -75,7 +74,7 @@ def channel_decide(connection: pointer[connection_t], channel: pointer[channel_t
     decided: pointer[route_t]
     shorter: pointer[content_t]
     if channel.slow_publish == SLOWLY_BY_CHANCE:
-        return route_choose(channel.route) if at_load32(address(channel.route.valid)) else NULL
+        return route_choose(channel.route) if route_is_valid(channel.route) else NULL
     exchange = channel_exchange(channel)
     if exchange == NULL:
         return NULL

@@ -201,7 +201,7 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     schedule_gap_ms: int = 2
     # milliseconds before what could not be routed (a full disk, no memory) is tried again
     schedule_retry_ms: int = 500
-    # cached routes per exchange; at the limit the cache is dropped and filled anew
+    # cached routes per exchange; at the limit new ones take the places of others
     route_cache_max: int = 65_536
     # cached routes per exchange of messages whose headers decide (CC and BCC, a headers exchange), and bytes of them: the routes of some
     # buckets make room for others; a change of a binding drops all, 2 ms at most

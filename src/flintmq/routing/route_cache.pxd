@@ -3,6 +3,7 @@
 # The table itself (exchanges, bindings, tries) is Python and needs the GIL; a hit here needs neither. A route is dropped, and
 # marked invalid for channels that still hold it, when a binding that can change it changes.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.atomics cimport at_load32
 from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.schedule_share cimport schedule_share_t
 from flintmq.queue.types cimport queue_t
@@ -30,9 +31,13 @@ cdef struct destination_t:
     int64_t ttl_ms            # x-message-ttl; -1 = none
     schedule_share_t *share   # of a schedule: what its publisher may have there, a counted reference; else NULL
 
+cdef struct generation_t:     # of the routes of a table between two changes
+    uint32_t refs             # atomic: the table and its routes
+    uint32_t valid            # atomic; 0 once all of them are out of date
+
 cdef struct route_t:
     uint32_t refs             # atomic
-    uint32_t valid            # atomic; 0 once a binding changed
+    uint32_t valid            # atomic; 0: out of date, or no cache's. See route_is_valid
     uint32_t hash
     uint16_t key_len          # exchange and routing key shortstrs, as on the wire
     uint8_t how               # ROUTE_*; 0: a message goes to all destinations
@@ -40,10 +45,18 @@ cdef struct route_t:
     uint32_t count            # destinations
     uint32_t more_len         # bytes of `more`
     route_t *next             # bucket link
+    generation_t *generation  # counted; NULL while no cache has kept it
     destination_t *destinations
     uint8_t *key
     sieve_t *sieve            # ROUTE_BY_CONTENT: says which headers decide, counted; else NULL
     uint8_t *more             # further routing keys (CC, BCC) of the one message this route is for, as the session packs them; or NULL
+
+cdef struct grave_t:          # routes that a change took out of a table and that wait to be freed
+    grave_t *next
+    generation_t *generation
+    route_t **buckets
+    uint32_t bucket_count
+    uint32_t hand             # bucket that is freed next
 
 cdef struct exchange_t:
     uint32_t refs             # atomic: the Python wrapper and channels that were authorized for it
@@ -60,6 +73,7 @@ cdef struct exchange_t:
     uint32_t hand             # bucket that is emptied next for the limits
     hash_key_t hash_key       # random; another one when a chain became too long
     route_t **buckets
+    generation_t *generation  # of the routes in them; NULL: nothing was kept since the last change
     # Routes of messages whose headers decide (CC and BCC, a headers exchange), found by key and deciding bytes. A table of its own: a client
     # who sends ever new headers pushes out no other routes. NULL: this is such a table.
     exchange_t *contents
@@ -71,6 +85,10 @@ cdef void exchange_decref(exchange_t *exchange) noexcept nogil
 # Cached valid route for `key` (exchange and routing key shortstrs; in `contents` the deciding bytes, too) with a reference for the caller;
 # NULL on a miss. *how: route_t.how; when it is not 0 the route is not yet the message's own (channel/deciding). O(1).
 cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len, uint8_t *how) noexcept nogil
+# Whether a route says what the routing table says. O(1).
+cdef inline bint route_is_valid(route_t *route) noexcept nogil:
+    return at_load32(&route.valid) != 0 and at_load32(&route.generation.valid) != 0
+
 cdef void route_incref(route_t *route) noexcept nogil
 cdef void route_decref(route_t *route) noexcept nogil
 # True when a queue of the route is deleted. O(destinations).

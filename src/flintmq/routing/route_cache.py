@@ -2,8 +2,9 @@
 
 in: a routing key as it stands on the wire. out: the queues it goes to, or a miss that the routing table answers.
 
-I1  A valid route says what the routing table says; `clear` runs before a changed binding is acknowledged.
-I2  At most `route_max` routes are kept; at the limit all are dropped and the cache fills anew (config.route_cache_max).
+I1  A valid route says what the routing table says; `clear` runs before a changed binding is acknowledged. It takes as long for 65,536
+    routes as for DROPPED_AT_ONCE: their generation becomes invalid, and `bury` frees them later, in pieces.
+I2  At most `route_max` routes are kept; at the limit one bucket after another is emptied (config.route_cache_max).
 I3  A key has at most one route here: `put` replaces, whoever computed the same route at the same time. A route is valid only while it is
     in the table, so whatever takes it out (a change, the limit, a replacement) also tells every channel that remembers it.
 I4  Which bucket a key falls into, nobody outside of this process can tell. A chain has at most CHAIN_MOST routes: who would make it longer
@@ -27,7 +28,7 @@ from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref,
 from cython.cimports.flintmq.queue.schedule_share import share_decref
 from cython.cimports.flintmq.routing.sieve import sieve_decref, sieve_incref, sieve_new
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
-from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp, memcpy
 
 from flintmq.config import Limits
@@ -37,6 +38,12 @@ _LIMITS = Limits()
 ASKED_EACH_TIME = declare(uint8_t, 1)
 # where a choice by chance comes from: a Weyl sequence through the finalizer of splitmix64 (Steele, Lea, Flood 2014)
 _chance = declare(uint64_t, int.from_bytes(os.urandom(8), "big"))
+# routes (and buckets) that are freed at once
+DROPPED_AT_ONCE = declare(uint32_t, 256)
+# routes that a new one frees of those that wait: they are gone before a cache is full again
+BURIED_BY_A_KEPT = declare(uint32_t, 8)
+_graves_lock = declare(uint32_t, 0)
+_graves = declare(pointer[grave_t], NULL)
 # routes in one bucket, which has one on average: a chance of one in 10^15 for keys that nobody chose
 CHAIN_MOST = declare(uint32_t, 16)
 
@@ -57,6 +64,14 @@ def _hash_route(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t
 SMALL_PIECES = declare(uint64_t, 48)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _generation_decref(generation: pointer[generation_t]) -> void:
+    if generation != NULL and at_sub32(address(generation.refs), 1) == 1:
+        free(generation)
+
+
 def route_incref(route: pointer[route_t]) -> void:
     at_add32(address(route.refs), 1)
 
@@ -67,6 +82,7 @@ def route_decref(route: pointer[route_t]) -> void:
     check(before > 0, b"route_cache I5 a route that is let go was referenced", route.hash, route.count)
     if before == 1:
         check(at_load32(address(route.valid)) == 0, b"route_cache I3 a route that is freed is valid nowhere", route.hash, route.count)
+        _generation_decref(route.generation)
         for i in range(route.count):
             queue_decref(route.destinations[i].queue)
             if route.destinations[i].share != NULL:
@@ -168,8 +184,6 @@ def exchange_decref(exchange: pointer[exchange_t]) -> void:
     check(before > 0, b"route_cache I5 an exchange that is let go was referenced", exchange.route_count, exchange.name_len)
     if before == 1:
         _drop_routes(exchange)
-        memory_add(MEMORY_ROUTES, -cast(int64_t, exchange.bucket_count * sizeof(p_void)))
-        free(exchange.buckets)
         if exchange.contents != NULL:
             exchange_decref(exchange.contents)
         free(exchange)
@@ -187,7 +201,7 @@ def exchange_find(
         route = exchange.buckets[wanted & (exchange.bucket_count - 1)]
         while route != NULL:
             if route.hash == wanted and route.find_len == key_len and memcmp(route.key, key, key_len) == 0:
-                if at_load32(address(route.valid)):
+                if route_is_valid(route):
                     at_add32(address(route.refs), 1)
                     how[0] = route.how
                 else:
@@ -203,29 +217,91 @@ def exchange_find(
 @exceptval(check=False)
 def _drop_routes(exchange: pointer[exchange_t], new_key: pointer[hash_key_t] = NULL) -> void:
     """`new_key`: what keys are hashed with from now on; NULL: as before."""
-    chain: pointer[route_t] = NULL
-    route: pointer[route_t]
-    following: pointer[route_t]
-    i: uint32_t
+    global _graves
+    grave: pointer[grave_t] = NULL
+    here: grave_t
+    if exchange.route_count > DROPPED_AT_ONCE:
+        grave = cast(pointer[grave_t], malloc(sizeof(grave_t)))
+    if grave == NULL:  # some, or no memory for doing it later
+        grave = address(here)
     spin_lock(address(exchange.lock))
-    for i in range(exchange.bucket_count):
-        route = exchange.buckets[i]
-        while route != NULL:
-            following = route.next
-            at_store32(address(route.valid), 0)
-            route.next = chain
-            chain = route
-            route = following
-        exchange.buckets[i] = NULL
+    if exchange.generation != NULL:
+        at_store32(address(exchange.generation.valid), 0)
+    grave.generation = exchange.generation
+    grave.buckets = exchange.buckets
+    grave.bucket_count = exchange.bucket_count
+    grave.hand = 0
+    grave.next = NULL
+    exchange.generation = NULL
+    exchange.buckets = NULL
+    exchange.bucket_count = 0
     exchange.route_count = 0
     exchange.bytes = 0
     if new_key != NULL:
         exchange.hash_key = new_key[0]
     spin_unlock(address(exchange.lock))
-    while chain != NULL:
-        following = chain.next
-        route_decref(chain)
-        chain = following
+    if grave == address(here):
+        while not _bury_some(grave, DROPPED_AT_ONCE):
+            pass
+        return
+    spin_lock(address(_graves_lock))
+    grave.next = _graves
+    _graves = grave
+    spin_unlock(address(_graves_lock))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bury_some(grave: pointer[grave_t], most: uint32_t) -> bint:
+    """Frees what stands in buckets, a bucket at a time, until that were so many routes or buckets. True: all is freed but the grave."""
+    route: pointer[route_t]
+    while grave.hand < grave.bucket_count:
+        if most == 0:
+            return False
+        most -= 1
+        route = grave.buckets[grave.hand]
+        if route == NULL:
+            grave.hand += 1
+            continue
+        grave.buckets[grave.hand] = route.next
+        at_store32(address(route.valid), 0)
+        route_decref(route)
+    memory_add(MEMORY_ROUTES, -cast(int64_t, grave.bucket_count * sizeof(p_void)))
+    free(grave.buckets)
+    _generation_decref(grave.generation)
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bury(most: uint32_t) -> bint:
+    """True: nothing waits to be freed."""
+    global _graves
+    grave: pointer[grave_t]
+    if _graves == NULL:  # a look without the lock
+        return True
+    spin_lock(address(_graves_lock))
+    grave = _graves
+    if grave != NULL:
+        _graves = grave.next  # who has it has it alone
+    spin_unlock(address(_graves_lock))
+    if grave == NULL:
+        return True
+    if _bury_some(grave, most):
+        free(grave)
+        return _graves == NULL
+    spin_lock(address(_graves_lock))
+    grave.next = _graves
+    _graves = grave
+    spin_unlock(address(_graves_lock))
+    return False
+
+
+def bury() -> bool:
+    """Frees some of the routes that changes took out of caches, some 50 us. True: none is left. Any thread."""
+    return _bury(DROPPED_AT_ONCE)
 
 
 @cfunc
@@ -263,7 +339,12 @@ def _grow(exchange: pointer[exchange_t]) -> void:
     route: pointer[route_t]
     following: pointer[route_t]
     i: uint32_t
-    if buckets == NULL:
+    if exchange.generation == NULL:
+        exchange.generation = cast(pointer[generation_t], calloc(1, sizeof(generation_t)))
+        if exchange.generation != NULL:
+            exchange.generation.refs = exchange.generation.valid = 1
+    if buckets == NULL or exchange.generation == NULL:
+        free(buckets)
         return
     for i in range(exchange.bucket_count):
         route = exchange.buckets[i]
@@ -282,10 +363,12 @@ def _grow(exchange: pointer[exchange_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _make_room(exchange: pointer[exchange_t], size: uint64_t) -> pointer[route_t]:
-    """Empties buckets of a table with a limit of bytes, one after another, until `size` bytes and one more route have room: a client who
-    brings ever new routes pushes out some, not all. Returns them chained. Called with the lock held."""
+    """Empties buckets, one after another, until `size` bytes and one more route have room: a client who brings ever new routes pushes out
+    some, not all. Returns them chained. Called with the lock held."""
     chain: pointer[route_t] = NULL
     route: pointer[route_t]
+    if exchange.bytes_max == 0:
+        size = 0
     while exchange.route_count and (exchange.route_count >= exchange.route_max or exchange.bytes + size > exchange.bytes_max):
         exchange.hand = (exchange.hand + 1) & (exchange.bucket_count - 1)
         route = exchange.buckets[exchange.hand]
@@ -293,7 +376,8 @@ def _make_room(exchange: pointer[exchange_t], size: uint64_t) -> pointer[route_t
             exchange.buckets[exchange.hand] = route.next
             at_store32(address(route.valid), 0)
             exchange.route_count -= 1
-            exchange.bytes -= _route_bytes(route)
+            if exchange.bytes_max:
+                exchange.bytes -= _route_bytes(route)
             route.next = chain
             chain = route
             route = exchange.buckets[exchange.hand]
@@ -310,19 +394,24 @@ def _keep(exchange: pointer[exchange_t], usable: pointer[uint32_t], route: point
     length: uint32_t = 0
     size: uint64_t = _route_bytes(route)
     new_key: hash_key_t
-    if exchange.bytes_max == 0 and exchange.route_count >= exchange.route_max:
-        _drop_routes(exchange)
     spin_lock(address(exchange.lock))
-    if exchange.bytes_max and exchange.bucket_count:
+    if exchange.bucket_count:
         chain = _make_room(exchange, size)
     if exchange.route_count >= exchange.bucket_count:
         _grow(exchange)
     # Looked at under the lock: whoever makes the exchange unusable drops what is kept after that.
-    if exchange.bucket_count and at_load32(usable) and (exchange.bytes_max == 0 or size <= exchange.bytes_max):
+    if (
+        exchange.bucket_count
+        and exchange.generation != NULL
+        and at_load32(usable)
+        and (exchange.bytes_max == 0 or size <= exchange.bytes_max)
+    ):
         before = _unlink(exchange, route.key, route.find_len)
         route.hash = _hash_route(exchange, route.key, route.find_len)
         route.valid = 1
         route.refs += 1  # nobody else knows it yet
+        route.generation = exchange.generation
+        at_add32(address(route.generation.refs), 1)
         bucket = route.hash & (exchange.bucket_count - 1)
         beside = route.next = exchange.buckets[bucket]
         exchange.buckets[bucket] = route
@@ -339,6 +428,7 @@ def _keep(exchange: pointer[exchange_t], usable: pointer[uint32_t], route: point
         beside = chain.next
         route_decref(chain)
         chain = beside
+    _bury(BURIED_BY_A_KEPT)
     if length >= CHAIN_MOST:
         # The new key is drawn without the lock: os.urandom lets other threads run.
         _hash_key(address(new_key))

@@ -17,6 +17,8 @@ DEST_ONCE: int
 ROUTE_BY_CONTENT: int
 ROUTE_BY_CHANCE: int
 
+def bury() -> bool: ...
+
 class RouteCache:
     resolver: Callable[[bytes], list[QueueHandle] | None]
     deciding: Callable[[], Deciding | None]
