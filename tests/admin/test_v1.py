@@ -11,12 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flintmq.admin import moving
 from flintmq.admin.filters import Filter, parse_conditions, parse_path
+from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.why import Why
 from flintmq.config import Limits
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from tests.admin.api import Api
 from tests.admin.conftest import Answer, Client, basic
+from tests.broker.test_letters_in_the_log import pairs
+from tests.oracle.records import MESSAGES, fields_of
 from tests.support.broker import wait_until
 
 V1 = "/api/v1"
@@ -207,6 +211,33 @@ def test_what_moves_keeps_order_and_properties(start: Callable[..., Client], tmp
     client.broker.node.stop()
     again = start(data_dir=str(tmp_path))
     assert len(peek(again, "r", "?count=100")["messages"]) == 50 == len(peek(again, "q", "?count=100")["messages"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_moved_message_is_in_one_place_whatever_happens(
+    start: Callable[..., Client], tmp_path: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The end of the original stands in the block of its copy; it ends, too, when nobody says that this block is on disk."""
+
+    async def not_durable(*_: object) -> None:
+        raise HttpError(503, "not_durable", "the message is not known to be on disk", "look")
+
+    client = start(data_dir=str(tmp_path))
+    vhost = client.node.broker.vhosts["/"]
+    queues = {name: vhost.run(vhost.declare_queue(name, durable=True)) for name in ("q", "r")}
+    for number in range(4):
+        post(client, f"{ROOT}/q/messages", {"body": str(number)}, 201)
+    if fails:
+        monkeypatch.setattr(moving, "durable", not_durable)
+    status = 503 if fails else 200
+    post(client, f"{ROOT}/q/move", {"routing_key": "r", "positions": [1, 2, 3]}, status)
+    post(client, f"{ROOT}/q/republish", {"position": "4", "routing_key": "r", "body": "new"}, status)
+    assert bodies(peek(client, "r")) == ["0", "1", "2", "new"] and bodies(peek(client, "q")) == []
+    client.broker.node.stop()
+    ended = pairs(next(tmp_path.rglob("messages")).parent, queues["q"].queue_id, "move")
+    assert len(ended) == 4
+    for before, _ in ended:
+        assert before is not None and fields_of(before, MESSAGES)["queue"] == queues["r"].queue_id
 
 
 @pytest.mark.parametrize(

@@ -482,18 +482,42 @@ def test_messages_of_one_batch_and_route_keep_their_own_facts(start: Start, conn
     wait_until(lambda: broker.node.broker.counters.drops["refused"] == 2 and broker.node.broker.counters.drops["unroutable"] == 3)
 
 
+def test_cached_routes_and_those_that_python_plans_keep_the_order(channel: RawChannel, broker: Any) -> None:
+    """And the cache is no older than the bindings: the second batch finds another one."""
+    channel.queue("other", durable=True)
+    channel.call("exchange.declare", exchange="x", type="direct")
+    counts = broker.node.broker.counters.in_python
+    for queue in ("q", "other"):
+        channel.call("queue.bind", queue=queue, exchange="x", routing_key="k")
+        with held(broker):
+            for number in range(12):
+                copies: dict[str, Any] = {"CC": []} if number % 4 == 3 else {}
+                exchange, key = ("x", "k") if number % 2 else ("", queue)
+                headers = {"x-delay": 60, **copies}
+                channel.publish(b"%d" % number, exchange=exchange, routing_key=key, headers=headers, **PERSISTENT)
+            wait_until(lambda: scheduled(broker) == 12)
+            due = due_times(broker)
+        channel.wait_ready(queue, 12)
+        got = [channel.call("basic.get", queue=queue, no_ack=True).body for _ in range(12)]
+        assert got == list(due)
+        channel.call("queue.unbind", queue=queue, exchange="x", routing_key="k")
+        # 3 with CC, and the first one of each of two routes
+        assert 0 < counts["schedule"] <= 5
+        counts["schedule"] = 0
+
+
 def test_a_message_whose_plan_fails_holds_up_no_other(channel: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules = broker.node.broker.schedules
     plan = schedules._plan
 
-    def failing(batch: Any, index: int, facts: Any) -> Any:
-        if batch.firing.message(index)[3] == b"bad":
+    def failing(batch: Any, facts: Any) -> Any:
+        if batch.firing.message(facts[0])[3] == b"bad":
             raise RuntimeError("a fault of ours")
-        return plan(batch, index, facts)
+        return plan(batch, facts)
 
     monkeypatch.setattr(schedules, "_plan", failing)
-    late(channel, b"bad", ms=30)
-    late(channel, b"good", ms=30)
+    for body in (b"bad", b"good"):  # planned in Python, for their CC
+        channel.publish(body, routing_key="q", headers={"x-delay": 30, "CC": []})
     channel.consume("q", no_ack=True)
     assert bodies(channel, 1) == [b"good"]
     wait_until(lambda: broker.node.broker.counters.drops["schedule_failed"] == 1)

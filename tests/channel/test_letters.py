@@ -111,6 +111,36 @@ def test_the_second_letter_is_as_the_first_without_python(
     assert "expiration" not in first.properties
 
 
+def test_letters_of_messages_that_differ_in_one_thing_are_their_own(ch: RawChannel, broker: Any) -> None:
+    """The header of the last letter is remembered (channel/letter_memo): nothing of it is given to another message."""
+    ch.queue("dead")
+    for queue in ("q", "p"):
+        ch.queue(queue, arguments=TO_DEAD)
+        ch.call("exchange.declare", exchange=f"to {queue}", type="fanout")
+        ch.call("queue.bind", queue=queue, exchange=f"to {queue}")
+    sent = [
+        (queue, exchange, how, properties)
+        for properties in ({"message_id": "1"}, {"message_id": "2"}, {"message_id": "2", "headers": {"long": "h" * 2000}}, {"priority": 1})
+        for queue in ("q", "p", "q", "q")
+        for how in ("rejected", "expired", "rejected")
+        for exchange in ("", f"to {queue}")
+    ]
+    for queue, exchange, how, properties in sent:
+        key = queue if exchange == "" else "key"
+        ch.publish(b"", exchange=exchange, routing_key=key, **({**properties, "expiration": "1"} if how == "expired" else properties))
+        if how == "rejected":
+            ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue=queue).delivery_tag, requeue=False)
+        letter = get(ch, "dead")
+        died = letter.properties["headers"].pop("x-death")
+        assert len(died) == 1 and died[0]["count"] == 1 and died[0]["reason"] == how
+        assert died[0]["exchange"] == exchange and died[0]["routing-keys"] == [key]
+        assert died[0]["queue"] == queue
+        assert letter.properties["headers"].pop("x-first-death-reason") == how
+        given = {name: value for name, value in letter.properties.items() if name != "headers"}
+        assert given == {name: value for name, value in properties.items() if name != "headers"}
+        assert letter.properties["headers"].get("long") == properties.get("headers", {}).get("long")
+
+
 def test_a_letter_goes_to_every_queue_of_its_route_but_round_in_a_circle(ch: RawChannel, broker: Any) -> None:
     ch.call("exchange.declare", exchange="dlx", type="topic")
     for name in ("a", "b", "q"):

@@ -41,6 +41,34 @@ def test_random_times_come_in_order_and_equal_ones_as_they_were_published() -> N
     assert not expected and queue.next_expiry == 0
 
 
+@pytest.mark.parametrize("disorder", [0.0, 0.001, 0.2])
+def test_entries_that_mostly_come_in_order_leave_in_order(disorder: float) -> None:
+    """A line of slots, a heap of them, and the change between the two, while entries expire and consumers give some back."""
+    rng = random.Random(disorder)
+    queue = Queue()
+    consumer = Consumer(queue)
+    waiting: dict[int, int] = {}
+    held: list[int] = []
+    for now in range(1, 12_000):
+        at = now + 900 - (rng.randrange(800) if rng.random() < disorder else 0)
+        waiting[queue.enqueue(b"x", expires_at=at)] = at
+        if rng.random() < 0.05 and (got := consumer.pull()):
+            held.append(got[0])
+        if held and rng.random() < 0.05:
+            assert consumer.release(held.pop(rng.randrange(len(held))))
+        while got := queue.take_expired(now):
+            assert waiting[got[0]] == min(when for position, when in waiting.items() if position not in held) <= now
+            assert queue.dequeue(got[0])
+            del waiting[got[0]]
+        assert now % 100 or all(when > now for position, when in waiting.items() if position not in held)
+    for position in held:
+        assert consumer.release(position)
+    while got := queue.take_expired(20_000):
+        assert queue.dequeue(got[0])
+        del waiting[got[0]]
+    assert not waiting and queue.next_expiry == 0
+
+
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_entries_that_come_back_expire_once_however_often_they_came(rounds: int) -> None:
     queue = Queue()

@@ -3,7 +3,8 @@
 in: an authorized queue, positions or conditions, where they go. out: messages in their new places, on disk when they are to be; then the
 originals end.
 
-V1  The original ends after its copy is where it belongs, and on disk: a crash in between leaves both, never none.
+V1  The original ends after its copy is where it belongs, and on disk. The log gets the end of a logged original with the last place of
+    its copy, in one commit block: a crash leaves one of the two. Where that queue does not log, a crash in between leaves both, never none.
 V2  What is refused, or goes nowhere, stays where it is, not flagged: the move ends there and says why.
 V3  The broker holds a message while it is moved, so that nobody else is given it; between two slices others have their turn.
 """
@@ -20,6 +21,7 @@ from flintmq.admin.filters import Filter
 from flintmq.admin.http_refusals import HttpError, bad, busy
 from flintmq.admin.publish import durable, expiry_on, is_full
 from flintmq.arguments import is_whole
+from flintmq.broker.dead_letters import Original
 from flintmq.broker.schedules import without_bcc
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
 from flintmq.core.content_view import ContentView
@@ -49,8 +51,9 @@ class Goal:
     key: bytes | None
     allow: Callable[[list[bytes]], None]
 
-    def put(self, message: Message, origin: Any) -> list[tuple[int, int]]:
-        """Puts a message on the queues of its route: (LSN, ticket) of each. Raises: Stay, PeerError."""
+    def put(self, message: Message, origin: Any, original: Original | None = None) -> list[tuple[int, int]]:
+        """Puts a message on the queues of its route: (LSN, ticket) of each. Args: origin: a queue that it must not come back to; original:
+        the entry that ends (V1). Raises: Stay, PeerError."""
         broker, limits = self.parts.broker, self.parts.broker.limits
         if publishers_wait(broker.log) or bytes_mapped() > self.parts.memory_limit:
             raise Stay("the broker is low on memory or disk: publishers are blocked")
@@ -79,7 +82,8 @@ class Goal:
         name, waits = self.exchange.encode("utf-8", "surrogateescape"), []
         for queue in queues:
             expires_at = expiry_on(queue.core, expiration_ms, broker.clock.wall_ms())
-            position, lsn, ticket = place(queue.core, broker.log, (name, key, header, body, flags, priority), expires_at)
+            ends = original if queue is queues[-1] else None
+            position, lsn, ticket = place(queue.core, broker.log, (name, key, header, body, flags, priority), expires_at, ends)
             if position:
                 waits.append((lsn, ticket))
                 broker.queue_limits.settle(queue)
@@ -122,7 +126,8 @@ class Move:
     ended: bool = False
     next: int = 0
     missing: int = 0
-    _held: list[int] = field(default_factory=list)
+    # positions, and whether the log has no more of that one: it ends, whatever follows
+    _held: list[tuple[int, bool]] = field(default_factory=list)
     _waits: list[tuple[int, int]] = field(default_factory=list)
 
     async def run(self) -> dict[str, Any]:
@@ -155,18 +160,12 @@ class Move:
         await asyncio.to_thread(self._end, True)
 
     def _end(self, moved: bool) -> None:
-        for position in self._held:
-            guarded("messages that are moved", f"queue {self.queue.name!r}", self._settle, position, moved)
+        for position, ended in self._held:
+            guarded("messages that are moved", f"queue {self.queue.name!r}", settle, self.queue.core, position, moved or ended)
         if moved:
             self.moved += len(self._held)
         self._held.clear()
         self._waits.clear()
-
-    def _settle(self, position: int, moved: bool) -> None:
-        if moved:
-            self.queue.core.settle_held(position, DequeueReason.MOVE, False)
-        else:
-            self.queue.core.release_held(position)
 
     def _slice(self) -> None:
         source = Source(self.parts.broker, self.queue)
@@ -200,7 +199,7 @@ class Move:
             self.missing += 1
             return
         try:
-            self._waits += self.goal.put(message, self.queue)
+            self._waits += self.goal.put(message, self.queue, original(core, position))
             self.size += len(message[3])
             goes = True
         except Stay as stay:
@@ -209,9 +208,22 @@ class Move:
             self.stays = error.text
         finally:
             if goes:
-                self._held.append(position)
+                self._held.append((position, not core.message_id_at(position)))
             else:
                 core.release_held(position)
+
+
+def original(core: Any, position: int) -> Original:
+    """A held entry that leaves by a move."""
+    return core, position, 0, DequeueReason.MOVE, 0
+
+
+def settle(core: Any, position: int, moved: bool) -> None:
+    """Ends a held message, or gives it back to its place."""
+    if moved:
+        core.settle_held(position, DequeueReason.MOVE, False)
+    else:
+        core.release_held(position)
 
 
 def whole(view: ContentView) -> Message:
@@ -244,15 +256,16 @@ async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: C
             message = whole(read_message)
         done = False
         try:
-            for lsn, ticket in goal.put(change(message), None):
+            waits = goal.put(change(message), None, original(queue.core, position) if remove else None)
+            done = remove and not queue.core.message_id_at(position)  # it ends, whatever follows
+            for lsn, ticket in waits:
                 await durable(parts, lsn, ticket)
             done = True
         except Stay as stay:
             raise HttpError(409, "not_sent", f"the message stays where it is: {stay}", "change where it goes, or make room") from None
         finally:
             if remove:
-                settle = queue.core.settle_held if done else queue.core.release_held
-                settle(position, *((DequeueReason.MOVE, False) if done else ()))
+                settle(queue.core, position, done)
 
     await asyncio.shield(asyncio.ensure_future(work()))
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # messages that end between two looks at the time: some 30 us
 EXPIRE_AT_ONCE = 128
-# messages that are dead-lettered between two: some 30 us
-LETTERS_AT_ONCE = 32
+# messages that are dead-lettered between two: some 80 us
+LETTERS_AT_ONCE = 128
 # queues that are taken from the index between two looks at the time
 TAKEN_AT_ONCE = 64
 # Loop.job: step, ended

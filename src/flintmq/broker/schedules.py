@@ -13,6 +13,8 @@ S3  A batch moves in one transaction of the log (channel/firing.py). What fails 
 S5  While there are several users, the messages of one are schedule_user_share of a schedule at most (queue/schedule_share.py). A start
     forgets whose the messages are that it finds.
 S4  One message that can't be routed holds up no other; a virtual host has one batch, then others that are due have theirs.
+S6  The route of a message comes from the cache that publishes use (channel/firing.py). Planned here are the first message of a route, and
+    those with CC or BCC, of exchanges whose routes headers decide, of queues that may refuse, and of shared queues.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.due_index import DueIndex
 from flintmq.queue.schedule_share import ScheduleShare
 from flintmq.routing.message import MessageHeaders, keys_of
-from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
+from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE, RouteCache
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import MAXLEN
@@ -90,33 +92,30 @@ def _facts(scanned: Mapping[str, Any]) -> tuple[int, int]:
 
 class _Plan:
     """Where one message of a batch goes. targets: (queue, when it expires there); refused: full queues; changed: its content header for
-    them, when it is another; cores: the targets as (core, when it expires there), when that is all there is to say, else None."""
+    them, when it is another."""
 
-    __slots__ = ("changed", "cores", "refused", "targets")
+    __slots__ = ("changed", "refused", "targets")
 
     def __init__(self) -> None:
         self.targets: list[tuple[Any, int]] = []
         self.refused: list[Any] = []
         self.changed: bytes | None = None
-        self.cores: list[tuple[QueueHandle, int]] | None = None
 
 
-# of a message: what Firing.take says of it
-Facts = tuple[bytes, int, bool, int]
+# of a message: what Firing.route says of it
+Facts = tuple[int, bytes, int, bool, int]
 
 
 class _Batch:
-    """What the messages of one batch share. routes: route that headers have no say in -> queues; plans: (route, expiration)
-    -> its plan, where no queue may refuse it."""
+    """What the messages of one batch share that are planned here. routes: route that headers have no say in -> queues."""
 
-    __slots__ = ("firing", "now", "plans", "routes", "sums", "vhost")
+    __slots__ = ("firing", "now", "routes", "sums", "vhost")
 
     def __init__(self, vhost: Any, firing: Firing, now: int) -> None:
         self.vhost = vhost
         self.firing = firing
         self.now = now
         self.routes: dict[bytes, list[Any]] = {}
-        self.plans: dict[tuple[bytes, int], _Plan] = {}
         # queue that may refuse -> messages and bytes that the batch puts on it
         self.sums: dict[Any, list[int]] = {}
 
@@ -296,23 +295,17 @@ class Schedules:
         if getattr(state.log, "disk_low", False):
             return False
         firing = Firing(queue.core, state.log)
-        messages = firing.take(now, self._limits.schedule_batch_max, self._limits.schedule_batch_bytes_max)
-        state.counters.in_python["schedule"] += len(messages)
+        count = firing.take(now, self._limits.schedule_batch_max, self._limits.schedule_batch_bytes_max)
         if firing.unreadable:
             state.counters.drop("unreadable_content", firing.unreadable)
             log.error("%d scheduled messages of vhost %r can't be read; they stay in the schedule", firing.unreadable, queue.vhost)
-        if not messages:
+        if not count:
             return True
         try:
-            plans = self._plans(vhost, firing, messages, now)
+            others = firing.route(partial(self._cache, vhost), partial(self._learn, vhost))
+            plans = self._plans(_Batch(vhost, firing, now), others)
             firing.begin()
-            for index, plan in plans:
-                if plan.cores is None:
-                    self._place(firing, index, plan)
-                    continue
-                for core, expires_at in plan.cores:
-                    if not firing.place(index, core, expires_at):
-                        state.counters.drop("refused")
+            self._place_all(firing, plans, count)
             if state.streams is not None:
                 for queue_id in firing.streamed:
                     state.streams.letter(queue_id)
@@ -325,7 +318,7 @@ class Schedules:
             return False
         firing.apply()
         self.batches += 1
-        self.routed += len(plans)
+        self.routed += count - len(others) + len(plans)
         self._settle_limits(plans, firing.limited)
         return True
 
@@ -344,27 +337,37 @@ class Schedules:
                     return False
         return True
 
-    def _plans(self, vhost: Any, firing: Firing, messages: list[Facts], now: int) -> list[tuple[int, _Plan]]:
-        """Where each message goes, by the bindings of now."""
+    def _cache(self, vhost: Any, exchange: bytes) -> RouteCache | None:
+        return self._state.routes.caches.get((vhost.name, exchange.decode("utf-8", "surrogateescape")))
+
+    def _learn(self, vhost: Any, exchange: bytes, key: bytes) -> RouteCache | None:
+        """The cache of an exchange, with the route of a key in it if it may be kept."""
+        name = exchange.decode("utf-8", "surrogateescape")
+        if name not in vhost.exchanges:
+            return None
+        try:
+            return self._state.routes.learn(vhost, name, key)
+        except PeerError:  # it went just now, or its bindings are too many to look at
+            return None
+
+    def _plans(self, batch: _Batch, others: list[Facts]) -> list[tuple[int, _Plan]]:
+        """Where messages go that have no cached route, by the bindings of now."""
+        counters = self._state.counters
+        counters.in_python["schedule"] += max(len(others), batch.firing.learned)
+        if batch.firing.unroutable:
+            counters.drop("unroutable", batch.firing.unroutable)
         plans: list[tuple[int, _Plan]] = []
-        batch = _Batch(vhost, firing, now)
-        known = batch.plans.get
-        for index, facts in enumerate(messages):
+        for facts in others:
             try:
-                plan = None if facts[2] else known(facts[:2])
-                if plan is None:
-                    plan = self._plan(batch, index, facts)
-                elif not plan.targets:
-                    self._state.counters.drop("unroutable")
-                plans.append((index, plan))
+                plans.append((facts[0], self._plan(batch, facts)))
             except Exception as error:
-                firing.set_aside(index)
-                self._state.counters.drop("schedule_failed")
-                caught("scheduled messages", f"a message of vhost {vhost.name!r}: it stays until the next start", error)
+                batch.firing.set_aside(facts[0])
+                counters.drop("schedule_failed")
+                caught("scheduled messages", f"a message of vhost {batch.vhost.name!r}: it stays until the next start", error)
         return plans
 
-    def _plan(self, batch: _Batch, index: int, facts: Facts) -> _Plan:
-        route, expiration_ms, has_keys, size = facts
+    def _plan(self, batch: _Batch, facts: Facts) -> _Plan:
+        index, route, expiration_ms, has_keys, size = facts
         plan = _Plan()
         try:
             queues = self._queues(batch, index, route, has_keys)
@@ -380,10 +383,6 @@ class Schedules:
                 plan.refused.append(queue)
             else:
                 plan.targets.append((queue, expires_on(queue.core, own, batch.now, self._limits.zero_ttl_ms)))
-        if plan.changed is None and not plan.refused and not any(map(_is_shared, queues)):
-            plan.cores = [(queue.core, expires_at) for queue, expires_at in plan.targets]
-        if route in batch.routes and not has_keys and not any(map(_may_refuse, queues)):
-            batch.plans[route, expiration_ms] = plan
         return plan
 
     def _queues(self, batch: _Batch, index: int, route: bytes, has_keys: bool) -> list[Any]:
@@ -411,6 +410,17 @@ class Schedules:
             routes[route] = queues
         return queues
 
+    def _place_all(self, firing: Firing, plans: list[tuple[int, _Plan]], count: int) -> None:
+        """In the order of their times (S2). Raises: StoreError."""
+        first = refused = 0
+        for index, plan in plans:
+            refused += firing.place_routed(first, index)
+            self._place(firing, index, plan)
+            first = index
+        refused += firing.place_routed(first, count)
+        if refused:
+            self._state.counters.drop("refused", refused)
+
     def _place(self, firing: Firing, index: int, plan: _Plan) -> None:
         """Raises: StoreError."""
         state = self._state
@@ -435,6 +445,5 @@ class Schedules:
 
     def _settle_limits(self, plans: list[tuple[int, _Plan]], others: list[int]) -> None:
         state = self._state
-        distinct = {plan for _, plan in plans}
-        touched = {queue.queue_id for plan in distinct for queue, _ in plan.targets if queue in state.limited_queues}
+        touched = {queue.queue_id for _, plan in plans for queue, _ in plan.targets if queue in state.limited_queues}
         self._queue_limits.settle_many(touched.union(others))

@@ -22,6 +22,7 @@ cdef enum:
 # its place. The bytes of `name` and `key` stand behind it.
 cdef struct address_t:
     letters_t head
+    uint64_t number             # no other address ever has it
     exchange_t *exchange        # the dead-letter exchange: counted
     bint keeps                  # at-least-once: all targets must take the letter
     bint has_key                # a dead-letter routing key replaces all keys
@@ -32,6 +33,7 @@ cdef struct address_t:
 
 cdef struct letter_run_t:       # what one piece of work made; zeroed but for the arena in the beginning
     arena_t *arena
+    int64_t time_s              # Unix time of the first one; 0: there is none yet
     uint64_t lsn                # highest one of an enqueue
     uint64_t copied             # bytes of bodies: a piece of work ends with the letter that goes beyond LETTER_COPY_MAX
     uint64_t letters[DEATH_REASONS]  # messages that were published to their dead-letter exchanges

@@ -12,10 +12,11 @@ L4  What is missing here (the address after a change of policy, a route that is 
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
+from cython.cimports.flintmq.channel.letter_memo import form_t, letter_memo, memo_find, memo_is_cycle, memo_keep
 from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_MAXLEN, connection_t, refused_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.clock import wall_ms
@@ -24,9 +25,7 @@ from cython.cimports.flintmq.core.content import (
     content_frame, content_header, content_incref, content_new, content_route, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.memory_account import MEMORY_DEFINITIONS, memory_add
-from cython.cimports.flintmq.protocol.v0_9_1.death import (
-    DEATH_READ, death_free, death_is_cycle, death_read, death_t, death_write, letter_head_t, text_t,
-)  # fmt: skip
+from cython.cimports.flintmq.protocol.v0_9_1.death import DEATH_READ, death_free, death_read, death_t, death_write, letter_head_t, text_t
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
 from cython.cimports.flintmq.queue.queue_core import (
@@ -44,6 +43,8 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy, memset
 
+# addresses that were made; under the GIL
+_addresses = declare(uint64_t, 0)
 # names of DEATH_*, in their order
 REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
 
@@ -70,12 +71,15 @@ def set_address(core: QueueHandle, cache: RouteCache, name: bytes, key: bytes | 
     size: uint32_t = sizeof(address_t) + len(name) + (0 if key is None else len(key))
     place: pointer[address_t] = cast(pointer[address_t], malloc(size))
     octets: pointer[uint8_t]
+    global _addresses
     if place == NULL:
         raise MemoryError("no memory for the address of dead letters")
     memset(place, 0, sizeof(address_t))
     octets = cast(pointer[uint8_t], place + 1)
     place.head.refs = 1
     place.head.destroy = _address_free
+    _addresses += 1
+    place.number = _addresses
     place.exchange = cache.exchange
     exchange_incref(cache.exchange)
     place.keeps = keeps
@@ -125,7 +129,7 @@ def _reason_text(reason: c_int) -> text_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _death_of(place: pointer[address_t], content: pointer[content_t], reason: c_int, death: pointer[death_t]) -> void:
+def _death_of(place: pointer[address_t], content: pointer[content_t], reason: c_int, time_s: int64_t, death: pointer[death_t]) -> void:
     route: pointer[uint8_t] = content_route(content)
     death.queue.data = place.name
     death.queue.size = place.name_size
@@ -136,25 +140,27 @@ def _death_of(place: pointer[address_t], content: pointer[content_t], reason: c_
     death.routing_key.size = route[1 + route[0]]
     death.new_key.data = place.key if place.has_key else NULL
     death.new_key.size = place.key_size
-    death.time_s = wall_ms() // 1000
+    death.time_s = time_s
 
 
 @cfunc
 @nogil
 @exceptval(check=False)
-def _find_route(place: pointer[address_t], death: pointer[death_t], key: pointer[uint8_t], key_len: pointer[uint32_t]) -> pointer[route_t]:
+def _find_route(
+    place: pointer[address_t], content: pointer[content_t], key: pointer[uint8_t], key_len: pointer[uint32_t]
+) -> pointer[route_t]:
     """The cached route of a letter, with a reference; its exchange and routing key stand in `key`. NULL: it is not cached, or headers
     decide."""
     exchange: pointer[exchange_t] = place.exchange
-    routing_key: text_t = death.new_key if place.has_key else death.routing_key
+    own: pointer[uint8_t] = content_route(content) + 1 + content_route(content)[0]
     route: pointer[route_t]
     chosen: pointer[route_t]
     how: uint8_t = 0
     key[0] = cast(uint8_t, exchange.name_len)
     memcpy(key + 1, exchange.name, exchange.name_len)
-    key[1 + exchange.name_len] = cast(uint8_t, routing_key.size)
-    memcpy(key + 2 + exchange.name_len, routing_key.data, routing_key.size)
-    key_len[0] = 2 + exchange.name_len + routing_key.size
+    key_len[0] = 2 + exchange.name_len + (cast(uint32_t, place.key_size) if place.has_key else own[0])
+    key[1 + exchange.name_len] = cast(uint8_t, key_len[0] - 2 - exchange.name_len)
+    memcpy(key + 2 + exchange.name_len, place.key if place.has_key else own + 1, key_len[0] - 2 - exchange.name_len)
     route = exchange_find(exchange, key, key_len[0], address(how))
     if route != NULL and how:
         chosen = route_choose(route) if how == ROUTE_BY_CHANCE else NULL
@@ -166,11 +172,11 @@ def _find_route(place: pointer[address_t], death: pointer[death_t], key: pointer
 @cfunc
 @nogil
 @exceptval(check=False)
-def _may_place(place: pointer[address_t], route: pointer[route_t], head: pointer[letter_head_t]) -> bint:
+def _may_place(place: pointer[address_t], route: pointer[route_t]) -> bint:
     """Whether every destination can be decided here (L2)."""
     destination: pointer[destination_t]
     i: uint32_t
-    if head.copies.data != NULL or (place.keeps and route.count == 0):
+    if place.keeps and route.count == 0:
         return False
     for i in range(route.count):
         destination = address(route.destinations[i])
@@ -185,22 +191,25 @@ def _may_place(place: pointer[address_t], route: pointer[route_t], head: pointer
 @nogil
 @exceptval(check=False)
 def _made(
-    content: pointer[content_t], head: pointer[letter_head_t], key: pointer[uint8_t], key_len: uint32_t, run: pointer[letter_run_t]
+    content: pointer[content_t], form: pointer[form_t], key: pointer[uint8_t], key_len: uint32_t, run: pointer[letter_run_t]
 ) -> pointer[content_t]:
     """The letter: its route and header, and the body of the original. NULL: no memory."""
-    letter: pointer[content_t] = content_new(run.arena, key_len, head.size, content.body_len)
+    letter: pointer[content_t] = content_new(run.arena, key_len, form.size, content.body_len)
     if letter == NULL:
         return NULL
     memcpy(content_route(letter), key, key_len)
-    death_write(head, content_header(letter))
+    if form.head != NULL:
+        death_write(form.head, content_header(letter))
+    else:
+        memcpy(content_header(letter), form.header, form.size)
     if content.body_len:
         memcpy(content_body(letter), content_body(content), content.body_len)
         run.copied += content.body_len
     content_frame(letter)
     letter.flags = CONTENT_HEADERS
-    if head.delivery_mode == 2:
+    if form.delivery_mode == 2:
         letter.flags |= CONTENT_PERSISTENT
-    if head.has_priority:
+    if form.has_priority:
         letter.flags |= CONTENT_PRIORITY
         letter.priority = content.priority
     return letter
@@ -248,13 +257,13 @@ def _note_filled(queue: pointer[queue_t], run: pointer[letter_run_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _publish(
-    place: pointer[address_t], content: pointer[content_t], reason: c_int, head: pointer[letter_head_t], death: pointer[death_t],
-    original: pointer[original_t], run: pointer[letter_run_t],
+    place: pointer[address_t], content: pointer[content_t], reason: c_int, form: pointer[form_t], original: pointer[original_t],
+    run: pointer[letter_run_t],
 ) -> bint:  # fmt: skip
     """A letter whose header was made. False: nothing was done."""
     key: uint8_t[512]
     key_len: uint32_t = 0
-    route: pointer[route_t] = _find_route(place, death, key, address(key_len))
+    route: pointer[route_t] = _find_route(place, content, key, address(key_len))
     letter: pointer[content_t] = NULL
     port: pointer[log_port_t] = NULL
     good: uint32_t = 0
@@ -262,18 +271,18 @@ def _publish(
     i: uint32_t
     if route == NULL:
         return False
-    if _may_place(place, route, head):
+    if _may_place(place, route):
         for i in range(route.count):
-            good += not _is_cycle(route, i, reason, head)
+            good += not _is_cycle(route, i, reason, form)
         if good or not place.keeps:
-            letter = _made(content, head, key, key_len, run)
+            letter = _made(content, form, key, key_len, run)
     if letter == NULL:
         route_decref(route)
         return False
     if good > 1 and letter.flags & CONTENT_PERSISTENT:
         letter.flags |= CONTENT_SHARED
     for i in range(route.count):
-        if _is_cycle(route, i, reason, head):
+        if _is_cycle(route, i, reason, form):
             run.cycles += 1
             continue
         if route.destinations[i].queue.port != NULL and route.destinations[i].queue.port.placed != NULL:
@@ -290,10 +299,32 @@ def _publish(
 
 
 @cfunc
+@inline
 @nogil
 @exceptval(check=False)
-def _is_cycle(route: pointer[route_t], index: uint32_t, reason: c_int, head: pointer[letter_head_t]) -> bint:
-    return reason != DEATH_REJECTED and death_is_cycle(head.deaths, head.cut, route.destinations[index].queue.name_hash)
+def _is_cycle(route: pointer[route_t], index: uint32_t, reason: c_int, form: pointer[form_t]) -> bint:
+    return reason != DEATH_REJECTED and memo_is_cycle(letter_memo(), form, route.destinations[index].queue.name_hash)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _read_and_publish(
+    place: pointer[address_t], content: pointer[content_t], reason: c_int, original: pointer[original_t], run: pointer[letter_run_t]
+) -> bint:
+    """The letter of a message that did not die as the thread's last one did. False: nothing was done."""
+    death: death_t
+    head: letter_head_t
+    form: form_t
+    sent: bint = False
+    _death_of(place, content, reason, run.time_s, address(death))
+    if death_read(content_header(content), content.header_len, address(death), address(head)) != DEATH_READ:
+        return False
+    if head.copies.data == NULL:
+        memo_keep(letter_memo(), content, place.number, reason, run.time_s, address(head), address(form))
+        sent = _publish(place, content, reason, address(form), original, run)
+    death_free(address(head))
+    return sent
 
 
 def letter_send(
@@ -304,8 +335,7 @@ def letter_send(
     run: pointer[letter_run_t],
 ) -> bint:
     place: pointer[address_t]
-    death: death_t
-    head: letter_head_t
+    form: form_t
     sent: bint = False
     if content.body_len > LETTER_COPY_MAX:
         return False
@@ -313,10 +343,12 @@ def letter_send(
     if place == NULL:
         return False
     if at_load32(address(place.exchange.usable)) and not (place.keeps and at_load64(address(queue.kept))):
-        _death_of(place, content, reason, address(death))
-        if death_read(content_header(content), content.header_len, address(death), address(head)) == DEATH_READ:
-            sent = _publish(place, content, reason, address(head), address(death), original, run)
-            death_free(address(head))
+        if run.time_s == 0:
+            run.time_s = wall_ms() // 1000
+        if memo_find(letter_memo(), content, place.number, reason, run.time_s, address(form)):
+            sent = _publish(place, content, reason, address(form), original, run)
+        else:
+            sent = _read_and_publish(place, content, reason, original, run)
     letters_decref(address(place.head))
     return sent
 

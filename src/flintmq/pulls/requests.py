@@ -45,8 +45,9 @@ FAILED = 7
 CLOSED = 8
 
 
-def place(handle: QueueHandle, log: LogPort | None, message: tuple, expires_at_ms: int = 0) -> tuple:
-    """Puts a message on a queue or stream. Args: message: exchange, routing key, header, body, flags, priority.
+def place(handle: QueueHandle, log: LogPort | None, message: tuple, expires_at_ms: int = 0, original: tuple | None = None) -> tuple:
+    """Puts a message on a queue or stream. Args: message: exchange, routing key, header, body, flags, priority; original: as
+    QueueHandle.publish.
 
     Returns: (position, LSN, ticket), the latter two for `is_durable`; position 0: refused (deleted)."""
     lsn: uint64_t = 0
@@ -57,6 +58,8 @@ def place(handle: QueueHandle, log: LogPort | None, message: tuple, expires_at_m
     content = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     if handle.queue.once != NULL:
         position = queue_enqueue_once(handle.queue, content, expires_at_ms, False, address(lsn))
+    elif original is not None:
+        position = handle._publish_letter(content, expires_at_ms, original, address(lsn))
     else:
         position = queue_enqueue(handle.queue, content, 0, expires_at_ms, address(lsn))
     content_decref(content)

@@ -17,7 +17,11 @@ FAILED: int
 CLOSED: int
 
 def place(
-    handle: QueueHandle, log: LogPort | None, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int = 0
+    handle: QueueHandle,
+    log: LogPort | None,
+    message: tuple[bytes, bytes, bytes, bytes, int, int],
+    expires_at_ms: int = 0,
+    original: tuple[QueueHandle, int, int, int, int] | None = None,
 ) -> tuple[int, int, int]: ...
 def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool: ...
 def publishers_wait(log: LogPort | None) -> bool: ...

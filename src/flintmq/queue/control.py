@@ -324,19 +324,19 @@ class QueueHandle:
         if self.queue.once != NULL:
             position = queue_enqueue_once(self.queue, content, expires_at_ms, False, address(lsn))
         elif original is not None:
-            position = self._publish_letter(content, expires_at_ms, original)
+            position = self._publish_letter(content, expires_at_ms, original, address(lsn))
         else:
             position = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
         return position
 
-    def _publish_letter(self, content: pointer[content_t], expires_at_ms: int64_t, ended: tuple) -> uint64_t:
+    def _publish_letter(self, content: pointer[content_t], expires_at_ms: int64_t, ended: tuple, lsn: pointer[uint64_t]) -> uint64_t:
         core: QueueHandle = ended[0]
         original: original_t
         position: uint64_t
         if not original_of(core.queue, ended[1], ended[2], ended[3], ended[4], address(original)):
-            return queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
-        position = queue_enqueue_letter(self.queue, content, expires_at_ms, NULL, address(original))
+            return queue_enqueue(self.queue, content, 0, expires_at_ms, lsn)
+        position = queue_enqueue_letter(self.queue, content, expires_at_ms, lsn, address(original))
         if original.ended:
             queue_forget_logged(core.queue, NULL, original.position, original.owner)
         return position

@@ -1,9 +1,15 @@
-# When the entries of a list expire, the earliest first: a heap of the segment's slots in each segment, and a heap of segments in the list.
+# When the entries of a list expire, the earliest first: the segment's slots in each segment, and a heap of segments in the list.
+#
+# The slots of a segment stand in a line while each one that comes expires after the others (one time to live for all): the first one
+# leaves at the front, whatever their number. The first one that comes out of order makes a heap of them, until the segment has none.
 #
 # It costs 10 bytes for each slot of a segment in which something expires, and goes with the segment. Every function with the list locked,
 # but list_take_expired, which takes the lock itself.
 from libc.stdint cimport int64_t, uint64_t
 from flintmq.queue.types cimport list_t, segment_t, slot_t
+
+cdef enum:
+    DUE_HEAP = 0xFFFF           # segment_t.due_first
 
 # The entry at `index` of this segment expires at that time (wall clock, milliseconds, not 0). False: no memory. O(log entries) at most,
 # O(1) for one that expires after the others.

@@ -2,16 +2,17 @@
 
 in: times of entries that come or come back, segments that go. out: list_t.expiry_min, and expired entries, earliest first.
 
-X1  An available entry that expires is in the heap of its segment, and its segment is in the heap of the list; so a take finds it at its
-    time, wherever it stands and whatever stands before it.
-X2  A heap may hold slots that are no longer anyone's (their entry was settled): the take that meets one drops it. It may hold one twice;
-    it never holds more than the segment has slots, for it is then made anew from the column.
-X3  What a take meets in somebody's hands leaves the heap, and `expiry_now` says up to which time that happened: an entry that comes back
+X1  An available entry that expires is among the due slots of its segment, and its segment is in the heap of the list; so a take finds it
+    at its time, wherever it stands and whatever stands before it.
+X2  Due slots may be no longer anyone's (their entry was settled): the take that meets one drops it. One may be there twice; there are
+    never more than the segment has slots, for they are then collected anew from the column.
+X3  What a take meets in somebody's hands is due no more, and `expiry_now` says up to which time that happened: an entry that comes back
     is put in again when its time is not above it.
-X4  `expiry_min` of a segment is the time of its heap's first slot, that of the list the one of its first segment; 0: none.
+X4  `expiry_min` of a segment is the time of its first due slot, that of the list the one of its first segment; 0: none.
+X5  While `due_first` is not DUE_HEAP the due slots rise by time, then by index.
 
 Random times cost one step of the segment's heap on average to put in, and log(1,361) + log(segments) to take out; a queue with one time
-to live for all puts each entry at the end, with one comparison.
+to live for all puts each entry at the end of a line, and takes it out at the front, with one comparison each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len
 from cython.cimports.flintmq.queue.types import ENTRY_DEQUEUED, ENTRY_STATE_MASK, LEVEL_SHIFT, list_t, segment_t, slot_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memmove
 
 # --- the heap of segments -------------------------------------------------------------------------------------------------
 
@@ -128,7 +130,7 @@ def _leave(entries: pointer[list_t], segment: pointer[segment_t]) -> void:
     _segment_down(entries, last.due_place - 1)
 
 
-# --- the heap of one segment's slots --------------------------------------------------------------------------------------
+# --- the due slots of one segment -----------------------------------------------------------------------------------------
 
 
 @cfunc
@@ -171,20 +173,61 @@ def _slot_down(segment: pointer[segment_t], place: uint32_t, slot: uint32_t) -> 
 
 
 @cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _first_due(segment: pointer[segment_t]) -> uint32_t:
+    return segment.due[0] if segment.due_first == DUE_HEAP else segment.due[segment.due_first]
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _line_up(segment: pointer[segment_t]) -> void:
+    """The line begins at 0: at its end is room, or it is a heap from now on (a line is one)."""
+    if segment.due_first:
+        memmove(segment.due, segment.due + segment.due_first, segment.due_count * sizeof(uint16_t))
+        segment.due_first = 0
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _add_due(segment: pointer[segment_t], slot: uint32_t) -> void:
+    """There is room for it."""
+    end: uint32_t
+    if segment.due_first != DUE_HEAP:
+        end = cast(uint32_t, segment.due_first) + segment.due_count
+        if end == segment.count or segment.due_count == 0:
+            _line_up(segment)
+            end = segment.due_count
+        if segment.due_count == 0 or _slot_before(segment.expiry, segment.due[end - 1], slot):
+            segment.due[end] = cast(uint16_t, slot)
+            segment.due_count += 1
+            return
+        _line_up(segment)
+        segment.due_first = DUE_HEAP
+    segment.due_count += 1
+    _slot_up(segment, segment.due_count - 1, slot)
+
+
+@cfunc
 @nogil
 @exceptval(check=False)
 def _make_anew(segment: pointer[segment_t]) -> void:
-    """The heap from the column: each slot once, without those whose entry is gone (X2). O(slots)."""
+    """The due slots from the column: each once, without those whose entry is gone (X2). O(slots)."""
     i: uint32_t
     segment.due_count = 0
+    segment.due_first = 0
     for i in range(segment.count):
         if segment.expiry[i] == 0:
             continue
         if at_load64(address(segment.slots[i].state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
             segment.expiry[i] = 0
             continue
-        segment.due_count += 1
-        _slot_up(segment, segment.due_count - 1, i)
+        _add_due(segment, i)
 
 
 @cfunc
@@ -197,15 +240,14 @@ def _put(entries: pointer[list_t], segment: pointer[segment_t], slot: uint32_t) 
     if segment.due_count == segment.count:
         _make_anew(segment)
     else:
-        segment.due_count += 1
-        _slot_up(segment, segment.due_count - 1, slot)
+        _add_due(segment, slot)
     if segment.due_place == 0:
-        segment.expiry_min = segment.expiry[segment.due[0]]
+        segment.expiry_min = segment.expiry[_first_due(segment)]
         entries.due_count += 1
         _put_segment(entries, entries.due_count - 1, segment)
         _segment_up(entries, entries.due_count - 1)
-    elif segment.expiry[segment.due[0]] != segment.expiry_min:
-        segment.expiry_min = segment.expiry[segment.due[0]]
+    elif segment.expiry[_first_due(segment)] != segment.expiry_min:
+        segment.expiry_min = segment.expiry[_first_due(segment)]
         _segment_up(entries, segment.due_place - 1)
         _segment_down(entries, segment.due_place - 1)
     _tell(entries)
@@ -216,14 +258,19 @@ def _put(entries: pointer[list_t], segment: pointer[segment_t], slot: uint32_t) 
 @nogil
 @exceptval(check=False)
 def _pop(entries: pointer[list_t], segment: pointer[segment_t]) -> void:
-    """The first slot leaves the heap of the list's first segment."""
+    """The first due slot leaves the list's first segment."""
     segment.due_count -= 1
     if segment.due_count == 0:
+        segment.due_first = 0
         _leave(entries, segment)
         return
-    _slot_down(segment, 0, segment.due[segment.due_count])
-    segment.expiry_min = segment.expiry[segment.due[0]]
-    _segment_down(entries, 0)
+    if segment.due_first == DUE_HEAP:
+        _slot_down(segment, 0, segment.due[segment.due_count])
+    else:
+        segment.due_first += 1
+    if segment.expiry[_first_due(segment)] != segment.expiry_min:
+        segment.expiry_min = segment.expiry[_first_due(segment)]
+        _segment_down(entries, 0)
 
 
 # --- see expiries.pxd -----------------------------------------------------------------------------------------------------
@@ -238,6 +285,7 @@ def expiry_set(entries: pointer[list_t], segment: pointer[segment_t], index: uin
             return False
         segment.due = cast(pointer[uint16_t], segment.expiry + segment.count)
         segment.due_count = 0
+        segment.due_first = 0
         memory_add(MEMORY_ENTRIES, column)
     segment.expiry[slot] = expires_at_ms
     if _put(entries, segment, slot):
@@ -288,7 +336,7 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
         entries.expiry_now = now_ms
     while not taken and entries.due_count and entries.due[0].expiry_min <= now_ms:
         segment = entries.due[0]
-        i = segment.due[0]
+        i = _first_due(segment)
         _pop(entries, segment)
         expired = segment.slots + i
         if segment.expiry[i] == 0 or segment.expiry[i] > now_ms:

@@ -99,10 +99,11 @@ cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     segment_t *next             # atomic; kept when the segment is unlinked, so a reader inside walks on
     segment_t *prev             # link under the list lock; of retired segments: the next retired one
     int64_t *expiry             # column of expiry times (ms, 0 never); NULL while no entry of the segment expires
-    uint16_t *due               # behind that column: a heap of its slots, the one that expires first at the top (expiries.pxd)
-    uint32_t due_count
+    uint16_t *due               # behind that column: its slots, in a line or as a heap (expiries.pxd)
+    uint16_t due_count
+    uint16_t due_first          # where the line begins; DUE_HEAP: they are a heap, from 0 on
     uint32_t due_place          # in list_t.due, plus 1; 0: nothing in it expires
-    int64_t expiry_min          # the time of due[0]
+    int64_t expiry_min          # the time of the slot that expires first
     slot_t *slots
 
 cdef struct place_t:            # a reader's segment between two calls; good while no segment was unlinked since
