@@ -44,6 +44,7 @@ from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
 from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
+from cython.cimports.flintmq.store.tx_block import BlockEnrolment
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 from flintmq.core import failpoints
@@ -375,6 +376,9 @@ class LogStore(LogPort):
 
     def enrol(self) -> Enrolment:
         return LogEnrolment(self.logs, self.bulk).begin()
+
+    def enrol_small(self) -> Enrolment:
+        return BlockEnrolment(self.logs, self.bulk)
 
     def when_durable(self, lsn: int, callback: object) -> None:
         """See LogPort: `lsn` is one of the message log."""
