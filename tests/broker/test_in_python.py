@@ -28,7 +28,6 @@ STILL: dict[str, set[str]] = {
     "`x-recent-history`": {"publish", "route"},
     "deduplication by an exchange": {"publish", "route"},
     "scheduled delivery: `x-delay`, absolute times, `x-delayed-message`": {"schedule"},
-    "delivery limit": {"limit"},
     "delay between redeliveries": {"limit"},
 }
 
