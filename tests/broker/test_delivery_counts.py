@@ -8,52 +8,48 @@ from typing import Any
 
 import pytest
 
-from flintmq.broker.delivery_counts import _KEY, ENDS_AT_ONCE, PRUNE_MOST, DeliveryCounts
-from flintmq.errors import StoreError
+from flintmq.broker.delivery_counts import _KEY, PRUNE_MOST, DeliveryCounts
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS
+from flintmq.queue.control import QueueHandle, free_owner, new_owner
 from tests.store.rig import Rig
 
-
-class Entries:
-    """A queue: which positions stand, and their counts."""
-
-    def __init__(self) -> None:
-        self.standing: dict[int, int] = {}
-        self.core = self
-        self.looks = 0
-
-    def entry_facts(self, position: int) -> tuple[bool, int, int] | None:
-        self.looks += 1
-        return (True, self.standing[position], 0) if position in self.standing else None
-
-    def set_count(self, position: int, count: int) -> bool:
-        if position not in self.standing:
-            return False
-        self.standing[position] = count
-        return True
+PERSISTENT = 1
+ENDS_AT_ONCE = 256
 
 
-class Notes:
-    """The store's side, in memory. broken: it refuses."""
+class Queue:
+    """A queue that counts, on a store of its own."""
 
-    def __init__(self) -> None:
-        self.kept: dict[bytes, bytes] = {}
-        self.broken = False
+    def __init__(self, size: int = 1 << 16) -> None:
+        self.rig = Rig(size=size)
+        self.owner = new_owner()
+        self.begin()
 
-    def notes(self, kind: int) -> dict[bytes, bytes]:
-        assert kind == NOTE_DELIVERIES
-        return dict(self.kept)
+    def begin(self) -> None:
+        self.core: Any = QueueHandle(1)
+        self.core.set_durable(True)
+        self.core.set_returns(True, -1, False)
+        self.core.attach_log(self.rig.store)
+        self.rig.store.attach(self.core)
+        self.rig.store.restore(self.core)
+        self.rig.store.restored()
+        self.counts = DeliveryCounts(self.rig.store)
+        self.restored = self.counts.restore({1: SimpleNamespace(core=self.core)})
 
-    def note_entry(self, kind: int, key: bytes, value: bytes) -> bool:
-        first = key not in self.kept
-        self.kept[key] = value
-        return first
+    def restart(self, clean: bool = False) -> None:
+        self.rig.reopen(clean)
+        self.begin()
 
-    def end_notes(self, kind: int, keys: list[bytes]) -> None:
-        if self.broken:
-            raise StoreError("full")
-        for key in keys:
-            del self.kept[key]
+    def publish(self) -> int:
+        return int(self.core.publish(b"", b"q", bytes(14), b"x", PERSISTENT, 0))
+
+    def come_back(self, position: int) -> None:
+        assert self.core.take_at(position, self.owner)
+        assert self.core.release_held(position, True, self.owner)
+
+    def end(self, position: int) -> None:
+        assert self.core.hold(position)
+        self.core.settle_held(position, 1, False)
 
 
 def at_once(step: Any, ended: Any) -> None:
@@ -63,83 +59,91 @@ def at_once(step: Any, ended: Any) -> None:
 
 
 @pytest.fixture
-def queue() -> Entries:
-    return Entries()
+def queue() -> Any:
+    made = Queue()
+    yield made
+    made.rig.store.close()
+    free_owner(made.owner)
 
 
-@pytest.fixture
-def store() -> Notes:
-    return Notes()
+def test_what_comes_back_once_and_is_acked_leaves_nothing(queue: Queue) -> None:
+    places = []
+    for _ in range(5_000):
+        places.append(queue.publish())
+        queue.come_back(places[-1])
+        if len(places) > 100:  # as many are under way
+            queue.end(places.pop(0))
+        assert len(queue.counts) <= 2 * 100 + ENDS_AT_ONCE + 2
+    for position in places:
+        queue.end(position)
+    queue.counts.tick(at_once)
+    assert not len(queue.counts)
 
 
-@pytest.fixture
-def counts(store: Notes, queue: Entries) -> DeliveryCounts:
-    made = DeliveryCounts(store)
-    made.restore({1: SimpleNamespace(core=queue)})
-    return made
-
-
-def test_what_comes_back_once_and_is_acked_leaves_nothing(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
-    for position in range(1, 20_001):
-        queue.standing[position] = 1
-        counts.note(1, position, 1)
-        if position > 100:  # as many are under way
-            del queue.standing[position - 100]
-        assert len(store.kept) <= 2 * 100 + ENDS_AT_ONCE + 2
-    queue.standing.clear()
-    counts.tick(at_once)
-    assert not store.kept and not len(counts)
-
-
-def test_what_stays_is_kept_and_what_ended_is_no_more_than_that(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
+def test_what_stays_is_kept_and_what_ended_is_no_more_than_that(queue: Queue) -> None:
     rng = random.Random(1)
-    for position in range(1, 20_001):
-        queue.standing[position] = 1
-        counts.note(1, position, 1)
+    standing = []
+    for _ in range(5_000):
+        position = queue.publish()
+        queue.come_back(position)
         if rng.random() < 0.9:
-            del queue.standing[position]
-        assert len(store.kept) <= 2 * len(queue.standing) + ENDS_AT_ONCE + 100
-    assert {_KEY.unpack(key)[1] for key in store.kept} >= set(queue.standing)
-    assert queue.looks <= 2 * 20_000
+            queue.end(position)
+        else:
+            standing.append(position)
+        assert len(queue.counts) <= 2 * len(standing) + ENDS_AT_ONCE + 100
+    queue.rig.settle()
+    queue.restart()
+    assert queue.restored == len(standing)
+    assert all(queue.core.entry_facts(position)[1] == 1 for position in standing)
 
 
-def test_a_pass_looks_at_few_that_stay_and_goes_on_while_most_have_ended(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
-    for position in range(1, 10_001):
-        queue.standing[position] = 1
-        counts.note(1, position, 1)
-    queue.looks = 0
-    counts.tick(at_once)
-    assert queue.looks == PRUNE_MOST
-    queue.standing.clear()
-    counts.tick(at_once)
-    assert not store.kept
+def test_a_higher_count_is_the_same_note(queue: Queue) -> None:
+    position = queue.publish()
+    for _ in range(4):
+        queue.come_back(position)
+    assert len(queue.counts) == 1
+    queue.rig.settle()
+    queue.restart()
+    assert queue.restored == 1 and queue.core.entry_facts(position)[1] == 4
+    queue.come_back(position)
+    queue.rig.settle()
+    queue.restart(clean=True)
+    assert queue.core.entry_facts(position)[1] == 5
 
 
-def test_a_higher_count_is_the_same_note(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
-    queue.standing[7] = 1
-    for count in range(1, 5):
-        counts.note(1, 7, count)
-    assert len(counts) == 1 and list(store.kept.values()) == [b"\0\4"]
+def test_a_deleted_queue_takes_its_notes_with_it(queue: Queue) -> None:
+    for _ in range(3 * PRUNE_MOST):
+        queue.come_back(queue.publish())
+    queue.core.mark_deleted()
+    queue.counts.tick(at_once)
+    assert not len(queue.counts)
 
 
-def test_a_deleted_queue_takes_its_notes_with_it(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
-    store.kept[_KEY.pack(9, 1)] = b"\0\1"
-    other = DeliveryCounts(store)
-    assert other.restore({1: SimpleNamespace(core=queue)}) == 0
-    other.tick(at_once)
-    assert not store.kept
+def test_notes_of_a_queue_that_is_gone_go_at_a_start(queue: Queue) -> None:
+    for _ in range(300):
+        queue.come_back(queue.publish())
+    queue.rig.settle()
+    queue.rig.reopen(clean=False)
+    counts = DeliveryCounts(queue.rig.store)
+    assert counts.restore({}) == 0 and not len(counts)
 
 
-def test_a_log_that_refuses_is_asked_again(counts: DeliveryCounts, queue: Entries, store: Notes) -> None:
-    queue.standing[7] = 1
-    counts.note(1, 7, 1)
-    queue.standing.clear()
-    store.broken = True
-    counts.tick(at_once)
-    assert store.kept
-    store.broken = False
-    counts.tick(at_once)
-    assert not store.kept
+def test_the_base_passes_notes_that_stay(queue: Queue) -> None:
+    """What is below the base is written anew: the log holds no more than twice what lives, and the notes stand after a crash."""
+    kept = [queue.publish() for _ in range(20)]
+    for position in kept:
+        queue.come_back(position)
+    log = queue.rig.store.transaction_records
+    for _ in range(60):
+        for _ in range(60):
+            position = queue.publish()
+            queue.come_back(position)
+            queue.end(position)
+        queue.counts.tick(at_once)
+        queue.rig.settle()
+    assert log.used_bytes <= 2 * log.live_bytes + 4 * log.container_size + 4096
+    queue.restart()
+    assert queue.restored == 20 and all(queue.core.entry_facts(position)[1] == 1 for position in kept)
 
 
 @pytest.mark.parametrize("kind", [NOTE_DELIVERIES, NOTE_LETTERS])

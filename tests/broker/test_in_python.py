@@ -27,7 +27,6 @@ SCENES: dict[str, Scene] = {}
 STILL: dict[str, set[str]] = {
     "`x-recent-history`": {"publish", "route"},
     "deduplication by an exchange": {"publish", "route"},
-    "delivery limit": {"limit"},
     "delay between redeliveries": {"limit"},
 }
 

@@ -504,3 +504,42 @@ def test_the_end_of_a_transaction_takes_no_sync_of_its_own(start: Callable[..., 
         return int(writer.figures["passes"] - before)
 
     assert any(passes(10) < 15 for _ in range(10))  # the housekeeping has passes of its own
+
+
+def test_a_commit_costs_one_log(start: Callable[..., Any], connect: Connect, tmp_path: Path) -> None:
+    """Over the wire: publishes on two queues and an ack in one commit leave the transaction log as it was; a restart has them."""
+    path = str(tmp_path / "store")
+    broker = start(store_dir=path)
+    channel = connect(broker).channel()
+    for name in ("a", "b"):
+        channel.queue(name, durable=True)
+    channel.publish(b"old", routing_key="a", **PERSISTENT)
+    channel.call("tx.select")
+    channel.consume("a")
+    tag = channel.expect("basic.deliver").delivery_tag
+    before = broker.node.broker.log.transaction_records.tail
+    channel.send("basic.ack", delivery_tag=tag)
+    channel.publish(b"new a", routing_key="b", **PERSISTENT)
+    channel.publish(b"new b", routing_key="b", **PERSISTENT)
+    channel.call("tx.commit")
+    assert broker.node.broker.log.transaction_records.tail == before
+    broker.node.stop()
+    channel = connect(start(store_dir=path)).channel()
+    bodies = [channel.call("basic.get", queue="b", no_ack=True).body for _ in range(2)]
+    assert bodies == [b"new a", b"new b"]
+    assert channel.call("basic.get", queue="a").name == "basic.get-empty"
+
+
+def test_a_queue_that_is_deleted_while_its_message_waits(start: Callable[..., Any], connect: Connect, tmp_path: Path) -> None:
+    """Nothing of a deleted queue lives on in the log, whichever of commit and delete comes first."""
+    broker = start(store_dir=str(tmp_path / "store"))
+    channel, other = connect(broker).channel(), connect(broker).channel()
+    channel.call("tx.select")
+    log = broker.node.broker.log
+    for number in range(30):
+        other.queue(f"q{number}", durable=True)
+        channel.publish(b"x", routing_key=f"q{number}", **PERSISTENT)
+        channel.send("tx.commit")
+        other.call("queue.delete", queue=f"q{number}")
+        channel.expect("tx.commit-ok")
+    wait_until(lambda: log.messages.live_count == 0)

@@ -9,13 +9,16 @@ from cython import NULL, address, cast, cclass, declare, nogil, p_char, pointer,
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.enrolment import held_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_time
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
 from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.flintmq.store.tx_block import BlockEnrolment
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreError
@@ -123,6 +126,45 @@ class LogDriver:
     def tx_applied(self, tx: int) -> None:
         begun: LogEnrolment = self.begun.pop(tx)
         begun.applied()
+
+    def tx_small(self, publishes: list, endings: list) -> tuple:
+        """A whole transaction of a channel: messages [(queue id, position, expires_at_ms, exchange, routing key, header, body), ...] and
+        acks [(queue id, position, message id), ...]. Returns (message ids, ticket, its number in both logs: `tx_applied` is due; 0: one
+        block has it)."""
+        work: BlockEnrolment = self.store.enrol_small()
+        slots: pointer[slot_t] = cast(pointer[slot_t], calloc(len(publishes) + len(endings) + 1, sizeof(slot_t)))
+        content: pointer[content_t]
+        i: uint32_t
+        number: uint64_t
+        work.held = cast(pointer[held_t], calloc(len(publishes) + 1, sizeof(held_t)))
+        try:
+            for queue_id, position, expires, exchange, routing_key, header, body in publishes:
+                content = content_from_bytes(exchange, routing_key, header, body, CONTENT_PERSISTENT, 0)
+                i = work.held_count
+                slots[i].content = content
+                work.held[i].queue = self.queue(queue_id)
+                work.held[i].slot = slots + i
+                work.held[i].position = position
+                work.held[i].expires_at_ms = expires
+                work.held[i].logged = True
+                work.held_count += 1
+            i = work.held_count
+            for queue_id, position, message_id in endings:
+                slots[i].message_id = message_id
+                number = position
+                work.port.dequeue(work.port.context, self.queue(queue_id), number, slots + i, 0, 1, 0)
+                i += 1
+            work.decide()
+            ids = [slots[i].message_id for i in range(work.held_count)]
+        finally:
+            for i in range(work.held_count):
+                content_decref(slots[i].content)
+            work.held_count = 0  # its queues are not counted here
+            free(slots)
+        if work.large is None:
+            return ids, self.store.logs.ticket(work.lsn, 0), 0
+        self.begun[work.large.tx] = work.large
+        return ids, self.store.logs.ticket(0, work.large.lsn), work.large.tx
 
     # --- the writer
 

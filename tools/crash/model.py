@@ -19,7 +19,7 @@ State = frozenset[tuple[object, ...]]
 class Operation:
     """One call of the store. issued, told: journal positions before the call, and when its callback ran (NEVER: not yet)."""
 
-    kind: str  # enqueue, dequeue, drop, tx enqueue, tx dequeue, prepare, commit, rollback
+    kind: str  # enqueue, dequeue, block, drop, tx enqueue, tx dequeue, prepare, commit, rollback
     issued: int
     queue: int = 0
     position: int = 0
@@ -28,6 +28,7 @@ class Operation:
     tx: int = 0
     xid: bytes = b""
     first_positions: dict[int, int] = field(default_factory=dict)
+    parts: list[Operation] = field(default_factory=list)  # of a block: enqueues and dequeues, which become durable together
     told: int = NEVER
 
     @property
@@ -69,6 +70,9 @@ class Live:
             self.entries[place] = (operation.message, operation.expires)
         elif kind == "dequeue":
             self.entries.pop(place, None)
+        elif kind == "block":
+            for part in operation.parts:
+                self.apply(part)
         elif kind == "drop":
             for found in [found for found in self.entries if found[0] == operation.queue]:
                 del self.entries[found]

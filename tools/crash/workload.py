@@ -40,7 +40,22 @@ _MIXED = (
 )
 _CHURN = (*["publish"] * 10, *["fan"] * 2, *["ack"] * 8, "tx work", "end", *["flush"] * 8, *["maintain"] * 6)
 _TRANSACTIONS = (*["publish"] * 3, *["ack"] * 3, *["begin"] * 3, *["tx work"] * 8, *["end"] * 8, *["flush"] * 8, *["maintain"] * 4)
+_SMALL = (
+    *["publish"] * 3,
+    *["fan"] * 2,
+    *["ack"] * 3,
+    *["small"] * 8,
+    "tx work",
+    "end",
+    *["flush"] * 6,
+    *["maintain"] * 4,
+    "declare",
+    "drop",
+)
 KINDS = {"mixed": (_MIXED, 0.6), "churn": (_CHURN, 0.95), "transactions": (_TRANSACTIONS, 0.8)}
+SMALL = {"small": (_SMALL, 0.8)}
+# every so many-th seed has small transactions; the others keep the workloads that seeds of tests name
+SMALL_EVERY = 7
 
 
 def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
@@ -173,7 +188,7 @@ class StoreRecording:
         self.written = 0  # contents so far
         self.nested = 0  # images whose recovery was crashed, too
         self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
-        self.kind = list(KINDS)[seed // len(CONTAINER_SIZES) % len(KINDS)]
+        self.kind = list(KINDS)[seed // len(CONTAINER_SIZES) % len(KINDS)] if seed % SMALL_EVERY != SMALL_EVERY - 2 else "small"
         self.disk = SimDisk()
         self.contents: dict[int, StoredContent] = {}
         # What SQL knows of queues, (journal position, queues, highest id): a change there is durable before the log hears of it.
@@ -338,7 +353,7 @@ class Life:
             for queue, _, _, _ in record.enqueues:
                 counts[queue] = counts.get(queue, 0) + 1
             self.open[tx] = {"xid": record.xid, "prepared": True, "local": False, "queues": counts}
-        self.kinds, self.oldest = KINDS[recording.kind]
+        self.kinds, self.oldest = {**KINDS, **SMALL}[recording.kind]
         self.pinned = 0  # an entry of this message is never taken when it can be helped
         self.xids = 0
         self.opened = self.disk.position
@@ -366,6 +381,8 @@ class Life:
             self.tx_work()
         elif kind == "end":
             self.end()
+        elif kind == "small":
+            self.small()
         elif kind == "flush":
             self.store.flush()
         elif kind == "maintain":
@@ -498,6 +515,39 @@ class Life:
             self.store.enqueue(queue, 0, message, tx=tx)
             facts["queues"][queue] = facts["queues"].get(queue, 0) + 1
         return None
+
+    def small(self) -> None:
+        """A transaction of a channel, as it is committed: from begin to end in one step."""
+        if self.driver is None:
+            return
+        issued = self.disk.position
+        free = self.free()
+        endings = self.rng.sample(free, min(len(free), self.rng.randrange(3)))
+        contents = [self.content() for _ in range(self.rng.randint(0 if endings else 1, 4))]
+        queues = [self.rng.choice(self.queues) for _ in contents]
+        places = [(queue, self.position(queue), 1 << 50 if self.rng.random() < 0.1 else 0) for queue in queues]
+        messages, ticket, tx = self.driver.tx_small(
+            [
+                (*place, content.exchange, content.routing_key, content.header, content.body)
+                for place, content in zip(places, contents, strict=True)
+            ],
+            [(*place, self.live.entries[place][0]) for place in endings],
+        )
+        self.recording.contents.update(zip(messages, contents, strict=True))
+        kind = "tx " if tx else ""
+        parts = [
+            Operation(kind + "enqueue", issued, queue, position, message, expires, tx)
+            for (queue, position, expires), message in zip(places, messages, strict=True)
+        ]
+        parts += [Operation(kind + "dequeue", issued, *place, tx=tx) for place in endings]
+        if tx:
+            for part in parts:
+                self.add(part)
+            self.store.on_durable(ticket, lambda: self.driver.tx_applied(tx))
+            operation = Operation("commit", issued, tx=tx)
+        else:
+            operation = Operation("block", issued, parts=parts)
+        self.tell(self.add(operation), ticket, *[(queue, position) for queue, position, _ in places])
 
     def end(self) -> None:
         if not self.open:

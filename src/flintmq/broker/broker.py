@@ -361,7 +361,6 @@ class Broker(NodeState):
         """After the entries of all queues came back, before a client uses them. `store`: LogStore."""
         self.delivery_counts = DeliveryCounts(store)
         self.delivery_counts.restore(self.queues)
-        self.queue_limits.note_count = self.delivery_counts.note
         for queue in self.queues.values():
             cores.restore_kind(queue)
         self.letters.restore(store)

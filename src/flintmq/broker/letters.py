@@ -31,7 +31,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.dead_letters import NO_ROUTE, Attempt, DeadLetters
-from flintmq.broker.delivery_counts import NOTE_BYTES
 from flintmq.broker.loops import STEP_NS
 from flintmq.broker.message_line import ENTRY_BYTES, LINE_BYTES, Line
 from flintmq.core.memory_account import MemoryShare
@@ -58,6 +57,8 @@ ROOM_LOOKS = 128
 REST_TIMES = 10
 # bytes of the memory of a letter that some targets have, for the account
 DONE_BYTES = 400
+# of a note, for the account: its key and value here and in the store's table
+NOTE_BYTES = 400
 
 # of the number beside a position in a line: the reason, whether the log has a note, bytes of the body
 REASON, NOTED, SIZE_SHIFT = 3, 4, 3

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -50,14 +50,13 @@ class Waits(Protocol):
 
 
 class QueueLimits:
-    """Any thread. Attributes: note_count: (queue id, position, count) is kept over a restart; None: nothing is."""
+    """Any thread."""
 
     def __init__(self, state: NodeState, dead_letters: DeadLetters, letters: Undertaker, retries: Waits) -> None:
         self._state = state
         self._dead_letters = dead_letters
         self._letters = letters
         self._retries = retries
-        self.note_count: Callable[[int, int, int], object] | None = None
         # queues that a job brings back under their limits, and whether it runs
         self._over: Queues = collections.OrderedDict()
         self._running = False
@@ -174,26 +173,20 @@ class QueueLimits:
     # --- deliveries -----------------------------------------------------------------------------------------------------
 
     def count_returns(self, queue: Any) -> None:
-        """Entries came back to a queue that counts deliveries: the counts of logged ones are noted; a message that came back once too often
-        is dead-lettered, or dropped; one that has to wait before its next delivery does so; one that was replaced meanwhile ends."""
+        """Entries came back to a queue that counts deliveries: a message that came back once too often is dead-lettered, or dropped; one
+        that has to wait before its next delivery does so; one that was replaced meanwhile ends."""
         core = queue.core
         while core.returned_count:
-            for position, count, over, logged, delayed in core.take_returns(RETURNS_AT_ONCE):
+            for position, count, over, delayed in core.take_returns(RETURNS_AT_ONCE):
                 if (over or delayed) and last_value_replaced(core, position):
                     core.settle_held(position, DequeueReason.DROP, False)
                 elif not over:
-                    self._note(queue, position, count, logged)
+                    if queue.policy.is_shared and self._state.shared is not None:
+                        self._state.shared.note_count(queue.queue_id, position, count)
                     if delayed:
                         self._retries.add(queue, position, count)
                 elif not guarded("delivery limits", f"queue {queue.name!r}", self._end_over_limit, queue, position):
                     core.release_held(position)  # the node is short of something: it comes back once more
-
-    def _note(self, queue: Any, position: int, count: int, logged: bool) -> None:
-        if queue.policy.is_shared:
-            if self._state.shared is not None:
-                self._state.shared.note_count(queue.queue_id, position, count)
-        elif logged and self.note_count is not None:
-            guarded("delivery counts", f"queue {queue.name!r}", self.note_count, queue.queue_id, position, count)
 
     def _end_over_limit(self, queue: Any, position: int) -> None:
         """Raises: StoreError, MemoryError, KeyError: it could not be read or dead-lettered, and is held still."""

@@ -75,7 +75,7 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     try:
         if logged:
             transaction.log = connection.log
-            transaction.enrolment = transaction.log.enrol()
+            transaction.enrolment = transaction.log.enrol_small()
         else:
             transaction.enrolment = Enrolment()
         for i in range(channel.tx_publish_count):

@@ -124,7 +124,7 @@ class QueueHandle:
         """What delivered entries that come back mean here, before anybody uses the queue. counted: `take_returns` tells how often, and
         consumers are told; limit: returns that an entry may have, below 0: any number; limited: the queue has a length limit;
         delay_failed, delay_calm (with counted): what was rejected, or given back otherwise, is held until `release_waited`; noted (with
-        counted): the counts of all entries are told, not those of logged ones alone."""
+        counted): the counts of all entries are told."""
         queue_set_returns(
             self.queue,
             (RETURNS_COUNTED if counted else 0)
@@ -140,14 +140,14 @@ class QueueHandle:
         """Notes that `take_returns` would give."""
         return self.queue.returned_count
 
-    def take_returns(self, most: int) -> list[tuple[int, int, bool, bool, bool]]:
-        """(position, count, over, logged, delayed) of delivered entries that came back and are logged, over the limit or delayed (or
+    def take_returns(self, most: int) -> list[tuple[int, int, bool, bool]]:
+        """(position, count, over, delayed) of delivered entries that came back and are over the limit or delayed (or
         `noted`), oldest first, at most `most`; they are forgotten here. over: above the limit; delayed: it waits before its next delivery.
         The broker holds the entry then, and the caller ends it (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
         note: returned_t
         returns: list = []
         while len(returns) < most and queue_take_return(self.queue, address(note)):
-            returns.append((note.position, note.count, bool(note.over), bool(note.logged), bool(note.delayed)))
+            returns.append((note.position, note.count, bool(note.over), bool(note.delayed)))
         return returns
 
     def set_count(self, position: int, count: int) -> bool:

@@ -7,6 +7,7 @@ cdef struct held_t:             # a message on a queue that nobody sees before `
     queue_t *queue              # counted
     slot_t *slot
     uint64_t position
+    long long expires_at_ms
     bint logged
 
 # The log's half of a transaction, of a persistent message and of a logged entry. `context` stands for the transaction in the log. The first

@@ -46,6 +46,7 @@ class Enrolment:
             self.held_size = size
         held = address(self.held[self.held_count])
         held.logged = False
+        held.expires_at_ms = expires_at_ms
         held.slot = queue_add_held(queue, content, expires_at_ms, address(held.position))
         if held.slot == NULL:
             return False  # deleted meanwhile, as for any publish

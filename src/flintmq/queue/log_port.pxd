@@ -17,6 +17,8 @@ cdef class LogPort:
 
     # Begins a local transaction: the door of every front that has its messages in memory.
     cdef Enrolment enrol(self)
+    # The same for one that is mostly small, which the log then writes at its decision, at once. All its contents are new.
+    cdef Enrolment enrol_small(self)
     # Who an owner id of log_dequeue is: consumer tag and group, for the pipeline.
     cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
 

@@ -1,8 +1,8 @@
 """Entries that come back to a queue that counts their deliveries.
 
-in: releases of delivered entries. out: notes of (position, count) for the control plane, which keeps the counts of logged entries over a
-restart, and ends what came back more often than x-delivery-limit allows, and gives back what waited (x-delayed-retry-type). Of an entry
-that needs none of that there is no note: it counts for itself.
+in: releases of delivered entries. out: counts of logged entries for the log, which keeps them over a restart; notes of (position, count)
+for the control plane, which ends what came back more often than x-delivery-limit allows, and gives back what waited
+(x-delayed-retry-type). Of an entry that needs none of that there is no note: it counts for itself.
 
 I1  A note is made before the entry is available again, under the list lock; without memory for it the entry is just released.
 I2  An entry over the limit, or one that has to wait, is never available again by this release: it passes to the broker in the same step.
@@ -13,7 +13,7 @@ Source: rabbit_fifo.erl of RabbitMQ 3.10 (return_one: dead when the count, this 
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, declare, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
@@ -35,6 +35,15 @@ def queue_set_returns(queue: pointer[queue_t], flags: uint32_t, limit: uint32_t)
     queue.delivery_limit = limit
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _keep_count(queue: pointer[queue_t], position: uint64_t, state: uint64_t, count: uint32_t) -> void:
+    """Tells the log; the entry is still its holder's. What the log refuses is no reason to keep the entry: a count is lost."""
+    if state & ENTRY_LOGGED and queue.port != NULL and queue.port.counted != NULL:
+        queue.port.counted(queue.port.context, queue, position, count)
+
+
 def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint32_t, how: c_int) -> bint:
     segment: pointer[segment_t] = NULL
     slot: pointer[slot_t]
@@ -54,14 +63,16 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & COUNT_MAX)
     if count < COUNT_MAX:
         count += 1
-    if count > queue.delivery_limit or delayed or state & ENTRY_LOGGED or queue.returns & RETURNS_NOTED:
-        note = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
+    if count <= queue.delivery_limit and not delayed and not queue.returns & RETURNS_NOTED:
+        spin_unlock(address(queue.entries.lock))
+        _keep_count(queue, position, state, count)
+        return False
+    note = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
     if note == NULL:
         spin_unlock(address(queue.entries.lock))
         return False
     note.position = position
     note.count = count
-    note.logged = state & ENTRY_LOGGED != 0
     over = count > queue.delivery_limit and slot_pass_on(slot, owner)
     note.over = over
     if not over and delayed:
@@ -80,6 +91,8 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     at_store32(address(queue.returned_count), queue.returned_count + 1)
     passed_on = over or note.delayed
     spin_unlock(address(queue.entries.lock))
+    if not over:
+        _keep_count(queue, position, state, count)
     if passed_on and queue.message_groups != NULL:
         grouped_passed_on(queue, position, not over)  # what waits for its next delivery is not overtaken
     return passed_on

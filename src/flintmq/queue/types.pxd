@@ -230,6 +230,9 @@ ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t posit
 ctypedef uint64_t (*log_letter_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms, original_t *original) noexcept nogil
 # owner: consumer id, 0 the broker; delivered_us: wall clock of the delivery, 0 = not known.
 ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+# A logged entry has come back `count` times: kept over a restart, but for the last moments before a crash. Not waited for. False: the log
+# refuses, or there is no memory.
+ctypedef bint (*log_counted_t)(void *context, queue_t *queue, uint64_t position, uint32_t count) noexcept nogil
 # These entries end together (positions rising, at most SWEPT_MAX), by a purge; or `ended`: with their queue, of whose end the log has a
 # record. Returns the LSN that says so.
 ctypedef uint64_t (*log_sweep_t)(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
@@ -271,6 +274,7 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, sweep and placed)
     log_letter_t letter
     log_dequeue_t dequeue
+    log_counted_t counted       # NULL: counts of deliveries are not kept
     log_sweep_t sweep
     log_placed_t placed
     spill_t spill               # NULL: transient content stays in memory (then so is unspill)
@@ -600,7 +604,6 @@ cdef struct returned_t:         # an entry that came back to a queue with RETURN
     uint32_t count              # with this return
     bint over                   # above the limit: the broker holds it
     bint delayed                # it waits before its next delivery: the broker holds it
-    bint logged
 
 cdef struct values_t:           # values of one header, and an entry for each (value_maps.pxd)
     program_t *name             # the header

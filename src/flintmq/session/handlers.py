@@ -217,7 +217,8 @@ class ConnectionHandler:
                 if known is None:
                     raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers")
                 verb, names = known
-                if LF in payload or CR in payload:  # numbers: bytes would be tried as numbers first
+                # Behind the number of the method, which may be 10. Numbers: bytes would be tried as numbers first.
+                if payload.find(LF, 4) >= 0 or payload.find(CR, 4) >= 0:
                     for name in names:
                         setattr(method, name, clean_name(getattr(method, name)))
                 if self.verbs and not underway.may_join(self, method):

@@ -49,18 +49,11 @@ class LateAnswer:
         self.handler.connection.waiting = True
 
 
-def before_answer(
-    handler: Session, number: int, source: str, kind: str, destination: str, answer: Callable[[Any], None]
-) -> Callable[[Any], None]:
-    """`answer` of a bind, after the destination has what the source remembers. Nothing more of the connection is read until then."""
-
-    def bound(new: Any) -> None:
-        exchange = handler.vhost.exchanges.get(source)
-        if not new or not isinstance(exchange, RecentHistoryExchange):
-            answer(new)
-            return
-        pending = LateAnswer(handler, lambda: answer(new) if number in handler.channels else None)
-        replay(handler.broker, handler.broker.queue_limits.put, handler.vhost, source, kind, destination, pending.finish)
-        pending.wait()
-
-    return bound
+def bound(handler: Session, number: int, source: str, kind: str, destination: str, answer: Callable[[Any], None], new: bool) -> None:
+    """Answers a bind, after the destination has what the source remembers. Nothing more of the connection is read until then."""
+    if not new or not isinstance(handler.vhost.exchanges.get(source), RecentHistoryExchange):
+        answer(new)
+        return
+    pending = LateAnswer(handler, lambda: answer(new) if number in handler.channels else None)
+    replay(handler.broker, handler.broker.queue_limits.put, handler.vhost, source, kind, destination, pending.finish)
+    pending.wait()

@@ -138,7 +138,8 @@ def exchange_bind(handler: Session, number: int, method: spec.ExchangeBind) -> N
     authorize_topic(handler, ports.Verb.READ, method.source, [_key(method.routing_key)])
     verb = handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     answer = _answer(handler, number, method.no_wait, spec.ExchangeBindOk)
-    handler.change(number, method, verb, late_answer.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
+    answer = partial(late_answer.bound, handler, number, method.source, EXCHANGE, method.destination, answer)
+    handler.change(number, method, verb, answer)
 
 
 def exchange_unbind(handler: Session, number: int, method: spec.ExchangeUnbind) -> None:
@@ -237,9 +238,16 @@ def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
     key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, [key])
+    answer = _answer(handler, number, method.no_wait, spec.QueueBindOk)
+    if not handler.verbs and handler.broker.shared is None:
+        new = handler.vhost.bind_at_once(name, method.exchange, key, method.arguments, handler.connection_id)
+        if new is not None:
+            late_answer.bound(handler, number, method.exchange, QUEUE, name, answer, new)
+            return
+    answer = shared_queues.bound(handler, number, method.ID, name, answer)
+    answer = partial(late_answer.bound, handler, number, method.exchange, QUEUE, name, answer)
     verb = handler.vhost.bind_queue(name, method.exchange, key, method.arguments, connection_id=handler.connection_id)
-    answer = shared_queues.bound(handler, number, method.ID, name, _answer(handler, number, method.no_wait, spec.QueueBindOk))
-    handler.change(number, method, verb, late_answer.before_answer(handler, number, method.exchange, QUEUE, name, answer))
+    handler.change(number, method, verb, answer)
 
 
 def queue_unbind(handler: Session, number: int, method: spec.QueueUnbind) -> None:

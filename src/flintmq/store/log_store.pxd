@@ -1,6 +1,7 @@
 # A durable store: message log, transaction log, page log and what stands on them, as one LogPort and as the store of transactions.
 from flintmq.queue.log_port cimport LogPort
 from flintmq.store.content_loader cimport ContentLoader
+from flintmq.store.count_notes cimport CountNotes
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.logs cimport Logs
@@ -27,4 +28,5 @@ cdef class LogStore(LogPort):
     cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file
     cdef readonly object bulk                  # BulkTransactions
+    cdef readonly CountNotes counts
     cdef readonly object streams               # StreamStore

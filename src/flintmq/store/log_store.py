@@ -27,6 +27,7 @@ from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, que
 from cython.cimports.flintmq.queue.restoring import restored_range
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
+from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
@@ -44,11 +45,12 @@ from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
 from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
+from cython.cimports.flintmq.store.tx_block import BlockEnrolment
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 from flintmq.core import failpoints
 from flintmq.errors import OperatorError, StoreError
-from flintmq.ports import TxState
+from flintmq.ports import NOTE_DELIVERIES, TxState
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, LogSettings
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.managed import open_log, set_damage_aside, take_back_clean
@@ -123,6 +125,7 @@ class LogStore(LogPort):
         self.logs.ml.loader = address(self.loader.loader)
         self.logs.begin(self.messages, self.transaction_records, self.pages, self.writer)
         self.transactions = self.logs.transactions
+        self.counts = CountNotes(self.logs)
         self._adopt_recovered()
         self._fill_port(options.hot_bytes, options.content_bytes)
         self.bulk = BulkTransactions(self.logs, options.threads)
@@ -198,6 +201,7 @@ class LogStore(LogPort):
         self.port.enqueue = ml_enqueue
         self.port.letter = ml_letter
         self.port.dequeue = ml_dequeue
+        self.port.counted = counts_note
         self.port.sweep = ml_sweep
         self.port.placed = ml_placed
         if self.pages is not None:
@@ -376,6 +380,9 @@ class LogStore(LogPort):
     def enrol(self) -> Enrolment:
         return LogEnrolment(self.logs, self.bulk).begin()
 
+    def enrol_small(self) -> Enrolment:
+        return BlockEnrolment(self.logs, self.bulk)
+
     def when_durable(self, lsn: int, callback: object) -> None:
         """See LogPort: `lsn` is one of the message log."""
         with self.lock:
@@ -454,6 +461,11 @@ class LogStore(LogPort):
         with self.lock:
             return {key: value for (one, key), (_, value) in self.transactions.notes.items() if one == kind}
 
+    def take_counts(self) -> list:
+        """(key, LSN, value) of the notes of delivery counts that recovery read, by LSN: `counts` has them from now on (`adopt`)."""
+        with self.lock:
+            return self.transactions.take_notes(NOTE_DELIVERIES)
+
     def drop_queue(self, queue_id: int) -> int:
         """Writes Queue-End, which ends every entry of a deleted queue. Returns the LSN; an unknown id is no error (recovery may repeat it).
 
@@ -514,6 +526,7 @@ class LogStore(LogPort):
             if managed is not None:
                 managed.close()
         self.files.close(self.lock_file)
+        self.counts.clear()
         # Queues keep their log, unseen by the cycle collector (QueueHandle.attach_log): it must not lead to them, nor to the broker.
         self.queues.clear()
         nobody: object = None
@@ -618,7 +631,7 @@ class LogStore(LogPort):
     def copy_transactions(self, below: int) -> int:
         """Writes transactions and notes that live below that LSN anew. Returns how many."""
         with self.lock:
-            return self.transactions.copy_below(below)
+            return self.transactions.copy_below(below) + self.counts.copy_below(below)
 
     def maintain(self) -> None:
         """One pass of the maintenance, on the caller's thread (tests)."""

@@ -64,6 +64,7 @@ cdef struct message_log_t:
     log_t *pages                # NULL: nothing is spilled
     writer_t *writer
     void *loader                # loader_t of content_loader.pxd
+    void *counts                # count_notes_t of count_notes.pxd
     message_list_t messages     # the message list
     released_t *released        # transactions that dead messages no longer name
     uint32_t released_count     # atomic; changed under log.lock

@@ -299,6 +299,13 @@ class TransactionLog:
             if old is not None:
                 self.log.mark_dead(old[0], by)
 
+    def take_notes(self, kind: int) -> list[tuple[bytes, int, bytes]]:
+        """(key, LSN, value) of all notes of a kind, in the order of LSNs. They live in the log still: whoever takes them keeps them."""
+        taken = [(key, lsn, value) for (one, key), (lsn, value) in self.notes.items() if one == kind]
+        for key, _, _ in taken:
+            del self.notes[kind, key]
+        return taken
+
     # --- recovery and copy-forward --------------------------------------------------------------------------------------
 
     def adopt(self, transaction: Transaction, size: int = 64) -> None:

@@ -65,10 +65,11 @@ class Refusals:
         if reason:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare {kind} '{name}' in vhost '{self.name}': {reason}")
 
-    def _check_room(self, binding: Binding) -> None:
-        """Raises: PeerError 406: the vhost has as many bindings, or bytes of their arguments, as it may."""
+    def _check_room(self, binding: Binding) -> int:
+        """Bytes of the binding. Raises: PeerError 406: the vhost has as many bindings, or bytes of their arguments, as it may."""
         limits = self._limits
         own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
+        size = binding_bytes(binding)
         reason = ""
         most = self._most(BINDING, limits.bindings_max) if self._quotas else limits.bindings_max
         if self.binding_count >= most:
@@ -78,7 +79,8 @@ class Refusals:
         elif self.binding_bytes + binding.arguments_bytes > everybody:
             reason = f"the limit of {everybody} bytes for arguments of bindings in vhost '{self.name}' is reached"
         else:
-            reason = self.holding.refusal(binding_bytes(binding))
+            reason = self.holding.refusal(size)
         if reason:
             described = self.describe(binding.destination.destination_kind, binding.destination.name)
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot bind {described}: {reason}")
+        return size

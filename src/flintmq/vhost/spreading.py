@@ -67,6 +67,10 @@ class Spreading:
         self._running = self.late = True
         self.in_slices(self._slice, self._ended)
 
+    def tells_at_once(self, exchange: Exchange) -> bool:
+        """Whether a change of the exchange's routes is told when `add` returns: nothing leads to it, and no round runs."""
+        return not self._running and not self._leading(exchange)
+
     def wait(self, on_spread: Callable[[], object]) -> bool:
         """`on_spread` is called, by any thread, when the changes up to now are told. False: they are, and it is not called."""
         with self._lock:

@@ -179,7 +179,8 @@ class VirtualHost(Lookup, Scheduling, Refusals):
                 destination = destinations.get(binding.destination)
                 if source is not None and destination is not None:
                     made = Binding(source, destination, binding.routing_key, binding.arguments)
-                    guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
+                    subject = f"binding of {source.name!r} and {destination.name!r}"
+                    guarded("bindings that are restored", subject, self._add_binding, made, binding_bytes(made))
             for name in [one.name for one in self.exchanges.values()] if self.policies else ():
                 self.follow_policies(EXCHANGE, [name], among)
 
@@ -482,6 +483,29 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         exchange = self.exchange(exchange_name)  # first: of two that are missing RabbitMQ names this one
         return (yield from self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments, identity))
 
+    def bind_at_once(
+        self, queue_name: str, exchange_name: str, routing_key: bytes, arguments: Mapping[str, Any] | None, connection_id: int
+    ) -> bool | None:
+        """`bind_queue` of a binding that is there, or that no database has, without a verb. None: a verb has to do it.
+
+        Raises: as `bind_queue`.
+        """
+        self._refuse_default(exchange_name)
+        identity = binding_identity(exchange_name, QUEUE, queue_name, routing_key, arguments)
+        with self._lock:
+            if self._changes.holds_names:
+                return None
+            source = self.exchange(exchange_name)
+            binding = Binding(source, self.queue(queue_name, connection_id), routing_key, arguments or None, identity)
+            source.validate_binding(binding)
+            if identity in source.bindings:
+                return False
+            if binding.durable or not self.spreading.tells_at_once(source):
+                return None
+            self._add_binding(binding, self._check_room(binding))
+            self.on_routes_changed(source)  # alone, and now: as `tells_at_once` says
+            return True
+
     def unbind_queue(
         self,
         queue_name: str,
@@ -534,11 +558,12 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         source.validate_binding(binding)
         if identity in source.bindings:
             return False
-        self._check_room(binding)
+        size = self._check_room(binding)
         if binding.durable:
             yield Save(self._record(binding))
             self._check_not_deleted()
-        self._add_binding(binding)
+        self._add_binding(binding, size)
+        self._routes_changed(source)
         return True
 
     def _unbind(self, source: Exchange, identity: BindingIdentity) -> Verb[bool]:
@@ -554,17 +579,17 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self._auto_delete_exchanges([source])
         return True
 
-    def _add_binding(self, binding: Binding) -> None:
+    def _add_binding(self, binding: Binding, size: int) -> None:
+        """Puts the binding into both ends; the caller tells the hook. Args: size: as binding_bytes says."""
         binding.source.add(binding)
         self.binding_count += 1
         self.binding_bytes += binding.arguments_bytes
-        self.holding.add(binding_bytes(binding))
+        self.holding.add(size)
         if isinstance(binding.destination, Queue):
             queue = binding.destination
             if queue.bindings is None:
                 queue.bindings = {}
             queue.bindings[binding.identity] = binding
-        self._routes_changed(binding.source)
 
     def _drop_binding(self, binding: Binding) -> None:
         """Takes the binding out of both ends; the caller tells the hook."""

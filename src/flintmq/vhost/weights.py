@@ -58,8 +58,11 @@ def binding_bytes(binding: Binding) -> int:
     """Bytes of a binding. O(arguments and words of its key)."""
     size = BINDING_BYTES + 2 * len(binding.routing_key) + binding.arguments_bytes
     if binding.source.kind == "topic":
-        for word in binding.routing_key.split(b"."):
-            size += TOPIC_WILDCARD_BYTES if word in (b"*", b"#") else TOPIC_WORD_BYTES
+        key = binding.routing_key
+        size += TOPIC_WORD_BYTES * (key.count(b".") + 1)
+        if b"*" in key or b"#" in key:
+            wildcards = sum(word in (b"*", b"#") for word in key.split(b"."))
+            size -= (TOPIC_WORD_BYTES - TOPIC_WILDCARD_BYTES) * wildcards
     elif binding.source.kind == "headers":
         size += HEADER_BYTES * len(binding.arguments)
     return size
