@@ -415,10 +415,19 @@ def test_every_feature_has_a_scene_or_a_reason() -> None:
     assert not set(SCENES) & set(ELSEWHERE) and set(STILL) <= set(SCENES)
 
 
+@pytest.mark.parametrize("traced", [False, True], ids=["untraced", "traced"])
 @pytest.mark.parametrize("feature", SCENES, ids=lambda feature: re.sub("[^a-z0-9]+", "-", feature.lower()))
-def test_no_message_passes_through_python(start: Callable[..., Any], connect: Callable[..., Any], feature: str, tmp_path: Path) -> None:
+def test_no_message_passes_through_python(
+    start: Callable[..., Any], connect: Callable[..., Any], feature: str, traced: bool, tmp_path: Path
+) -> None:
+    """Nor does one that the firehose copies."""
     broker = start(data_dir=tmp_path)
-    use = SCENES[feature](connect(broker).channel())
+    ch = connect(broker).channel()
+    if traced:
+        ch.queue("copies")
+        ch.call("queue.bind", queue="copies", exchange="amq.rabbitmq.trace", routing_key="#")
+        broker.node.broker.tracer.turn("/", True)
+    use = SCENES[feature](ch)
     counts = broker.node.broker.counters.in_python
     for _ in range(WARM):
         use()
@@ -427,3 +436,4 @@ def test_no_message_passes_through_python(start: Callable[..., Any], connect: Ca
         use()
     grown = {kind for kind, count in counts.items() if count != before.get(kind, 0)}
     assert grown == STILL.get(feature, set())
+    assert not traced or ch.call("queue.declare", queue="copies", passive=True).message_count >= WARM + USES

@@ -314,6 +314,7 @@ class Broker(NodeState):
         """The hidden queue of a channel that consumes from the pseudo-queue of direct reply-to."""
         name = f"amq.rabbitmq.reply-to.{secrets.token_urlsafe(24)}"
         core = QueueHandle(next(self._reply_ids))
+        core.set_name(name.encode())
         queue = ReplyQueue(name, vhost.name, core)
         core.owner = queue
         self.reply_queues[(vhost.name, name)] = queue
@@ -334,7 +335,7 @@ class Broker(NodeState):
         self.pending.discard(client)
         self.connections[client.connection_id] = client
         if client.vhost.tracing or self.spans is not None:
-            client.connection.set_traced(traced_bits(client.vhost.tracing, self.spans))
+            self.tracer.follow(client)
         self.events.connection_opened(client)
 
     def connection_ended(self, client: Client, reason: str) -> None:

@@ -13,7 +13,7 @@ I3  A body that is being received has room for the piece that is put into it.
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.channel.deciding import channel_decide
 from cython.cimports.flintmq.channel.placing import confirms_forget, publish_to_queues
@@ -24,7 +24,8 @@ from cython.cimports.flintmq.channel.settlement import (
 from cython.cimports.flintmq.channel.slow import (
     SETTLING_MULTIPLE, SETTLING_REQUEUE, SLOW_DEAD_LETTER, SLOW_HEADER, SLOW_METHOD, SLOW_POLICY, SLOW_PUBLISH, SLOW_RESOLVE, SLOW_ROUTE,
 )  # fmt: skip
-from cython.cimports.flintmq.channel.traceparent import trace_wanted
+from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
+from cython.cimports.flintmq.channel.tracing import trace_published
 from cython.cimports.flintmq.channel.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.channel.types import (
     AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED,
@@ -391,6 +392,31 @@ def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) ->
 
 
 def channel_accept(connection: pointer[connection_t], channel: pointer[channel_t], route: pointer[route_t]) -> c_int:
+    over: bint
+    if at_load32(address(connection.traced)) & TRACED_FIREHOSE:
+        over = trace_published(connection, channel.number, route, channel.content)
+        return _after_trace(connection, channel, _accept(connection, channel, route), over)
+    return _accept(connection, channel, route)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _after_trace(connection: pointer[connection_t], channel: pointer[channel_t], result: c_int, over: bint) -> c_int:
+    """What a copy that was made before a message adds to the message's own result."""
+    if result == FEED_MORE and (over or connection.refused != NULL):
+        result = FEED_PAUSE
+    if result == FEED_PAUSE and connection.refused != NULL:
+        connection.slow = SLOW_POLICY
+        connection.slow_channel = channel.number
+    return result
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _accept(connection: pointer[connection_t], channel: pointer[channel_t], route: pointer[route_t]) -> c_int:
     content: pointer[content_t] = channel.content
     channel.content = NULL
     if not channel.tx:
@@ -400,6 +426,17 @@ def channel_accept(connection: pointer[connection_t], channel: pointer[channel_t
 
 
 def channel_schedule(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
+    over: bint
+    if at_load32(address(connection.traced)) & TRACED_FIREHOSE:
+        over = trace_published(connection, channel.number, NULL, channel.content)
+        return _after_trace(connection, channel, _schedule(connection, channel), over)
+    return _schedule(connection, channel)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _schedule(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
     content: pointer[content_t] = channel.content
     result: c_int
     channel.content = NULL

@@ -14,13 +14,14 @@ from cython.cimports.flintmq.channel.channel import (
     channels_remove, session_sink,
 )  # fmt: skip
 from cython.cimports.flintmq.channel.deciding import DECIDING_ROOM, channel_exchange, channel_found_by
-from cython.cimports.flintmq.channel.delivery import note_delivery, write_get_ok
+from cython.cimports.flintmq.channel.delivery import write_get_ok
 from cython.cimports.flintmq.channel.settlement import (
     channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
     unacked_find, unacked_next,
 )  # fmt: skip
 from cython.cimports.flintmq.channel.slow import SLOW_NONE
 from cython.cimports.flintmq.channel.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
+from cython.cimports.flintmq.channel.tracing import note_delivery, tracer_free, tracer_new
 from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
 from cython.cimports.flintmq.channel.types import (
@@ -168,6 +169,7 @@ class Connection:
         channels_free(address(self.connection))
         while not self.reap() or self.take_refused(64):
             pass
+        tracer_free(self.connection.tracer)
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
 
@@ -847,6 +849,13 @@ class Connection:
             queue_decref(refused.queue)
             free(refused)
         return taken
+
+    def set_tracer(self, cache: RouteCache, place: bytes, user: bytes) -> None:
+        """What the firehose's copies of its messages have in common, before `set_traced` first says that there are any. Any thread.
+
+        Args: cache: of amq.rabbitmq.trace; place, user: the fields node, vhost and connection, and user, as a table has them."""
+        if self.connection.tracer == NULL:
+            self.connection.tracer = tracer_new(cache, place, user)
 
     def set_traced(self, bits: int) -> None:
         """What messages are searched for from now on (broker.spans.traced_bits): the firehose, spans. Any thread."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import struct
 
-from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
@@ -90,12 +90,7 @@ def publish_to_queues(
     if tally.placed == 0:
         _answer_not_placed(connection, channel, content, bits, address(tally))
     elif tally.lsn or tally.ticket:
-        if tally.lsn > connection.logged:
-            connection.logged = tally.lsn
-        if tally.ticket and connection.logged == 0:
-            connection.logged = 1
-        if tally.ticket or channel.confirm:
-            connection.awaited = True
+        _note_logged(connection, address(tally), channel.confirm)
         if content.message_id and content.flags & CONTENT_SHARED:
             connection.port.placed(connection.port.context, content)
     if channel.confirm:
@@ -107,11 +102,48 @@ def publish_to_queues(
         connection.slow = SLOW_POLICY
         connection.slow_channel = channel.number
         return FEED_PAUSE
-    if route.count > WIDE_ROUTE:
-        connection.wide += route.count
-        if connection.wide > WIDE_TURN:
-            return FEED_PAUSE
-    return FEED_MORE
+    return FEED_PAUSE if _was_wide(connection, route) else FEED_MORE
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _was_wide(connection: pointer[connection_t], route: pointer[route_t]) -> bint:
+    """Whether messages to very many queues have used up the turn."""
+    if route.count <= WIDE_ROUTE:
+        return False
+    connection.wide += route.count
+    return connection.wide > WIDE_TURN
+
+
+def place_copy(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> bint:
+    tally: tally_t
+    refused: uint64_t = connection.dropped[DROP_REFUSED]
+    i: uint32_t
+    memset(address(tally), 0, sizeof(tally_t))
+    for i in range(route.count):
+        _place(connection, address(route.destinations[i]), content, 0, -1, address(tally))
+    if tally.gone:
+        _place_anew(connection, route, content, 0, -1, address(tally))
+    connection.dropped[DROP_MAXLEN] += connection.dropped[DROP_REFUSED] - refused
+    connection.dropped[DROP_REFUSED] = refused
+    if tally.ticket:
+        _note_logged(connection, address(tally), False)
+        receipt_decref(ticket_receipt(tally.ticket))
+    return _was_wide(connection, route)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_logged(connection: pointer[connection_t], tally: pointer[tally_t], confirm: bint) -> void:
+    if tally.lsn > connection.logged:
+        connection.logged = tally.lsn
+    if tally.ticket and connection.logged == 0:
+        connection.logged = 1
+    if tally.ticket or confirm:
+        connection.awaited = True
 
 
 @cfunc

@@ -161,6 +161,13 @@ cdef enum:                    # bits of connection_t.publisher
 
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
 
+cdef struct tracer_t:         # what the firehose's copies of a connection's messages have in common; its bytes stand behind it
+    exchange_t *exchange      # amq.rabbitmq.trace of the virtual host, counted
+    const uint8_t *place      # the fields node, vhost and connection
+    const uint8_t *user       # the field user
+    uint32_t place_size
+    uint32_t user_size
+
 cdef struct connection_t:
     engine_t engine
     outbuf_t out
@@ -206,6 +213,7 @@ cdef struct connection_t:
     uint32_t largest_out      # bytes of the largest body of several frames since all output was sent
     uint64_t deliveries
     uint32_t traced           # TRACED_* of channel/traceparent.pxd: 0: nobody looks; any thread sets it
+    tracer_t *tracer          # set before TRACED_FIREHOSE ever is, and there to the end; NULL: the firehose was never on
     # the log
     log_port_t *port          # NULL: nothing is logged
     uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
