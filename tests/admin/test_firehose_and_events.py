@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -193,10 +194,11 @@ def test_a_traced_message_may_be_anything(broker: Any, api: Api, ch: Any) -> Non
 def test_limits_of_queues_bound_what_copies_hold_and_refusals_reach_nobody(broker: Any, api: Api, ch: Any) -> None:
     """A full queue of copies refuses them, and is no reason to refuse the message; dropped heads of copies are dead-lettered."""
     ch.queue_declare("full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    ch.queue_declare("blocks", arguments={"x-max-length": 1, "x-overflow": "block"})
     ch.queue_declare("dead")
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     ch.queue_declare("short", arguments={"x-max-length": 1, **letters})
-    for queue in ("full", "short"):
+    for queue in ("full", "blocks", "short"):
         ch.queue_bind(queue, "amq.rabbitmq.trace", "#")
     api.put("/api/vhosts/%2F", {"tracing": True})
     ch.queue_declare("t")
@@ -205,10 +207,11 @@ def test_limits_of_queues_bound_what_copies_hold_and_refusals_reach_nobody(broke
         ch.basic_publish("", "t", b"%d" % number)
         assert ch.basic_get("t", auto_ack=True)[2] == b"%d" % number
     api.put("/api/vhosts/%2F", {"tracing": False})
-    assert [key for key, _, _ in take(ch, "full", 1)] == ["publish."]
+    for queue in ("full", "blocks"):
+        assert [key for key, _, _ in take(ch, queue, 1)] == ["publish."]
     assert [(key, body) for key, _, body in take(ch, "short", 1)] == [("deliver.t", b"19")]
     assert len(take(ch, "dead", 39)) == 39
-    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] >= 39, 20, 0.01, "refused copies are counted")
+    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] >= 3 * 39, 20, 0.01, "refused copies are counted")
     assert broker.node.broker.counters.drops["refused"] == 0
 
 
@@ -270,6 +273,30 @@ def test_what_is_traced_of_replies_schedules_and_transactions(api: Api, ch: Any)
     ch.basic_publish("", "t", b"back")
     ch.tx_rollback()
     assert [body for _, _, body in take(ch, trace, 1)] == [b"back"]
+
+
+def test_a_stream_may_read_the_firehose(tmp_path: Path) -> None:
+    """Also of deliveries to a connection that sends nothing: what its pass logged is told to the log."""
+    with Broker(data_dir=tmp_path) as broker, pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        ch = connection.channel()
+        ch.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+        ch.queue_bind("s", "amq.rabbitmq.trace", "deliver.#")
+        ch.queue_declare("t")
+        broker.node.broker.tracer.turn("/", True)
+        taken: list[bytes] = []
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as silent:
+            silent.channel().basic_consume("t", lambda *args: taken.append(args[3]), auto_ack=True)
+            for number in range(5):
+                ch.basic_publish("", "t", b"%d" % number)
+            while len(taken) < 5:
+                silent.process_data_events(1)
+        broker.node.broker.tracer.turn("/", False)
+        ch.basic_qos(prefetch_count=10)
+        copies = [
+            (method, properties, body)
+            for _, (method, properties, body) in zip(range(5), ch.consume("s", arguments={"x-stream-offset": "first"}), strict=False)
+        ]
+        assert [body for _, _, body in copies] == taken and {method.routing_key for method, _, _ in copies} == {"deliver.t"}
 
 
 def test_who_may_read_the_firehose_and_who_turns_it_on(broker: Any, api: Api, open_channel: Callable[..., Any]) -> None:

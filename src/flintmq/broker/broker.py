@@ -120,7 +120,7 @@ class Broker(NodeState):
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
         # called when a user or a permission changed, beside connections: any thread, and it must not wait
-        self.on_rights_changed: list[Callable[[], object]] = []
+        self.on_rights_changed: list[Callable[[], object]] = [self._look_at_users]
 
     def _make_services(self) -> None:
         """Each gets the state, and of other services those that it needs."""
@@ -171,6 +171,11 @@ class Broker(NodeState):
         self.events.watch(vhost)
         self.vhosts[name] = vhost
         return vhost
+
+    def _look_at_users(self) -> None:
+        """Whether there is one user only decides what one user may have remembered."""
+        for vhost in list(self.vhosts.values()):
+            vhost.kept.look_again()
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
         self.events.exchange_deleted(vhost_name, exchange_name)

@@ -53,6 +53,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NO_ACK, CONSUMER_SEES_REQUEUES, REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t,
     queue_t, waiter_t,
 )  # fmt: skip
+from cython.cimports.flintmq.routing.kept import Kept, KeptUser, kept_user_decref, kept_user_incref
 from cython.cimports.flintmq.routing.route_cache import (
     RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_new, route_t,
 )  # fmt: skip
@@ -170,6 +171,7 @@ class Connection:
         while not self.reap() or self.take_refused(64):
             pass
         tracer_free(self.connection.tracer)
+        kept_user_decref(self.connection.kept_user)
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
 
@@ -178,6 +180,11 @@ class Connection:
         self.user = user
         self.connection.user = _octets(user)
         self.connection.user_len = len(user)
+
+    def know_user(self, kept: Kept, user: object) -> None:
+        """What exchanges of its virtual host remember of its messages counts for this user."""
+        if self.connection.kept_user == NULL:
+            self.connection.kept_user = kept_user_incref(cast(KeptUser, kept.user(user)).user)
 
     def attach_log(self, log: LogPort) -> None:
         """Confirms of logged messages wait for this log's durable LSN."""

@@ -55,6 +55,8 @@ from flintmq.config import Limits
 _LIMITS = Limits()
 WIDE_ROUTE = declare(uint32_t, _LIMITS.wide_route)
 WIDE_TURN = declare(uint32_t, _LIMITS.wide_turn)
+# stands beside PUBLISH_*: a message that nobody waits for, so that a full queue refuses it where it blocks publishers (x-overflow block)
+FOR_NOBODY = declare(uint8_t, 128)
 
 
 def publish_to_queues(
@@ -123,9 +125,9 @@ def place_copy(connection: pointer[connection_t], route: pointer[route_t], conte
     i: uint32_t
     memset(address(tally), 0, sizeof(tally_t))
     for i in range(route.count):
-        _place(connection, address(route.destinations[i]), content, 0, -1, address(tally))
+        _place(connection, address(route.destinations[i]), content, FOR_NOBODY, -1, address(tally))
     if tally.gone:
-        _place_anew(connection, route, content, 0, -1, address(tally))
+        _place_anew(connection, route, content, FOR_NOBODY, -1, address(tally))
     connection.dropped[DROP_MAXLEN] += connection.dropped[DROP_REFUSED] - refused
     connection.dropped[DROP_REFUSED] = refused
     if tally.ticket:
@@ -212,7 +214,9 @@ def _place(
         if destination.flags & DEST_REJECT_DEAD_LETTER:
             tally.policy = letter_refused(connection, destination.queue, content) or tally.policy
         return
-    if destination.flags & DEST_BLOCK and _is_past_bound(destination.queue):
+    if destination.flags & DEST_BLOCK and (
+        queue_refuses(destination.queue, content.body_len, 0, 0) if bits & FOR_NOBODY else _is_past_bound(destination.queue)
+    ):
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         return
@@ -233,7 +237,7 @@ def _place(
             connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)
         else:
             tally.policy = letters_drop_head(connection, destination.queue) or tally.policy
-    elif destination.flags & DEST_BLOCK and queue_over_limit(destination.queue):
+    elif destination.flags & DEST_BLOCK and not bits & FOR_NOBODY and queue_over_limit(destination.queue):
         tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
 
 

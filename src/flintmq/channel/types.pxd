@@ -6,7 +6,8 @@ from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
 from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
-from flintmq.routing.route_cache cimport ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, exchange_t, route_t
+from flintmq.routing.kept cimport kept_user_t
+from flintmq.routing.route_cache cimport ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, ROUTE_BY_MEMORY, exchange_t, route_t
 
 cdef struct connection_t
 cdef struct channel_t
@@ -154,6 +155,7 @@ cdef enum:                    # bits of channel_t.slow_publish
     SLOWLY_ASKED = 4          # Python finds out whether it goes to the schedule
     SLOWLY_BY_CONTENT = ROUTE_BY_CONTENT  # its headers decide its route (a headers exchange, CC, BCC): channel/deciding
     SLOWLY_BY_CHANCE = ROUTE_BY_CHANCE    # it goes to one of the queues of its route
+    SLOWLY_BY_MEMORY = ROUTE_BY_MEMORY    # exchanges on its way remember it
 
 cdef enum:                    # bits of connection_t.publisher
     PUBLISHED_EVER = 1
@@ -225,6 +227,7 @@ cdef struct connection_t:
     refused_t *refused_last
     const uint8_t *user       # name of the user that logged in; the Connection's
     uint32_t user_len         # 0: none has
+    kept_user_t *kept_user    # counted: what exchanges remember of this user's messages; NULL: none of its messages came to one yet
     void *owner               # the Connection (borrowed): for the rare calls into Python from the message path
 
 # The open channel of that number, else NULL.

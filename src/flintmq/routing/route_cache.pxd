@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.schedule_share cimport schedule_share_t
 from flintmq.queue.types cimport queue_t
+from flintmq.routing.recent cimport recent_t
+from flintmq.routing.seen cimport seen_t
 from flintmq.routing.sieve cimport sieve_t
 
 cpdef enum:                   # destination_t.flags: all there are, in the order of their bits
@@ -22,6 +24,9 @@ cpdef enum:                   # destination_t.flags: all there are, in the order
 cpdef enum:                   # route_t.how: a route that is not yet the message's own. Beside channel/types.pxd SLOWLY_*
     ROUTE_BY_CONTENT = 8      # its exchange's routes depend on headers: the message's is in exchange_t.contents
     ROUTE_BY_CHANCE = 16      # one of its destinations
+    ROUTE_BY_MEMORY = 32      # exchanges on the way remember messages (route_t.keeping)
+
+cdef struct route_t
 
 cdef struct destination_t:
     queue_t *queue            # counted reference
@@ -29,6 +34,12 @@ cdef struct destination_t:
     uint32_t ttl_least_ms     # what a message's own expiration is raised to; 0: stays
     int64_t ttl_ms            # x-message-ttl; -1 = none
     schedule_share_t *share   # of a schedule: what its publisher may have there, a counted reference; else NULL
+
+cdef struct keeping_t:        # what is remembered of each message of a route
+    seen_t *seen              # counted; NULL: no exchange on the way drops messages that it has seen
+    route_t *other            # counted: of those messages; NULL without `seen`
+    uint32_t count
+    recent_t **recents        # counted: exchanges that remember the messages themselves
 
 cdef struct route_t:
     uint32_t refs             # atomic
@@ -43,6 +54,7 @@ cdef struct route_t:
     destination_t *destinations
     uint8_t *key
     sieve_t *sieve            # ROUTE_BY_CONTENT: says which headers decide, counted; else NULL
+    keeping_t *keeping        # ROUTE_BY_MEMORY; else NULL
     uint8_t *more             # further routing keys (CC, BCC) of the one message this route is for, as the session packs them; or NULL
 
 cdef struct exchange_t:

@@ -81,6 +81,7 @@ def publish(handler: Session, channel: int) -> None:
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
+    connection.know_user(vhost.kept, handler.user)
     version, found_by = broker.routes.version, connection.found_by(channel)
     try:
         _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
