@@ -10,11 +10,13 @@ a client costs next to nothing, and on two cores a broker has one to itself. `pl
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import statistics
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +38,7 @@ LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 class Row:
     """queues: name -> arguments; exchange: kind and arguments of x; bindings: (queue, key, arguments); messages: what is sent in turn;
     copies: deliveries of a message; most: the limit, as a multiple of plain; lacks: brokers without it; rejects: a consumer of `source`
-    refuses all, in groups."""
+    refuses all, in groups; traced: the firehose is on, and two queues read it."""
 
     messages: list[dict[str, Any]]
     most: float
@@ -49,6 +51,7 @@ class Row:
     durable: bool = False
     lacks: tuple[str, ...] = ()
     rejects: bool = False
+    traced: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,10 @@ ROWS: dict[str, Row] = {
         [_x("k", headers={"x-delay": 50})], 5.0, exchange=("x-delayed-message", {"x-delayed-type": "direct"}), bindings=[("q", "k", {})],
         count=100_000, lacks=("rabbitmq",),
     ),
+    # RabbitMQ has it, too; what turns it on there needs the node's name and cookie
+    "traced": Row(
+        [_to()], 8.0, queues={"q": {}, "t": {}, "u": {}}, consumers=("q", "t", "u"), copies=3, lacks=("rabbitmq",), traced=True
+    ),
     "drop-head": Row([_to()], 2.0, queues={"q": {"x-max-length": 1000}}, consumers=()),
     "expiry-1ms": Row([_to()], 2.0, queues={"q": {"x-message-ttl": 1}}, consumers=()),
     "letters-maxlen": Row([_to("source")], 5.0, queues={"q": {}, "source": {"x-max-length": 1, **LETTERS}}, count=100_000),
@@ -198,6 +205,17 @@ def declare(channel: RawChannel, row: Row) -> None:
         channel.call("exchange.declare", exchange="x", type=row.exchange[0], arguments=row.exchange[1])
     for queue, key, arguments in row.bindings:
         channel.call("queue.bind", queue=queue, exchange="x", routing_key=key, arguments=arguments)
+    if row.traced:
+        for queue, key in (("t", "publish.#"), ("u", "deliver.#")):
+            channel.call("queue.bind", queue=queue, exchange="amq.rabbitmq.trace", routing_key=key)
+
+
+def turn_on_firehose(server: Server) -> None:
+    """Raises: OSError."""
+    headers = {"authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
+    url = f"http://127.0.0.1:{server.ready['http_port']}/api/vhosts/%2F"
+    request = urllib.request.Request(url, b'{"tracing": true}', headers, method="PUT")
+    urllib.request.urlopen(request, timeout=WAIT_S_MAX).close()
 
 
 def pieces(row: Row, count: int) -> Iterator[bytes]:
@@ -283,10 +301,15 @@ def ask(server: Server, row: Asked, scale: float) -> dict[str, float]:
 
 def measured(name: str, broker: str, scale: float) -> dict[str, float]:
     """A round with a fresh broker."""
-    one = Broker(broker)
+    row = ROWS.get(name, ROWS["plain"])
+    one = Broker(broker, always=("--http-port", "0") if row.traced else ())
     try:
         server = one.server(fresh=True, durable=True)
-        return ask(server, ASKED[name], scale) if name in ASKED else run(server, ROWS[name], scale)
+        if name in ASKED:
+            return ask(server, ASKED[name], scale)
+        if row.traced:
+            turn_on_firehose(server)
+        return run(server, row, scale)
     finally:
         one.stop()
 

@@ -52,6 +52,7 @@ KEPT = (
     ("flintmq/channel/connection.py", "channel_numbers", "tests look at a connection"),
     ("flintmq/routing/topic.py", "node_count", "tests look at the trie"),
     ("flintmq/routing", "content_route_count content_route_bytes deciding_bytes", "tests look at remembered routes"),
+    ("flintmq/protocol/v0_9_1/tracing.py", "trace_header", "tests compare it with a second writer"),
     ("flintmq/selectors/program.py", "selects", "tests run a selector by itself"),
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),

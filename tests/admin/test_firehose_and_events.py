@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -134,7 +135,7 @@ def test_the_firehose_copies_what_is_published_and_delivered(broker: Any, api: A
     take(listener, trace, 0)
 
 
-def test_routes_are_cached_again_when_it_is_off_and_only_its_virtual_host_is_traced(broker: Any, api: Api, ch: Any) -> None:
+def test_routes_stay_cached_and_only_its_virtual_host_is_traced(broker: Any, api: Api, ch: Any) -> None:
     api.put("/api/vhosts/other", {})
     trace = listen(ch, "amq.rabbitmq.trace")
     ch.queue_declare("t")
@@ -144,7 +145,7 @@ def test_routes_are_cached_again_when_it_is_off_and_only_its_virtual_host_is_tra
     ch.basic_get("t", auto_ack=True)
     assert cache["/", ""].route_count >= 1 and api.get("/api/vhosts/%2F").json["tracing"] is False
     api.put("/api/vhosts/%2F", {"tracing": True})
-    assert cache["/", ""].route_count == 0
+    assert cache["/", ""].route_count >= 1
     api.put("/api/vhosts/%2F", {})  # says nothing of it
     assert api.get("/api/vhosts/%2F").json["tracing"] is True
     ch.basic_publish("", "t", b"x")
@@ -158,19 +159,20 @@ def test_routes_are_cached_again_when_it_is_off_and_only_its_virtual_host_is_tra
     take(ch, trace, 0)
 
 
-def test_nothing_is_copied_while_nobody_reads(broker: Any, api: Api, ch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_copied_while_nobody_reads(broker: Any, api: Api, ch: Any) -> None:
     """A binding that comes later has what comes after it."""
-    copied: list[str] = []
-    outbox = broker.node.broker.tracer._outbox
-    add = outbox.add
-    monkeypatch.setattr(outbox, "add", lambda vhost, key, *rest: (copied.append(key), add(vhost, key, *rest)))
     api.put("/api/vhosts/%2F", {"tracing": True})
     ch.queue_declare("t")
-    ch.basic_publish("", "t", b"x")
-    assert ch.basic_get("t", auto_ack=True)[2] == b"x" and copied == []
+    for _ in range(2):
+        ch.basic_publish("", "t", b"x")
+        assert ch.basic_get("t", auto_ack=True)[2] == b"x"
     trace = listen(ch, "amq.rabbitmq.trace")
     ch.basic_publish("", "t", b"y")
-    assert [body for _, _, body in take(ch, trace, 1)] == [b"y"] and copied == ["publish."]
+    assert [body for _, _, body in take(ch, trace, 1)] == [b"y"]
+    ch.queue_unbind(trace, "amq.rabbitmq.trace", "#")
+    ch.queue_bind(trace, "amq.rabbitmq.trace", "deliver.*")
+    assert ch.basic_get("t", auto_ack=True)[2] == b"y"
+    assert [key for key, _, _ in take(ch, trace, 1)] == ["deliver.t"]
 
 
 def test_a_traced_message_may_be_anything(broker: Any, api: Api, ch: Any) -> None:
@@ -189,19 +191,112 @@ def test_a_traced_message_may_be_anything(broker: Any, api: Api, ch: Any) -> Non
     assert found[0][1].headers["properties"]["headers"]["k"] == [1, {"x": None}] and len(found[0][0]) == 255
 
 
-def test_the_firehose_takes_bounded_memory_and_blocks_nobody() -> None:
-    with Broker(http_port=0, limits={"trace_bytes_max": 20_000}) as broker:
+def test_limits_of_queues_bound_what_copies_hold_and_refusals_reach_nobody(broker: Any, api: Api, ch: Any) -> None:
+    """A full queue of copies refuses them, and is no reason to refuse the message; dropped heads of copies are dead-lettered."""
+    ch.queue_declare("full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    ch.queue_declare("blocks", arguments={"x-max-length": 1, "x-overflow": "block"})
+    ch.queue_declare("dead")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    ch.queue_declare("short", arguments={"x-max-length": 1, **letters})
+    for queue in ("full", "blocks", "short"):
+        ch.queue_bind(queue, "amq.rabbitmq.trace", "#")
+    api.put("/api/vhosts/%2F", {"tracing": True})
+    ch.queue_declare("t")
+    ch.confirm_delivery()
+    for number in range(20):
+        ch.basic_publish("", "t", b"%d" % number)
+        assert ch.basic_get("t", auto_ack=True)[2] == b"%d" % number
+    api.put("/api/vhosts/%2F", {"tracing": False})
+    for queue in ("full", "blocks"):
+        assert [key for key, _, _ in take(ch, queue, 1)] == ["publish."]
+    assert [(key, body) for key, _, body in take(ch, "short", 1)] == [("deliver.t", b"19")]
+    assert len(take(ch, "dead", 39)) == 39
+    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] >= 3 * 39, 20, 0.01, "refused copies are counted")
+    assert broker.node.broker.counters.drops["refused"] == 0
+
+
+def test_copies_of_large_bodies_wait_in_bounded_memory_and_block_nobody() -> None:
+    with Broker(http_port=0, limits={"trace_bytes_max": 3_000_000}) as broker:
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
         ch = connection.channel()
         trace = listen(ch, "amq.rabbitmq.trace")
         Api(broker).put("/api/vhosts/%2F", {"tracing": True})
         ch.queue_declare("t", arguments={"x-max-length": 1})
         ch.confirm_delivery()
-        for _ in range(20):
-            ch.basic_publish("", "t", b"x" * 30_000)
+        for size in (2_000_000, 1_048_576, 4_000_000):
+            ch.basic_publish("", "t", bytes(size))
+            if size < 3_000_000:
+                (copy,) = take(ch, trace, 1)
+                assert len(copy[2]) == size and copy[1].headers["routed_queues"] == ["t"]
         take(ch, trace, 0)
-        assert broker.node.broker.counters.drops["trace"] == 20
+        assert broker.node.broker.counters.drops["trace"] == 1
         connection.close()
+
+
+def test_copies_follow_exchanges_that_look_at_headers(api: Api, ch: Any) -> None:
+    for kind, arguments in (("headers", {"x-match": "all", "redelivered": 0}), ("x-random", None)):
+        queue = str(ch.queue_declare("", exclusive=True).method.queue)
+        ch.exchange_declare(kind, kind)
+        ch.queue_bind(queue, kind, "#", arguments)
+        ch.exchange_bind(kind, "amq.rabbitmq.trace", "#")
+        api.put("/api/vhosts/%2F", {"tracing": True})
+        ch.queue_declare("t")
+        ch.basic_publish("", "t", b"x")
+        assert ch.basic_get("t", auto_ack=True)[2] == b"x"
+        copies = take(ch, queue, 1 if kind == "headers" else 2)
+        assert copies[-1][0] == "deliver.t" and copies[-1][1].headers["exchange_name"] == "" and copies[-1][2] == b"x"
+        api.put("/api/vhosts/%2F", {"tracing": False})
+        ch.exchange_delete(kind)
+
+
+def test_what_is_traced_of_replies_schedules_and_transactions(api: Api, ch: Any) -> None:
+    trace = listen(ch, "amq.rabbitmq.trace")
+    api.put("/api/vhosts/%2F", {"tracing": True})
+    ch.queue_declare("t")
+    ch.queue_declare("u")
+    headers = {"CC": ["u", 5], "BCC": ["v"]}
+    ch.basic_publish("", "t", b"copied", pika.BasicProperties(headers=headers))
+    ch.basic_publish("", "t", b"later", pika.BasicProperties(headers={**headers, "x-delay": 1}))
+    (copied, later) = (one[1].headers for one in take(ch, trace, 2))
+    assert (copied["routing_keys"], sorted(copied["routed_queues"])) == (["t", "u", "v"], ["t", "u"])
+    assert copied["properties"]["headers"] == {"CC": ["u", 5]}
+    assert (later["routing_keys"], later["routed_queues"]) == (["t", "u", "v"], [])
+    ch.basic_consume("amq.rabbitmq.reply-to", lambda *_: None, auto_ack=True)
+    ch.basic_publish("", "t", b"ask", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
+    (asked,) = take(ch, trace, 1)
+    reply_to = asked[1].headers["properties"]["reply_to"]
+    assert reply_to.startswith("amq.rabbitmq.reply-to.")
+    ch.basic_publish("", reply_to, b"answer")
+    (answered,) = take(ch, trace, 1)  # its delivery from a queue that nobody declared is not traced
+    assert (answered[0], answered[1].headers["routed_queues"]) == ("publish.", [reply_to])
+    ch.tx_select()
+    ch.basic_publish("", "t", b"back")
+    ch.tx_rollback()
+    assert [body for _, _, body in take(ch, trace, 1)] == [b"back"]
+
+
+def test_a_stream_may_read_the_firehose(tmp_path: Path) -> None:
+    """Also of deliveries to a connection that sends nothing: what its pass logged is told to the log."""
+    with Broker(data_dir=tmp_path) as broker, pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        ch = connection.channel()
+        ch.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+        ch.queue_bind("s", "amq.rabbitmq.trace", "deliver.#")
+        ch.queue_declare("t")
+        broker.node.broker.tracer.turn("/", True)
+        taken: list[bytes] = []
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as silent:
+            silent.channel().basic_consume("t", lambda *args: taken.append(args[3]), auto_ack=True)
+            for number in range(5):
+                ch.basic_publish("", "t", b"%d" % number)
+            while len(taken) < 5:
+                silent.process_data_events(1)
+        broker.node.broker.tracer.turn("/", False)
+        ch.basic_qos(prefetch_count=10)
+        copies = [
+            (method, properties, body)
+            for _, (method, properties, body) in zip(range(5), ch.consume("s", arguments={"x-stream-offset": "first"}), strict=False)
+        ]
+        assert [body for _, _, body in copies] == taken and {method.routing_key for method, _, _ in copies} == {"deliver.t"}
 
 
 def test_who_may_read_the_firehose_and_who_turns_it_on(broker: Any, api: Api, open_channel: Callable[..., Any]) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError
+from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.routing.deduplication import DeduplicationExchange
 from flintmq.routing.kept import Kept
-from flintmq.routing.message import MessageHeaders
+from flintmq.routing.message import Content, MessageHeaders
+from flintmq.routing.seen import SEEN_VALUE_BYTES
 
 from .test_exchanges import A, bind
 
-CONTENT = (b"x", b"k", b"header", b"body")
+# types of fields that struct names otherwise
+PACKED = {"s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "L": "q", "T": "Q"}
+
+
+def content(headers: dict[str, Any]) -> Content:
+    return b"x", b"k", encode_properties(4, {"headers": headers}), b"body"
 
 
 class Made:
@@ -27,7 +35,8 @@ class Made:
         bind(self.exchange, A)
 
     def send(self, value: Any, user: object = None, **headers: Any) -> MessageHeaders:
-        message = MessageHeaders({"x-deduplication-header": value, **headers}, content=lambda: CONTENT, user=user)
+        table = {"x-deduplication-header": value, **headers}
+        message = MessageHeaders(table, content=lambda: content(table), user=user)
         self.went = bool(self.exchange.match(b"k", message))
         assert bool(self.exchange.match(b"copy", message)) is self.went, "one message, one decision"
         return message
@@ -45,13 +54,35 @@ def test_each_value_once_and_types_count() -> None:
     assert made.exchange.dropped == len(values) + 1
 
 
+def test_values_of_a_kind_are_the_same_whatever_their_size_on_the_wire() -> None:
+    made = Made(x_cache_size=100)
+    seen = made.exchange._seen
+
+    def new(kind: str, value: Any) -> bool:
+        field = b"\x16x-deduplication-header" + kind.encode() + struct.pack(f">{PACKED.get(kind, kind)}", value)
+        header = encode_properties(0, {})[:12] + b"\x20\x00" + len(field).to_bytes(4, "big") + field
+        return bool(seen.is_new(header, None, 0)[0])
+
+    assert [new(kind, 5) for kind in "bBsuIilLT"] == [True] + [False] * 8
+    assert new("b", -1) and not new("l", -1) and new("T", 2**64 - 1)
+    assert new("f", 1.5) and not new("d", 1.5)
+
+
+def test_a_table_that_grows_forgets_nothing() -> None:
+    made = Made(x_cache_size=5_000)
+    for number in range(5_000):
+        assert made.takes(number) and not made.takes(number // 2)
+    assert made.exchange.values == 5_000 and not any(made.takes(number) for number in range(0, 5_000, 7))
+    assert made.takes(5_000) and made.takes(0)
+
+
 def test_without_the_header_nothing_is_looked_at() -> None:
     made = Made(x_cache_size=1)
-    for message in (None, {}, {"x-deduplication-header": "a"}, MessageHeaders({}, content=lambda: CONTENT)):
+    for message in (None, {}, {"x-deduplication-header": "a"}, MessageHeaders({}, content=lambda: content({}))):
         for _ in range(2):
             assert made.exchange.match(b"k", message)
     undecided = MessageHeaders({"x-deduplication-header": "a"})  # of a transaction or a stage
-    again = MessageHeaders({"x-deduplication-header": "a"}, content=lambda: CONTENT, is_replay=True)
+    again = MessageHeaders({"x-deduplication-header": "a"}, content=lambda: content({"x-deduplication-header": "a"}), is_replay=True)
     assert made.takes("a")
     assert made.exchange.match(b"k", undecided) and made.exchange.match(b"k", again) and made.exchange.values == 1
 
@@ -92,13 +123,13 @@ def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
     total = Kept()
     first, second = Made(x_cache_size=10**9), Made(x_cache_size=10**9)
     for made in (first, second):
-        made.exchange.limit(Limits(kept_bytes_max=26_000, dedup_cache_max=80), total)
+        made.exchange.limit(Limits(kept_bytes_max=100 * SEEN_VALUE_BYTES, dedup_cache_max=80), total)
     assert all(first.takes(number) for number in range(500)) and first.exchange.values == 80
     assert all(second.takes(number) for number in range(500))
-    assert total.held <= 26_000 and second.exchange.values == 20 and not second.takes(499)
+    assert total.held <= 100 * SEEN_VALUE_BYTES and second.exchange.values == 20 and not second.takes(499)
     first.exchange.forget()
     assert first.takes("late") and first.exchange.values == 0
-    assert total.held == 20 * 260
+    assert total.held == 20 * SEEN_VALUE_BYTES
 
 
 def test_one_user_makes_no_exchange_forget_what_others_published() -> None:
@@ -106,19 +137,20 @@ def test_one_user_makes_no_exchange_forget_what_others_published() -> None:
     total.alone = lambda: alone[0]
     flooded, other = Made(x_cache_size=10**6), Made(x_cache_size=10**6)
     for made in (flooded, other):
-        made.exchange.limit(Limits(kept_bytes_max=26_000, kept_user_share=0.5), total)
+        made.exchange.limit(Limits(kept_bytes_max=100 * SEEN_VALUE_BYTES, kept_user_share=0.5), total)
     assert all(other.takes(number, "bob") for number in range(20))
     assert flooded.takes("bob's", "bob")
     assert all(flooded.takes(number, "alice") for number in range(500))
-    assert total.of_user("alice") == 13_000 and not flooded.takes("bob's", "bob")
+    assert total.of_user("alice") == 50 * SEEN_VALUE_BYTES and not flooded.takes("bob's", "bob")
     assert not any(other.takes(number, "bob") for number in range(20))
     assert not flooded.takes(499, "alice") and flooded.takes(0, "alice"), "she forgets her own"
     assert other.takes("hers", "alice") and other.takes("hers", "alice"), "she has nothing there that could go: it is not remembered"
     flooded.exchange.forget()
-    assert total.of_user("alice") == 0 and total.of_user("bob") == 20 * 260 == total.held
+    assert total.of_user("alice") == 0 and total.of_user("bob") == 20 * SEEN_VALUE_BYTES == total.held
     alone[0] = True
+    total.look_again()
     assert all(other.takes(number, "alice") for number in range(100, 500))
-    assert total.held == 26_000
+    assert total.held == 100 * SEEN_VALUE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from flintmq.core.memory_account import bytes_by_kind
+from flintmq.routing.seen import SEEN_VALUE_BYTES
 from flintmq.testing.broker import Broker
 from tests.support.rawamqp import RawChannel
 
@@ -200,6 +202,72 @@ def test_a_value_is_routed_once_and_again_when_it_was_refused(ch: RawChannel) ->
     for value in ("b", "b", "a"):
         send(value, "basic.ack")
     assert drained(ch, "q") == [b"b"]
+
+
+@pytest.mark.parametrize("cc", [False, True], ids=["compiled", "python"])
+def test_a_value_that_was_seen_takes_another_way(ch: RawChannel, broker: Any, cc: bool) -> None:
+    """Behind another exchange, with an alternate, and with a history that has only what passed. With CC the same is Python's."""
+    for name, kind, arguments in (
+        ("other", "fanout", {}),
+        ("h", "x-recent-history", {"x-recent-history-length": 100}),
+        ("d", "x-message-deduplication", {"x-cache-size": 100, "alternate-exchange": "other"}),
+        ("front", "direct", {}),
+    ):
+        ch.call("exchange.declare", exchange=name, type=kind, arguments=arguments)
+    for queue, source in (("a", "front"), ("b", "d"), ("c", "other"), ("e", "h")):
+        ch.queue(queue)
+        ch.call("queue.bind", queue=queue, exchange=source, routing_key="k")
+    ch.call("exchange.bind", destination="d", source="front", routing_key="k")
+    ch.call("exchange.bind", destination="h", source="d", routing_key="")
+    for number in range(20):
+        headers = {"x-deduplication-header": number // 2, **({"CC": ["nowhere"]} if cc else {})}
+        ch.publish(b"%d" % number, exchange="front", routing_key="k", headers=headers)
+    every = [b"%d" % number for number in range(20)]
+    assert (drained(ch, "a"), drained(ch, "b"), drained(ch, "e"), drained(ch, "c")) == (every, every[::2], every[::2], every[1::2])
+    exchanges = broker.node.broker.vhosts["/"].exchanges
+    assert [body for _, _, _, body in exchanges["h"].kept()] == every[::2]
+    assert (exchanges["d"].values, exchanges["d"].dropped) == (10, 10)
+
+
+def test_two_exchanges_that_deduplicate_on_one_way(ch: RawChannel) -> None:
+    for name in ("d1", "d2"):
+        ch.call("exchange.declare", exchange=name, type="x-message-deduplication", arguments={"x-cache-size": 100})
+        ch.queue(name)
+        ch.call("queue.bind", queue=name, exchange=name, routing_key="")
+    ch.call("exchange.bind", destination="d2", source="d1", routing_key="")
+    for exchange_name, value in (("d2", "a"), ("d1", "a"), ("d1", "b"), ("d1", "b"), ("d2", "b")):
+        ch.publish(value.encode(), exchange=exchange_name, headers={"x-deduplication-header": value})
+    assert (drained(ch, "d1"), drained(ch, "d2")) == ([b"a", b"b"], [b"a", b"b"])
+
+
+def test_what_is_remembered_is_in_the_account_of_memory(ch: RawChannel, broker: Any) -> None:
+    vhost = broker.node.broker.vhosts["/"]
+    for name, kind in (("h", "x-recent-history"), ("d", "x-message-deduplication")):
+        ch.call("exchange.declare", exchange=name, type=kind, arguments={"x-cache-size": 1000})
+    before = bytes_by_kind()["definitions"]
+    for number in range(300):
+        ch.publish(b"%d" % number, exchange="d", headers={"x-deduplication-header": number})
+        ch.publish(b"x" * 1000, exchange="h")
+    ch.queue("q")
+    ch.call("queue.bind", queue="q", exchange="d", routing_key="")
+    for number in range(300):
+        ch.publish(b"%d" % number, exchange="d", headers={"x-deduplication-header": number})
+    ch.wait_ready("q", 300)
+    assert bytes_by_kind()["definitions"] - before >= 300 * SEEN_VALUE_BYTES + 20 * 1000
+    assert vhost.kept.held >= 300 * SEEN_VALUE_BYTES + 20 * 1000 and vhost.kept.of_user("guest") == vhost.kept.held
+    ch.call("exchange.delete", exchange="h")
+    ch.call("exchange.delete", exchange="d")
+    assert vhost.kept.held == 0 and bytes_by_kind()["definitions"] <= before + 2_000
+
+
+def test_large_messages_are_remembered(ch: RawChannel) -> None:
+    ch.call("exchange.declare", exchange="h", type="x-recent-history", arguments={"x-recent-history-length": 3})
+    bodies = [bytes([number]) * (60_000 + 3_000 * number) for number in range(6)]
+    for body in bodies:
+        ch.publish(body, exchange="h")
+    ch.queue("late")
+    ch.call("queue.bind", queue="late", exchange="h", routing_key="")
+    assert drained(ch, "late") == bodies[3:]
 
 
 def test_what_is_rolled_back_leaves_no_trace(ch: RawChannel) -> None:

@@ -120,7 +120,7 @@ class Broker(NodeState):
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
         # called when a user or a permission changed, beside connections: any thread, and it must not wait
-        self.on_rights_changed: list[Callable[[], object]] = []
+        self.on_rights_changed: list[Callable[[], object]] = [self._look_at_users]
 
     def _make_services(self) -> None:
         """Each gets the state, and of other services those that it needs."""
@@ -171,6 +171,11 @@ class Broker(NodeState):
         self.events.watch(vhost)
         self.vhosts[name] = vhost
         return vhost
+
+    def _look_at_users(self) -> None:
+        """Whether there is one user only decides what one user may have remembered."""
+        for vhost in list(self.vhosts.values()):
+            vhost.kept.look_again()
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
         self.events.exchange_deleted(vhost_name, exchange_name)
@@ -314,6 +319,7 @@ class Broker(NodeState):
         """The hidden queue of a channel that consumes from the pseudo-queue of direct reply-to."""
         name = f"amq.rabbitmq.reply-to.{secrets.token_urlsafe(24)}"
         core = QueueHandle(next(self._reply_ids))
+        core.set_name(name.encode())
         queue = ReplyQueue(name, vhost.name, core)
         core.owner = queue
         self.reply_queues[(vhost.name, name)] = queue
@@ -334,7 +340,7 @@ class Broker(NodeState):
         self.pending.discard(client)
         self.connections[client.connection_id] = client
         if client.vhost.tracing or self.spans is not None:
-            client.connection.set_traced(traced_bits(client.vhost.tracing, self.spans))
+            self.tracer.follow(client)
         self.events.connection_opened(client)
 
     def connection_ended(self, client: Client, reason: str) -> None:

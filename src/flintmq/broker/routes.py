@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.queue.control import QueueHandle
-from flintmq.routing.route_cache import ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, RouteCache
+from flintmq.routing.message import Plan, PlannedRoute
+from flintmq.routing.route_cache import ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, ROUTE_BY_MEMORY, RouteCache
 from flintmq.vhost.walk import DecidedBy
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _KINDS = {
     DecidedBy.KEY: (True, 0),
     DecidedBy.HEADERS: (True, ROUTE_BY_CONTENT),
     DecidedBy.CHANCE: (True, ROUTE_BY_CHANCE),
+    DecidedBy.MEMORY: (True, ROUTE_BY_MEMORY),
     DecidedBy.MESSAGE: (False, 0),
 }
 
@@ -86,16 +88,24 @@ class Routes:
             version = self.version
             cache.set_cacheable(*_KINDS[vhost.decided_by(exchange_name, each_key)])
 
-    def _resolve(self, vhost: Any, exchange_name: str, key: bytes) -> list[QueueHandle] | None:
+    def _resolve(self, vhost: Any, exchange_name: str, key: bytes) -> list[Any] | None:
         return self.resolve(vhost, exchange_name, key, self.cache(vhost, exchange_name))
 
-    def resolve(self, vhost: Any, exchange_name: str, key: bytes, cache: RouteCache) -> list[QueueHandle] | None:
-        """What a cache keeps for a key: cores of queues, or None: headers decide. Raises: as `cores`."""
+    def resolve(self, vhost: Any, exchange_name: str, key: bytes, cache: RouteCache) -> list[Any] | None:
+        """What a cache keeps for a key: cores of queues, or one PlannedRoute, or None: headers decide. Raises: as `cores`."""
         if cache.how == ROUTE_BY_CONTENT:
             return None
         if cache.how == ROUTE_BY_CHANCE:
             return [queue.core for queue in vhost.candidates(exchange_name)]
+        if cache.how == ROUTE_BY_MEMORY:
+            return [self._planned(vhost, exchange_name, key)]
         return self.cores(vhost, exchange_name, key)
+
+    def _planned(self, vhost: Any, exchange_name: str, key: bytes) -> PlannedRoute:
+        plan, dropped = Plan(True), Plan(False)
+        cores = self.cores(vhost, exchange_name, key, plan)
+        other = None if plan.seen is None else PlannedRoute(self.cores(vhost, exchange_name, key, dropped), dropped, None)
+        return PlannedRoute(cores, plan, other)
 
     def cores(self, vhost: Any, exchange_name: str, key: bytes, headers: Mapping[str, object] | None = None) -> list[QueueHandle]:
         """Cores of the queues that a message goes to. Raises: PeerError 404 no exchange, 406 more patterns than may be looked at."""

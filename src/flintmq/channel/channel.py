@@ -13,7 +13,7 @@ I3  A body that is being received has room for the piece that is put into it.
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.channel.deciding import channel_decide
 from cython.cimports.flintmq.channel.placing import confirms_forget, publish_to_queues
@@ -24,15 +24,17 @@ from cython.cimports.flintmq.channel.settlement import (
 from cython.cimports.flintmq.channel.slow import (
     SETTLING_MULTIPLE, SETTLING_REQUEUE, SLOW_DEAD_LETTER, SLOW_HEADER, SLOW_METHOD, SLOW_POLICY, SLOW_PUBLISH, SLOW_RESOLVE, SLOW_ROUTE,
 )  # fmt: skip
-from cython.cimports.flintmq.channel.traceparent import trace_wanted
+from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
+from cython.cimports.flintmq.channel.tracing import trace_published
 from cython.cimports.flintmq.channel.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.channel.types import (
-    AUTHORIZED_MAX, CHANNELS_PAGE, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED,
-    channel_t, connection_channel, connection_t, pending_confirm_t, tx_publish_t, tx_settle_t,
+    AUTHORIZED_MAX, CHANNELS_PAGE, DROP_REFUSED, PUBLISHED_EVER, PUBLISHED_NOW, SLOWLY_BY_CHANCE, SLOWLY_BY_CONTENT, SLOWLY_BY_MEMORY,
+    SLOWLY_IN_PYTHON, SLOWLY_SCHEDULED, channel_t, connection_channel, connection_t, pending_confirm_t, tx_publish_t, tx_settle_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.byte_order import get16
 from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.core.content import (
     CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, CONTENT_REPLY_TO, content_body, content_decref, content_frame,
     content_grow, content_header, content_new, content_route, content_t,
@@ -43,9 +45,11 @@ from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, pr
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
+from cython.cimports.flintmq.routing.recent import recent_keep
 from cython.cimports.flintmq.routing.route_cache import (
     exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_is_valid, route_t,
 )  # fmt: skip
+from cython.cimports.flintmq.routing.seen import seen_forget, seen_is_new, seen_mark_t, seen_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -380,6 +384,8 @@ def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) ->
     if channel.slow_publish:
         if channel.slow_publish == SLOWLY_SCHEDULED and connection.timed != NULL:
             return channel_schedule(connection, channel)
+        if channel.slow_publish == SLOWLY_BY_MEMORY and _may_remember(connection, channel):
+            return _accept_remembered(connection, channel)
         if channel.slow_publish == SLOWLY_BY_CONTENT or channel.slow_publish == SLOWLY_BY_CHANCE:
             decided = channel_decide(connection, channel)
         if decided == NULL:
@@ -392,7 +398,70 @@ def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) ->
     return channel_accept(connection, channel, channel.route)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _may_remember(connection: pointer[connection_t], channel: pointer[channel_t]) -> bint:
+    return connection.kept_user != NULL and route_is_valid(channel.route)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _accept_remembered(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
+    """A message on a way with exchanges that remember messages: one that was seen before takes another way; what no queue took may come
+    again. Messages of a transaction pass: they may be taken back, and what is remembered may not."""
+    route: pointer[route_t] = channel.route
+    taken: pointer[route_t] = route
+    content: pointer[content_t] = channel.content
+    seen: pointer[seen_t] = route.keeping.seen
+    mark: seen_mark_t
+    refused: uint64_t = connection.dropped[DROP_REFUSED]
+    result: c_int
+    i: uint32_t
+    if channel.tx:
+        return channel_accept(connection, channel, route)
+    mark.noted = False
+    if seen != NULL and not seen_is_new(
+        seen, content_header(content), content.header_len, connection.kept_user, monotonic_ns(), address(mark)
+    ):
+        taken = route.keeping.other
+    for i in range(taken.keeping.count):
+        recent_keep(taken.keeping.recents[i], content, connection.kept_user)
+    route_incref(route)
+    result = channel_accept(connection, channel, taken)
+    if mark.noted and (taken.count == 0 or connection.dropped[DROP_REFUSED] != refused):
+        seen_forget(seen, address(mark))
+    route_decref(route)
+    return result
+
+
 def channel_accept(connection: pointer[connection_t], channel: pointer[channel_t], route: pointer[route_t]) -> c_int:
+    over: bint
+    if at_load32(address(connection.traced)) & TRACED_FIREHOSE:
+        over = trace_published(connection, channel.number, route, channel.content)
+        return _after_trace(connection, channel, _accept(connection, channel, route), over)
+    return _accept(connection, channel, route)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _after_trace(connection: pointer[connection_t], channel: pointer[channel_t], result: c_int, over: bint) -> c_int:
+    """What a copy that was made before a message adds to the message's own result."""
+    if result == FEED_MORE and (over or connection.refused != NULL):
+        result = FEED_PAUSE
+    if result == FEED_PAUSE and connection.refused != NULL:
+        connection.slow = SLOW_POLICY
+        connection.slow_channel = channel.number
+    return result
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _accept(connection: pointer[connection_t], channel: pointer[channel_t], route: pointer[route_t]) -> c_int:
     content: pointer[content_t] = channel.content
     channel.content = NULL
     if not channel.tx:
@@ -402,6 +471,17 @@ def channel_accept(connection: pointer[connection_t], channel: pointer[channel_t
 
 
 def channel_schedule(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
+    over: bint
+    if at_load32(address(connection.traced)) & TRACED_FIREHOSE:
+        over = trace_published(connection, channel.number, NULL, channel.content)
+        return _after_trace(connection, channel, _schedule(connection, channel), over)
+    return _schedule(connection, channel)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _schedule(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
     content: pointer[content_t] = channel.content
     result: c_int
     channel.content = NULL

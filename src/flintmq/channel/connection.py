@@ -14,13 +14,14 @@ from cython.cimports.flintmq.channel.channel import (
     channels_remove, session_sink,
 )  # fmt: skip
 from cython.cimports.flintmq.channel.deciding import DECIDING_ROOM, channel_exchange, channel_found_by
-from cython.cimports.flintmq.channel.delivery import note_delivery, write_get_ok
+from cython.cimports.flintmq.channel.delivery import write_get_ok
 from cython.cimports.flintmq.channel.settlement import (
     channel_pass_on, channel_resume, channel_settle_item, channel_settle_some, channel_time_out, part_t, unacked_add, unacked_content,
     unacked_find, unacked_next,
 )  # fmt: skip
 from cython.cimports.flintmq.channel.slow import SLOW_NONE
 from cython.cimports.flintmq.channel.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
+from cython.cimports.flintmq.channel.tracing import note_delivery, tracer_free, tracer_new
 from cython.cimports.flintmq.channel.turns import ask_again, connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.channel.tx_buffer import tx_rollback
 from cython.cimports.flintmq.channel.types import (
@@ -52,6 +53,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NO_ACK, CONSUMER_SEES_REQUEUES, REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t,
     queue_t, waiter_t,
 )  # fmt: skip
+from cython.cimports.flintmq.routing.kept import Kept, KeptUser, kept_user_decref, kept_user_incref
 from cython.cimports.flintmq.routing.route_cache import (
     RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_is_valid, route_new, route_t,
 )  # fmt: skip
@@ -168,6 +170,8 @@ class Connection:
         channels_free(address(self.connection))
         while not self.reap() or self.take_refused(64):
             pass
+        tracer_free(self.connection.tracer)
+        kept_user_decref(self.connection.kept_user)
         engine_free(address(self.connection.engine))
         out_release(address(self.connection.out))
 
@@ -176,6 +180,11 @@ class Connection:
         self.user = user
         self.connection.user = _octets(user)
         self.connection.user_len = len(user)
+
+    def know_user(self, kept: Kept, user: object) -> None:
+        """What exchanges of its virtual host remember of its messages counts for this user."""
+        if self.connection.kept_user == NULL:
+            self.connection.kept_user = kept_user_incref(cast(KeptUser, kept.user(user)).user)
 
     def attach_log(self, log: LogPort) -> None:
         """Confirms of logged messages wait for this log's durable LSN."""
@@ -847,6 +856,13 @@ class Connection:
             queue_decref(refused.queue)
             free(refused)
         return taken
+
+    def set_tracer(self, cache: RouteCache, place: bytes, user: bytes) -> None:
+        """What the firehose's copies of its messages have in common, before `set_traced` first says that there are any. Any thread.
+
+        Args: cache: of amq.rabbitmq.trace; place, user: the fields node, vhost and connection, and user, as a table has them."""
+        if self.connection.tracer == NULL:
+            self.connection.tracer = tracer_new(cache, place, user)
 
     def set_traced(self, bits: int) -> None:
         """What messages are searched for from now on (broker.spans.traced_bits): the firehose, spans. Any thread."""

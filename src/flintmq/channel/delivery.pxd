@@ -1,7 +1,7 @@
 # Frames that carry content to a client: basic.deliver, basic.get-ok, basic.return; and the confirms. Appends to the output buffer.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport delivery_t, queue_t
+from flintmq.queue.types cimport delivery_t
 from flintmq.channel.types cimport connection_t, subscription_t
 
 cdef enum:
@@ -15,5 +15,3 @@ cdef bint write_get_ok(connection_t *connection, uint16_t channel, delivery_t *d
 cdef bint write_return(connection_t *connection, uint16_t channel, uint16_t code, const char *text, content_t *content) noexcept nogil
 cdef bint write_confirm(connection_t *connection, uint16_t channel, uint32_t method, uint64_t tag, bint multiple) noexcept nogil
 cdef void subscription_set_prefix(subscription_t *subscription, uint16_t channel, const uint8_t *tag, uint8_t tag_len) noexcept nogil
-# A delivery that was written, for the firehose and for a span, as far as connection_t.traced asks for them. Takes the GIL then.
-cdef void note_delivery(connection_t *connection, uint16_t number, queue_t *queue, bint redelivered, content_t *content) noexcept nogil

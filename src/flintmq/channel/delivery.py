@@ -8,23 +8,16 @@ Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (
 
 from __future__ import annotations
 
-import logging
-
 import cython
-from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, p_char, pointer, size_t, void
-from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
+from cython import NULL, address, bint, cast, cfunc, char, exceptval, inline, nogil, pointer, size_t, void
 from cython.cimports.flintmq.channel.types import connection_t, subscription_t
-from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
 from cython.cimports.flintmq.core.content import (
-    CONTENT_HEADERS, FRAME_END, FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t,
+    FRAME_END, FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET_OK, BASIC_RETURN, FRAME_METHOD
-from cython.cimports.flintmq.queue.control import content_tuple
-from cython.cimports.flintmq.queue.queue_core import queue_get_id
-from cython.cimports.flintmq.queue.types import delivery_t, queue_t
+from cython.cimports.flintmq.queue.types import delivery_t
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, strlen
 
@@ -136,28 +129,7 @@ def write_deliver(
     if not _put_content(connection, subscription.channel.number, p + 10 + route_len, content):
         connection.out.end -= total
         return False
-    if at_load32(address(connection.traced)):
-        note_delivery(connection, subscription.channel.number, subscription.consumer.queue, delivery.redelivered, content)
     return True
-
-
-def note_delivery(
-    connection: pointer[connection_t], number: uint16_t, queue: pointer[queue_t], redelivered: bint, content: pointer[content_t]
-) -> void:
-    bits: uint32_t = at_load32(address(connection.traced))
-    spanned: bint = content.flags & CONTENT_HEADERS and trace_wanted(content_header(content), content.header_len, bits)
-    if not spanned and not bits & TRACED_FIREHOSE:
-        return
-    with gil:
-        try:
-            handler = cast(object, connection.owner).handler
-            if bits & TRACED_FIREHOSE:
-                handler.delivered(number, queue_get_id(queue), redelivered, content_tuple(content))
-            if spanned:
-                header: bytes = PyBytes_FromStringAndSize(cast(p_char, content_header(content)), content.header_len)
-                handler.spanned(queue_get_id(queue), redelivered, header)
-        except Exception:
-            logging.getLogger("flintmq.trace").exception("internal error: a delivery is not traced")
 
 
 def write_get_ok(

@@ -32,6 +32,10 @@ cdef struct tally_t:          # what became of one message on the queues of its 
 cdef int publish_to_queues(
     connection_t *connection, channel_t *channel, route_t *route, content_t *content, uint8_t bits, int64_t expiration_ms
 ) noexcept nogil
+# Puts a message that the broker itself makes of another one on every queue of its route, by their limits: it is nobody's publish, and what
+# refuses it is counted as DROP_MAXLEN. Takes no reference. Connection.take_refused is due when connection.refused is not NULL. True: the
+# connection has had its turn.
+cdef bint place_copy(connection_t *connection, route_t *route, content_t *content) noexcept nogil
 # The route of a message by the routing table of now, with a reference for the caller; NULL: it can't be found out (no memory). Takes the
 # GIL. For a message that found a queue of `route` deleted; `route` is invalid from then on for whoever remembers it.
 cdef route_t *route_anew(connection_t *connection, route_t *route, content_t *content) noexcept nogil

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import struct
 
-from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_char, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
@@ -55,6 +55,8 @@ from flintmq.config import Limits
 _LIMITS = Limits()
 WIDE_ROUTE = declare(uint32_t, _LIMITS.wide_route)
 WIDE_TURN = declare(uint32_t, _LIMITS.wide_turn)
+# stands beside PUBLISH_*: a message that nobody waits for, so that a full queue refuses it where it blocks publishers (x-overflow block)
+FOR_NOBODY = declare(uint8_t, 128)
 
 
 def publish_to_queues(
@@ -90,12 +92,7 @@ def publish_to_queues(
     if tally.placed == 0:
         _answer_not_placed(connection, channel, content, bits, address(tally))
     elif tally.lsn or tally.ticket:
-        if tally.lsn > connection.logged:
-            connection.logged = tally.lsn
-        if tally.ticket and connection.logged == 0:
-            connection.logged = 1
-        if tally.ticket or channel.confirm:
-            connection.awaited = True
+        _note_logged(connection, address(tally), channel.confirm)
         if content.message_id and content.flags & CONTENT_SHARED:
             connection.port.placed(connection.port.context, content)
     if channel.confirm:
@@ -107,11 +104,48 @@ def publish_to_queues(
         connection.slow = SLOW_POLICY
         connection.slow_channel = channel.number
         return FEED_PAUSE
-    if route.count > WIDE_ROUTE:
-        connection.wide += route.count
-        if connection.wide > WIDE_TURN:
-            return FEED_PAUSE
-    return FEED_MORE
+    return FEED_PAUSE if _was_wide(connection, route) else FEED_MORE
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _was_wide(connection: pointer[connection_t], route: pointer[route_t]) -> bint:
+    """Whether messages to very many queues have used up the turn."""
+    if route.count <= WIDE_ROUTE:
+        return False
+    connection.wide += route.count
+    return connection.wide > WIDE_TURN
+
+
+def place_copy(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> bint:
+    tally: tally_t
+    refused: uint64_t = connection.dropped[DROP_REFUSED]
+    i: uint32_t
+    memset(address(tally), 0, sizeof(tally_t))
+    for i in range(route.count):
+        _place(connection, address(route.destinations[i]), content, FOR_NOBODY, -1, address(tally))
+    if tally.gone:
+        _place_anew(connection, route, content, FOR_NOBODY, -1, address(tally))
+    connection.dropped[DROP_MAXLEN] += connection.dropped[DROP_REFUSED] - refused
+    connection.dropped[DROP_REFUSED] = refused
+    if tally.ticket:
+        _note_logged(connection, address(tally), False)
+        receipt_decref(ticket_receipt(tally.ticket))
+    return _was_wide(connection, route)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_logged(connection: pointer[connection_t], tally: pointer[tally_t], confirm: bint) -> void:
+    if tally.lsn > connection.logged:
+        connection.logged = tally.lsn
+    if tally.ticket and connection.logged == 0:
+        connection.logged = 1
+    if tally.ticket or confirm:
+        connection.awaited = True
 
 
 @cfunc
@@ -180,7 +214,9 @@ def _place(
         if destination.flags & DEST_REJECT_DEAD_LETTER:
             tally.policy = letter_refused(connection, destination.queue, content) or tally.policy
         return
-    if destination.flags & DEST_BLOCK and _is_past_bound(destination.queue):
+    if destination.flags & DEST_BLOCK and (
+        queue_refuses(destination.queue, content.body_len, 0, 0) if bits & FOR_NOBODY else _is_past_bound(destination.queue)
+    ):
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         return
@@ -201,7 +237,7 @@ def _place(
             connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)
         else:
             tally.policy = letters_drop_head(connection, destination.queue) or tally.policy
-    elif destination.flags & DEST_BLOCK and queue_over_limit(destination.queue):
+    elif destination.flags & DEST_BLOCK and not bits & FOR_NOBODY and queue_over_limit(destination.queue):
         tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
 
 

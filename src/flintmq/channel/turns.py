@@ -21,6 +21,7 @@ from cython.cimports.flintmq.channel.arrival import drop_head
 from cython.cimports.flintmq.channel.delivery import write_deliver
 from cython.cimports.flintmq.channel.letters import LETTERS_AT_ONCE, letter_run_t, letters_begin, letters_cascade, letters_drop, letters_end
 from cython.cimports.flintmq.channel.settlement import channel_resume, channel_settle_item, unacked_add
+from cython.cimports.flintmq.channel.tracing import note_delivery
 from cython.cimports.flintmq.channel.types import DROP_MAXLEN, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
@@ -261,6 +262,9 @@ def _target_turn(
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
         if delivery.rotate or budget[0] == 0 or turn == 0:
             return True
+        if connection.wide:
+            connection.wide = 0  # copies for the firehose to very many queues
+            return True
         if out_pending(address(connection.out)) >= connection.output_high:
             return True
 
@@ -280,7 +284,7 @@ def _send(
     item: pointer[unacked_t]
     if subscription.no_ack:
         channel.unacked.last_tag += 1
-        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
+        if not _write(connection, subscription, delivery, channel.unacked.last_tag):
             if delivery.slot != NULL:
                 queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
             return
@@ -302,7 +306,7 @@ def _send(
         item.lost = 0
         item.delivered_us = connection.now_us
         consumer_incref(consumer)
-        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
+        if not _write(connection, subscription, delivery, channel.unacked.last_tag):
             channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)
             return
         entry_sent(delivery.slot)
@@ -310,6 +314,18 @@ def _send(
     channel.delivered += 1
     connection.deliveries += 1
     connection.counters.redelivered += 1 if delivery.redelivered else 0
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _write(connection: pointer[connection_t], subscription: pointer[subscription_t], delivery: pointer[delivery_t], tag: uint64_t) -> bint:
+    if not write_deliver(connection, subscription, delivery, tag):
+        return False
+    if at_load32(address(connection.traced)):
+        note_delivery(connection, subscription.channel.number, subscription.consumer.queue, delivery.redelivered, delivery.content)
+    return True
 
 
 @cfunc

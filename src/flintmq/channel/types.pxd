@@ -6,7 +6,8 @@ from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
 from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
-from flintmq.routing.route_cache cimport ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, exchange_t, route_t
+from flintmq.routing.kept cimport kept_user_t
+from flintmq.routing.route_cache cimport ROUTE_BY_CHANCE, ROUTE_BY_CONTENT, ROUTE_BY_MEMORY, exchange_t, route_t
 
 cdef struct connection_t
 cdef struct channel_t
@@ -154,12 +155,20 @@ cdef enum:                    # bits of channel_t.slow_publish
     SLOWLY_ASKED = 4          # Python finds out whether it goes to the schedule
     SLOWLY_BY_CONTENT = ROUTE_BY_CONTENT  # its headers decide its route (a headers exchange, CC, BCC): channel/deciding
     SLOWLY_BY_CHANCE = ROUTE_BY_CHANCE    # it goes to one of the queues of its route
+    SLOWLY_BY_MEMORY = ROUTE_BY_MEMORY    # exchanges on its way remember it
 
 cdef enum:                    # bits of connection_t.publisher
     PUBLISHED_EVER = 1
     PUBLISHED_NOW = 2         # since the loop looked last
 
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
+
+cdef struct tracer_t:         # what the firehose's copies of a connection's messages have in common; its bytes stand behind it
+    exchange_t *exchange      # amq.rabbitmq.trace of the virtual host, counted
+    const uint8_t *place      # the fields node, vhost and connection
+    const uint8_t *user       # the field user
+    uint32_t place_size
+    uint32_t user_size
 
 cdef struct connection_t:
     engine_t engine
@@ -206,6 +215,7 @@ cdef struct connection_t:
     uint32_t largest_out      # bytes of the largest body of several frames since all output was sent
     uint64_t deliveries
     uint32_t traced           # TRACED_* of channel/traceparent.pxd: 0: nobody looks; any thread sets it
+    tracer_t *tracer          # set before TRACED_FIREHOSE ever is, and there to the end; NULL: the firehose was never on
     # the log
     log_port_t *port          # NULL: nothing is logged
     uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
@@ -217,6 +227,7 @@ cdef struct connection_t:
     refused_t *refused_last
     const uint8_t *user       # name of the user that logged in; the Connection's
     uint32_t user_len         # 0: none has
+    kept_user_t *kept_user    # counted: what exchanges remember of this user's messages; NULL: none of its messages came to one yet
     void *owner               # the Connection (borrowed): for the rare calls into Python from the message path
 
 # The open channel of that number, else NULL.

@@ -181,8 +181,8 @@ class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
     kept_bytes_max: int = 64 * MIB
     # share of it for messages of one user, while there are other users: at that limit a user's message makes room among that user's own
     kept_user_share: float = 0.5
-    # bytes of copies that wait for the firehose (amq.rabbitmq.trace), and of events that wait for their exchange (amq.rabbitmq.event): they
-    # are put on queues by the next slices; at the limit what comes is dropped, counted as `trace` and `event`
+    # bytes of copies with bodies above 1 MiB that wait for the firehose (amq.rabbitmq.trace), and of events that wait for their exchange
+    # (amq.rabbitmq.event): they are put on queues by the next slices; at the limit what comes is dropped, counted as `trace` and `event`
     trace_bytes_max: int = 32 * MIB
     events_bytes_max: int = 4 * MIB
     # milliseconds that a message may be scheduled ahead: the limit of RabbitMQ's delayed message plugin, 49.7 days. More in x-delay is no

@@ -95,6 +95,7 @@ cdef class Loop:
     cdef int read_socket(self, socket_t *entry) noexcept nogil
     cdef int take_turn(self, int which) noexcept nogil
     cdef int feed_current(self) noexcept nogil
+    cdef void collect_logged(self, socket_t *entry) noexcept nogil
     cdef bint stop_asking(self, socket_t *entry) noexcept nogil
     cdef int cut_turn(self, socket_t *entry) noexcept nogil
     cdef int look_at_publisher(self, socket_t *entry) noexcept nogil

@@ -785,11 +785,7 @@ class Loop:
         result = engine_feed(address(connection.engine), self.buffer + self.position, size, address(consumed))
         self.position += consumed
         list_push(self.io.lists, LIST_DIRTY, entry)
-        if connection.logged:
-            connection.logged = 0
-            self.logged = True
-            self.awaited = self.awaited or connection.awaited
-            connection.awaited = False
+        self.collect_logged(entry)
         if result == FEED_PAUSE and connection.slow == SLOW_NONE:
             connection.wide = 0  # publishes to very many queues have used up the turn
             self.turn_spent = self.turn_ns
@@ -810,6 +806,14 @@ class Loop:
             list_push(self.io.lists, LIST_FAILED, entry)
             return 0
         return self.look_at_publisher(entry)
+
+    def collect_logged(self, entry: pointer[socket_t]) -> void:
+        connection: pointer[connection_t] = entry.connection
+        if connection.logged:
+            connection.logged = 0
+            self.logged = True
+            self.awaited = self.awaited or connection.awaited
+            connection.awaited = False
 
     def stop_asking(self, entry: pointer[socket_t]) -> bint:
         """Its answers wait unsent: what it asks next waits in `rest`, and nothing more is read. False: the socket took enough of them."""
@@ -870,6 +874,7 @@ class Loop:
             before = connection.deliveries
             result = connection_work(connection, self.turn_messages)
             done += connection.deliveries - before + 1
+            self.collect_logged(entry)
             if connection.deliveries != before:
                 self.delivering = DELIVERING_PASSES
                 list_push(self.io.lists, LIST_DIRTY, entry)

@@ -25,7 +25,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_forget_logged, queue_get_id, queue_hold_arrivals, queue_hold_at, queue_housekeeping, queue_is_deleted, queue_keep,
     queue_mark_deleted, queue_new, queue_next_available, queue_peek, queue_priorities, queue_publish_held, queue_ready_bytes,
     queue_ready_count, queue_rearm, queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_letters,
-    queue_set_ports, queue_settle, queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
+    queue_set_name, queue_set_ports, queue_settle, queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import original_of
 from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
@@ -33,7 +33,7 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
     RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t, returned_t,
 )  # fmt: skip
-from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreBusyError
@@ -184,6 +184,11 @@ class QueueHandle:
     @name_hash.setter
     def name_hash(self, value: int) -> None:
         self.queue.name_hash = value
+
+    def set_name(self, name: bytes) -> None:
+        """The message path knows the queue's name from now on (at most 255 bytes; it never changes). Raises: MemoryError."""
+        if not queue_set_name(self.queue, cast(pointer[uint8_t], cast(p_char, name)), len(name)):
+            raise MemoryError("no memory for the name of a queue")
 
     def forget_letters(self) -> None:
         """Where its dead letters go is found out anew with the next one: its policy changed."""

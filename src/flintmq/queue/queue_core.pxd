@@ -45,6 +45,8 @@ cdef void queue_set_letters(queue_t *queue, letters_t *letters) noexcept nogil
 # A counted reference, NULL when it is not known.
 cdef letters_t *queue_letters(queue_t *queue) noexcept nogil
 cdef void letters_decref(letters_t *letters) noexcept nogil
+# Its name (at most 255 bytes), which never changes: the message path knows it from now on. False: no memory.
+cdef bint queue_set_name(queue_t *queue, const uint8_t *name, uint8_t size) noexcept nogil
 # `place`, port_owner or due_owner of a queue, refers to `owner` from now on and no more to what it referred to; None: to nothing. With the GIL.
 cdef void queue_keep(void **place, object owner)
 # Makes it another kind of queue (queue_ops_t), its entry list closed. Before anyone uses it; `ops` lives as long as the process.

@@ -17,14 +17,16 @@ lock then. Ports run without list, manager and consumer locks, except notify_wor
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void
+import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import (
-    at_add32, at_cas64, at_load32, at_load64, at_load_ptr, at_store32, at_sub32, at_swap_ptr, spin_lock, spin_unlock,
+    at_add32, at_cas64, at_cas_ptr, at_load32, at_load64, at_load_ptr, at_store32, at_sub32, at_swap_ptr, spin_lock, spin_unlock,
 )  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_DEFINITIONS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back, credit_left, manager_add, manager_available, manager_forget, manager_move, manager_remove, manager_wake_waiters,
 )  # fmt: skip
@@ -53,8 +55,9 @@ from cython.cimports.flintmq.queue.types import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
-from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdlib import calloc, free, malloc
+from cython.cimports.libc.string import memcpy
 
 # Message groups that a consumer gives back at once when it is removed, and in each slice after that (16 and 256: 2 and 30 us under locks).
 LEAVE_FIRST = declare(uint32_t, 16)
@@ -95,6 +98,9 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         once_free(queue.once)
         queue_free_returns(queue)
         letters_decref(queue.letters)
+        if queue.name != NULL:
+            memory_add(MEMORY_DEFINITIONS, -cast(int64_t, 1 + queue.name[0]))
+            free(queue.name)
         if queue.port_owner != NULL or queue.due_owner != NULL:
             _release_owners(queue)
         free(queue)
@@ -155,6 +161,19 @@ def queue_letters(queue: pointer[queue_t]) -> pointer[letters_t]:
 def letters_decref(letters: pointer[letters_t]) -> void:
     if letters != NULL and at_sub32(address(letters.refs), 1) == 1:
         letters.destroy(letters)
+
+
+def queue_set_name(queue: pointer[queue_t], name: pointer[cython.const[uint8_t]], size: uint8_t) -> bint:
+    octets: pointer[uint8_t] = cast(pointer[uint8_t], malloc(1 + cast(size_t, size)))
+    if octets == NULL:
+        return False
+    octets[0] = size
+    memcpy(octets + 1, name, size)
+    if at_cas_ptr(address(queue.name), NULL, octets):
+        memory_add(MEMORY_DEFINITIONS, 1 + size)
+    else:
+        free(octets)  # another thread was first
+    return True
 
 
 def queue_hold_arrivals(queue: pointer[queue_t], held: bint) -> void:

@@ -654,6 +654,7 @@ cdef struct queue_t:
     queue_t *wide_next
     uint64_t kept               # atomic: dead letters that wait for their targets here: they count for its limit, too
     uint64_t kept_bytes
+    uint32_t letters_lock       # of `letters`
     uint32_t drops_lowest       # what is over its limit is dropped from its last level first (x-overflow ring); else from its head
     uint64_t max_length         # x-max-length and x-max-length-bytes; all bits: none. Set before anyone uses the queue
     uint64_t max_bytes
@@ -663,7 +664,7 @@ cdef struct queue_t:
     message_groups_t *message_groups  # NULL: it has none. Set before anyone uses the queue
     once_t *once                # x-message-deduplication (deduplication.pxd); NULL: not asked for. Set before anyone uses the queue
     uint64_t name_hash          # of its name, for cycles of dead letters (protocol/v0_9_1/death.pxd); 0: not known. Set before anyone uses the queue
-    uint32_t letters_lock       # of the next one
     letters_t *letters          # counted: where its dead letters go; NULL: they go the slow way, which finds out
+    uint8_t *name               # atomic: its name as a shortstr, once somebody on the message path asked; NULL: not known
     void *port_owner            # the LogPort and the DueIndex: references that end with the queue, whoever has it last; NULL: none
     void *due_owner

@@ -1,6 +1,7 @@
 """The exchange that routes each value of a header once (x-message-deduplication).
 
 in: messages on their way. out: all destinations, as a fanout exchange, or none when the value of `x-deduplication-header` was there before.
+A publish is looked at by the message path (seen.py, by routes that broker/routes plans with a Plan), any other message by `match`.
 
 D1  A value is remembered from the first message that has it until its time is over (`x-cache-ttl` of the message, else of the exchange, in
     milliseconds; none: no time) or `x-cache-size` later ones came; Limits.dedup_cache_max values of one exchange and
@@ -14,29 +15,20 @@ Source: names, arguments and texts of noxdafox's rabbitmq-message-deduplication.
 
 from __future__ import annotations
 
-import collections
-import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryShare
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.binding import Destination
 from flintmq.routing.exchange import FanoutExchange, Headers
 from flintmq.routing.kept import Kept
-from flintmq.routing.message import MessageHeaders
-from flintmq.routing.spread import digest_of_value
+from flintmq.routing.message import MessageHeaders, Plan
+from flintmq.routing.seen import Seen
 
 HEADER, SIZE, TTL, PERSISTENCE = "x-deduplication-header", "x-cache-size", "x-cache-ttl", "x-cache-persistence"
-# bytes of memory that a value takes: its digest, its time, their place
-_VALUE_BYTES = 260
-# of values at the old end that each new one looks at: two, so that what is over goes faster than new ones come
-_LOOKED_AT = 2
-# ... and that one of a user at the user's limit looks at for another one of that user
-_OWN_LOOKED_AT = 32
 _TTL_MS_MAX = 2**53
 
 
@@ -51,16 +43,13 @@ class DeduplicationExchange(FanoutExchange):
     """See the module."""
 
     kind = "x-message-deduplication"
-    __slots__ = ("_limits", "_seen", "_share", "_size", "_total", "_ttl_ms", "dropped", "now_ns")
+    remembers = decides = True
+    __slots__ = ("_kept", "_seen", "_size", "_ttl_ms", "now_ns")
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self.needs_headers = True
         self._size = _number(self.arguments.get(SIZE)) or 1
-        self._ttl_ms = _number(self.arguments.get(TTL))
-        # digest -> when it is over (0: never), and whose it is
-        self._seen: collections.OrderedDict[bytes, tuple[int, object]] = collections.OrderedDict()
-        self.dropped = 0  # messages
+        self._ttl_ms = _number(self.arguments.get(TTL)) or 0
         self.now_ns: Callable[[], int] = time.monotonic_ns
         self.limit(Limits())
 
@@ -76,73 +65,36 @@ class DeduplicationExchange(FanoutExchange):
             raise _refused(f"'{PERSISTENCE}' 'disk' is not supported: values are remembered in memory, and not over a restart")
 
     def limit(self, limits: Limits, total: Kept | None = None) -> None:
-        self._size = min(self._size, limits.dedup_cache_max)
-        self._limits = limits
-        self._total = Kept() if total is None else total
-        self._share = MemoryShare("definitions", self._total)
+        self._kept = Kept() if total is None else total
+        self._seen = Seen(min(self._size, limits.dedup_cache_max), self._ttl_ms, limits, self._kept)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
+        if isinstance(headers, Plan):
+            headers.seen = self._seen
+            return self._all if headers.passes else ()
         if not isinstance(headers, MessageHeaders) or headers.content is None or headers.is_replay or HEADER not in headers:
             return self._all
         known = headers.decided.get(self)
         if known is None:
-            known = headers.decided[self] = self._is_new(headers)
-            self.dropped += not known
+            user = None if headers.user is None else self._kept.user(headers.user)
+            known, noted = self._seen.is_new(headers.content()[2], user, self.now_ns())
+            headers.decided[self] = known
+            if noted is not None:
+                headers.undo.append(partial(self._seen.forget, noted))
         return self._all if known else ()
+
+    @property
+    def dropped(self) -> int:
+        """Messages."""
+        return self._seen.dropped
 
     @property
     def values(self) -> int:
         """That are remembered."""
-        return len(self._seen)
+        return self._seen.count
 
     def forget(self) -> None:
-        for _, user in self._seen.values():
-            self._total.note(user, -_VALUE_BYTES)
-        self._seen.clear()
-        self._size = 0
-        self._share.add(-self._share.held)
-
-    def _is_new(self, headers: MessageHeaders) -> bool:
-        now = self.now_ns()
-        digest = digest_of_value(headers[HEADER])
-        known = self._seen.get(digest)
-        if known is not None and (known[0] == 0 or now < known[0]):
-            return False
-        if known is not None:
-            self._drop(digest)
-        for oldest in list(itertools.islice(self._seen, _LOOKED_AT)):  # at once: what was refused goes without the lock
-            if 0 < self._seen.get(oldest, (0, None))[0] <= now:
-                self._drop(oldest)
-        if not self._lets(headers.user):
-            return True
-        while self._seen and (len(self._seen) >= self._size or not self._has_room()):
-            self._drop(next(iter(self._seen)))
-        if self._size and self._has_room():
-            ttl_ms = _number(headers.get(TTL)) or self._ttl_ms
-            self._seen[digest] = (0 if ttl_ms is None else now + ttl_ms * 1_000_000), headers.user
-            self._share.add(_VALUE_BYTES)
-            self._total.note(headers.user, _VALUE_BYTES)
-            headers.undo.append(partial(self._drop, digest))
-        return True
-
-    def _has_room(self) -> bool:
-        return self._total.has_room(_VALUE_BYTES, self._limits)
-
-    def _lets(self, user: object) -> bool:
-        """Whether the user may have one more value; at the user's limit one of the user's oldest here makes room."""
-        if not self._total.lets(user, _VALUE_BYTES, self._limits):
-            for digest, (_, owner) in list(itertools.islice(self._seen.items(), _OWN_LOOKED_AT)):
-                if owner == user:
-                    self._drop(digest)
-                    break
-            return self._total.lets(user, _VALUE_BYTES, self._limits)
-        return True
-
-    def _drop(self, digest: bytes) -> None:
-        known = self._seen.pop(digest, None)
-        if known is not None:
-            self._share.add(-_VALUE_BYTES)
-            self._total.note(known[1], -_VALUE_BYTES)
+        self._seen.close()
 
 
 def _refused(text: str) -> PeerError:

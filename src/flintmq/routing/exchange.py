@@ -94,6 +94,9 @@ class Exchange:
     keyless: ClassVar[bool] = False
     # whether it gives a message to one of its destinations, by chance
     by_chance: ClassVar[bool] = False
+    # whether it remembers messages, and whether what it remembers decides where a message goes
+    remembers: ClassVar[bool] = False
+    decides: ClassVar[bool] = False
 
     def __init__(
         self,

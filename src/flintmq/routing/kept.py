@@ -1,48 +1,94 @@
-"""What all exchanges of one virtual host remember of messages, and whose messages these were.
+"""What all exchanges of one virtual host remember of messages, and whose messages these were (see kept.pxd).
 
 in: bytes that are remembered and forgotten, with the user who published. out: whether there is room for one more.
 
 R1  All of it is Limits.kept_bytes_max at most. While there are several users, what one of them published is kept_user_share of that at
-    most: nobody makes the exchanges of others forget.
+    most: nobody makes the exchanges of others forget. Two loops that ask at one moment may go beyond a user's share by a message.
+R2  A user is known as long as something of that user is remembered, or a connection of that user may publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from cython import NULL, address, cast, cclass, pointer, sizeof, void
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_sub32
+from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdlib import calloc, free
 
-from flintmq.config import Limits
-from flintmq.core.memory_account import MemoryTotal
+
+def kept_decref(total: pointer[kept_t]) -> void:
+    if total != NULL and at_sub32(address(total.refs), 1) == 1:
+        free(total)
 
 
-class Kept(MemoryTotal):
-    """Under the virtual host's lock, but for what a refused message takes back."""
+def kept_user_decref(user: pointer[kept_user_t]) -> void:
+    if user != NULL and at_sub32(address(user.refs), 1) == 1:
+        free(user)
 
-    def __init__(self) -> None:
-        # bytes by user; who has none is not in it
-        self._of_users: dict[object, int] = {}
-        # whether there is one user only
-        self.alone: Callable[[], bool] = lambda: True
 
-    def has_room(self, size: int, limits: Limits) -> bool:
-        """Whether so many bytes more may be remembered, whoever published them."""
-        return self.held + size <= limits.kept_bytes_max
+@cclass
+class KeptUser:
+    """See kept.pxd."""
 
-    def lets(self, user: object, size: int, limits: Limits) -> bool:
-        """Whether they may be this user's. None: nobody's, as of messages that the broker itself publishes."""
-        if user is None or self._of_users.get(user, 0) + size <= limits.kept_bytes_max * limits.kept_user_share:
-            return True
-        return self.alone()
+    def __cinit__(self):
+        self.user = cast(pointer[kept_user_t], calloc(1, sizeof(kept_user_t)))
+        if self.user == NULL:
+            raise MemoryError("no memory for a user")
+        self.user.refs = 1
 
-    def note(self, user: object, change: int) -> None:
-        """What a user published is remembered (> 0 bytes) or forgotten. The holder's MemoryShare has it in `held`."""
+    def __dealloc__(self):
+        kept_user_decref(self.user)
+
+
+@cclass
+class Kept:
+    """Of one virtual host. Attribute: alone: says whether there is one user only; any thread."""
+
+    def __cinit__(self):
+        self.total = cast(pointer[kept_t], calloc(1, sizeof(kept_t)))
+        if self.total == NULL:
+            raise MemoryError("no memory for a virtual host")
+        self.total.refs = 1
+        self.total.alone = 1
+        self.alone = lambda: True
+        self._users = {}
+
+    def __dealloc__(self):
+        kept_decref(self.total)
+
+    def bound(self, bounds: pointer[kept_bounds_t], limits: object) -> void:
+        """What an exchange may remember, by the node's limits, in this virtual host."""
+        kept_decref(bounds.total)
+        at_add32(address(self.total.refs), 1)
+        bounds.total = self.total
+        bounds.total_max = limits.kept_bytes_max
+        bounds.user_max = cast(uint64_t, int(limits.kept_bytes_max * limits.kept_user_share))
+
+    def look_again(self) -> None:
+        """Users came or went."""
+        at_store32(address(self.total.alone), 1 if self.alone() else 0)
+
+    def user(self, name: object) -> KeptUser:
+        """The count of a user. Raises: MemoryError. O(1), averaged over many."""
+        user: KeptUser = self._users.get(name)
         if user is None:
-            return
-        size = self._of_users.get(user, 0) + change
-        if size > 0:
-            self._of_users[user] = size
-        else:
-            self._of_users.pop(user, None)
+            self.look_again()
+            if len(self._users) >= 2 * self._looked_at + 64:
+                for known in [known for known, one in self._users.items() if self._is_idle(one)]:
+                    self._users.pop(known, None)
+                self._looked_at = len(self._users)
+            user = self._users.setdefault(name, KeptUser())
+        return user
 
-    def of_user(self, user: object) -> int:
+    def _is_idle(self, user: KeptUser) -> bool:
+        """R2. What connections and exchanges know of a user is counted; two references are the table's and the caller's."""
+        return at_load32(address(user.user.refs)) == 1 and at_load64(address(user.user.bytes)) == 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that are remembered."""
+        return at_load64(address(self.total.bytes))
+
+    def of_user(self, name: object) -> int:
         """Bytes of what this user published."""
-        return self._of_users.get(user, 0)
+        user: KeptUser = self._users.get(name)
+        return 0 if user is None else at_load64(address(user.user.bytes))

@@ -16,6 +16,8 @@ from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.binding import NO_ARGUMENTS
 from flintmq.routing.exchange import erlang_term
+from flintmq.routing.recent import Recent
+from flintmq.routing.seen import Seen
 
 _KEYS_MAX = Limits().message_keys_max
 
@@ -54,6 +56,34 @@ class MessageHeaders(dict[str, Any]):
         for forget in self.undo:
             forget()
         self.undo.clear()
+
+
+class Plan(dict[str, Any]):
+    """Stands for the headers of all messages with one key, where exchanges remember messages: who would remember them is noted.
+
+    Args: passes: the one exchange that drops messages it has seen takes them for new ones. Attributes: recents: exchanges that remember the
+    messages themselves, in the order of the way; seen: of that one exchange; None: there is none on the way.
+    """
+
+    __slots__ = ("passes", "recents", "seen")
+
+    def __init__(self, passes: bool) -> None:
+        super().__init__()
+        self.passes = passes
+        self.recents: list[Recent] = []
+        self.seen: Seen | None = None
+
+
+class PlannedRoute:
+    """Cores of queues, and those that remember each message on its way there. other: the way of one that was seen before."""
+
+    __slots__ = ("cores", "other", "recents", "seen")
+
+    def __init__(self, cores: list[Any], plan: Plan, other: PlannedRoute | None) -> None:
+        self.cores = cores
+        self.recents = plan.recents
+        self.seen = plan.seen
+        self.other = other
 
 
 def keys_of(key: bytes, headers: Mapping[str, object], allow: Callable[[list[bytes]], object] | None) -> list[bytes]:

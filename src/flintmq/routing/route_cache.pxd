@@ -7,6 +7,8 @@ from flintmq.core.atomics cimport at_load32
 from flintmq.core.keyed_hash cimport hash_key_t
 from flintmq.queue.schedule_share cimport schedule_share_t
 from flintmq.queue.types cimport queue_t
+from flintmq.routing.recent cimport recent_t
+from flintmq.routing.seen cimport seen_t
 from flintmq.routing.sieve cimport sieve_t
 
 cpdef enum:                   # destination_t.flags: all there are, in the order of their bits
@@ -23,6 +25,9 @@ cpdef enum:                   # destination_t.flags: all there are, in the order
 cpdef enum:                   # route_t.how: a route that is not yet the message's own. Beside channel/types.pxd SLOWLY_*
     ROUTE_BY_CONTENT = 8      # its exchange's routes depend on headers: the message's is in exchange_t.contents
     ROUTE_BY_CHANCE = 16      # one of its destinations
+    ROUTE_BY_MEMORY = 32      # exchanges on the way remember messages (route_t.keeping)
+
+cdef struct route_t
 
 cdef struct destination_t:
     queue_t *queue            # counted reference
@@ -34,6 +39,12 @@ cdef struct destination_t:
 cdef struct generation_t:     # of the routes of a table between two changes
     uint32_t refs             # atomic: the table and its routes
     uint32_t valid            # atomic; 0 once all of them are out of date
+
+cdef struct keeping_t:        # what is remembered of each message of a route
+    seen_t *seen              # counted; NULL: no exchange on the way drops messages that it has seen
+    route_t *other            # counted: of those messages; NULL without `seen`
+    uint32_t count
+    recent_t **recents        # counted: exchanges that remember the messages themselves
 
 cdef struct route_t:
     uint32_t refs             # atomic
@@ -49,6 +60,7 @@ cdef struct route_t:
     destination_t *destinations
     uint8_t *key
     sieve_t *sieve            # ROUTE_BY_CONTENT: says which headers decide, counted; else NULL
+    keeping_t *keeping        # ROUTE_BY_MEMORY; else NULL
     uint8_t *more             # further routing keys (CC, BCC) of the one message this route is for, as the session packs them; or NULL
 
 cdef struct grave_t:          # routes that a change took out of a table and that wait to be freed

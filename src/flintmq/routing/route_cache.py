@@ -26,12 +26,15 @@ from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_ad
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.flintmq.queue.schedule_share import share_decref
+from cython.cimports.flintmq.routing.recent import Recent, recent_decref, recent_incref, recent_t
+from cython.cimports.flintmq.routing.seen import Seen, seen_decref, seen_incref
 from cython.cimports.flintmq.routing.sieve import sieve_decref, sieve_incref, sieve_new
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp, memcpy
 
 from flintmq.config import Limits
+from flintmq.routing.message import PlannedRoute
 
 _LIMITS = Limits()
 # of a route that Python makes anew for each message: channel/types.pxd SLOWLY_IN_PYTHON
@@ -89,6 +92,7 @@ def route_decref(route: pointer[route_t]) -> void:
                 share_decref(route.destinations[i].share)
         memory_add(MEMORY_ROUTES, -cast(int64_t, _route_bytes(route)))
         sieve_decref(route.sieve)
+        _forget_keeping(route)
         free(route.destinations)
         free(route.key)
         free(route.more)
@@ -100,6 +104,50 @@ def route_decref(route: pointer[route_t]) -> void:
 @exceptval(check=False)
 def _route_bytes(route: pointer[route_t]) -> uint64_t:
     return sizeof(route_t) + SMALL_PIECES + route.find_len + route.more_len + route.count * sizeof(destination_t)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _forget_keeping(route: pointer[route_t]) -> void:
+    keeping: pointer[keeping_t] = route.keeping
+    i: uint32_t
+    if keeping == NULL:
+        return
+    memory_add(MEMORY_ROUTES, -cast(int64_t, sizeof(keeping_t) + keeping.count * sizeof(p_void)))
+    for i in range(keeping.count):
+        recent_decref(keeping.recents[i])
+    seen_decref(keeping.seen)
+    if keeping.other != NULL:
+        route_decref(keeping.other)
+    free(keeping.recents)
+    free(keeping)
+
+
+@cfunc
+def _set_keeping(route: pointer[route_t], plan: object) -> None:
+    """Gives a fresh route those that remember its messages. Args: plan: message.PlannedRoute. Raises: MemoryError."""
+    keeping: pointer[keeping_t] = cast(pointer[keeping_t], calloc(1, sizeof(keeping_t)))
+    recent: Recent
+    seen: Seen
+    if keeping == NULL:
+        raise MemoryError
+    route.keeping = keeping
+    memory_add(MEMORY_ROUTES, sizeof(keeping_t))
+    keeping.recents = cast(pointer[pointer[recent_t]], calloc(len(plan.recents) + 1, sizeof(p_void)))
+    if keeping.recents == NULL:
+        raise MemoryError
+    memory_add(MEMORY_ROUTES, len(plan.recents) * sizeof(p_void))
+    for recent in plan.recents:
+        recent_incref(recent.recent)
+        keeping.recents[keeping.count] = recent.recent
+        keeping.count += 1
+    if plan.other is not None:
+        seen = plan.seen
+        seen_incref(seen.seen)
+        keeping.seen = seen.seen
+        keeping.other = route_new(route.key, route.key_len, plan.other.cores, b"")
+        _set_keeping(keeping.other, plan.other)
 
 
 def route_has_gone(route: pointer[route_t]) -> bint:
@@ -500,7 +548,7 @@ class RouteCache:
 
     def set_cacheable(self, cacheable: bool, how: int = 0) -> None:
         """What decides a route. False: more of each message than a cache looks at: nothing is found here. how: ROUTE_BY_CONTENT,
-        headers do; ROUTE_BY_CHANCE, chance does; else the key does."""
+        headers do; ROUTE_BY_CHANCE, chance does; ROUTE_BY_MEMORY: what exchanges remember does; else the key does."""
         is_other: bint = self.exchange.how != how
         self.exchange.how = how
         at_store32(address(self.exchange.usable), 1 if cacheable else 0)
@@ -542,7 +590,7 @@ class RouteCache:
 
     def keep(self, key: bytes, destinations: list | None) -> None:
         """Remembers the route of `key` (exchange and routing key shortstrs), when the exchange is usable. Args: destinations: QueueHandle
-        list, None: headers decide. Raises: MemoryError."""
+        list, None: headers decide; of ROUTE_BY_MEMORY one message.PlannedRoute. Raises: MemoryError."""
         route_decref(self.put(cast(pointer[uint8_t], cast(p_char, key)), len(key), destinations))
 
     def knows(self, key: bytes) -> bool:
@@ -567,6 +615,9 @@ class RouteCache:
 
     def put(self, key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinations: list | None) -> pointer[route_t]:
         by_content: bint = self.exchange.how == ROUTE_BY_CONTENT and self._prepare()
+        plan = destinations[0] if destinations and isinstance(destinations[0], PlannedRoute) else None
+        if plan is not None:
+            destinations = plan.cores
         route: pointer[route_t] = route_new(key, key_len, destinations or [], b"")
         route.how = self.exchange.how
         if route.how == ROUTE_BY_CONTENT:
@@ -575,7 +626,13 @@ class RouteCache:
                 sieve_incref(route.sieve)
             else:
                 route.how = ASKED_EACH_TIME
-        elif destinations is None:  # a change came between
+        elif route.how == ROUTE_BY_MEMORY and plan is not None:
+            try:
+                _set_keeping(route, plan)
+            except BaseException:
+                route_decref(route)
+                raise
+        elif destinations is None or plan is not None or route.how == ROUTE_BY_MEMORY:  # a change came between
             route.how = ASKED_EACH_TIME
             return route
         _keep(self.exchange, address(self.exchange.usable), route)

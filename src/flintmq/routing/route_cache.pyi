@@ -16,6 +16,7 @@ DEST_ONCE: int
 
 ROUTE_BY_CONTENT: int
 ROUTE_BY_CHANCE: int
+ROUTE_BY_MEMORY: int
 
 def bury() -> bool: ...
 

@@ -362,10 +362,6 @@ class ConnectionHandler:
         """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
         return publishing.route_again(self, exchange, keys, header)
 
-    def delivered(self, channel: int, queue_id: int, redelivered: bool, message: tuple[bytes, bytes, bytes, bytes]) -> None:
-        """A delivery of a connection that the firehose follows (Connection.set_traced)."""
-        self.broker.tracer.delivered(self, channel, queue_id, redelivered, message)
-
     def spanned(self, queue_id: int, redelivered: bool, header: bytes) -> None:
         """A delivery whose trace is sampled. Args: header: content header payload."""
         if self.broker.spans is not None:

@@ -81,6 +81,7 @@ def publish(handler: Session, channel: int) -> None:
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
+    connection.know_user(vhost.kept, handler.user)
     version, found_by = broker.routes.version, connection.found_by(channel)
     try:
         _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
@@ -118,8 +119,6 @@ def publish(handler: Session, channel: int) -> None:
         connection.discard(channel)
         raise
     if due_ms:
-        if vhost.tracing:
-            broker.tracer.published(handler, channel, connection.message(channel), keys, properties, {})
         scheduled_publish.schedule(handler, channel, due_ms)
         if span is not None and broker.spans is not None:
             broker.spans.published(handler, span, [], due_ms)
@@ -130,8 +129,6 @@ def publish(handler: Session, channel: int) -> None:
         connection.discard(channel)
         headers.refused()
         raise
-    if vhost.tracing:
-        broker.tracer.published(handler, channel, connection.message(channel), keys, properties, cores)
     broker.counters.add_drops(connection.take_drops() if headers.undo else {})
     has_work = connection.accept(channel, cores, keys[1:], found_by if version is broker.routes.version else b"")
     if headers.undo:

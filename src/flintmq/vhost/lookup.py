@@ -22,7 +22,6 @@ class Lookup:
     exchanges: dict[str, Exchange]
     exchange: Callable[[str], Exchange]
     keyed: set[str]
-    tracing: bool
     _lock: AbstractContextManager[object]
 
     def route(self, exchange_name: str, routing_key: bytes, headers: Headers | None = None) -> list[Queue]:
@@ -46,7 +45,7 @@ class Lookup:
         """What decides a message's route. each_key False: for a user whose keys were asked for. Raises: PeerError 404."""
         with self._lock:
             first = self.exchange(exchange_name)
-            if self.tracing or (each_key and first.name in self.keyed and first.kind == "topic"):  # each is asked for
+            if each_key and first.name in self.keyed and first.kind == "topic" and not first.internal:  # each is asked for
                 return DecidedBy.MESSAGE
             return walk.decided_by(self.exchanges, first)
 

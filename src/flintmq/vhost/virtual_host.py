@@ -127,7 +127,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self.keyed: set[str] = set()
         # its definitions are gone: nothing is saved any more, and what is declared is refused
         self.deleted = False
-        self.tracing = False  # each message is published the slow way, where it is copied for the firehose
+        self.tracing = False  # its messages are copied for the firehose (broker/trace.py)
         self._definitions = definitions
         self._queue_factory = queue_factory
         self._limits = limits or Limits()

@@ -62,7 +62,8 @@ class DecidedBy(enum.Enum):
     KEY = 0
     HEADERS = 1  # its key and some of its headers (`deciding`)
     CHANCE = 2  # one of the queues of its exchange (RandomExchange.candidates)
-    MESSAGE = 3  # all of it, or what came before
+    MESSAGE = 3  # all of it
+    MEMORY = 4  # its key, and what its exchanges remember of earlier messages
 
 
 def reachable(exchanges: Mapping[str, Exchange], first: Exchange) -> Iterator[Exchange]:
@@ -89,11 +90,16 @@ def decided_by(exchanges: Mapping[str, Exchange], first: Exchange) -> DecidedBy:
     if first.by_chance and first.bindings and not first.downstream:
         return DecidedBy.CHANCE
     by = DecidedBy.KEY
+    remembers, decide = False, 0
     for exchange in reachable(exchanges, first):
+        remembers = remembers or exchange.remembers
+        decide += exchange.decides
         if exchange.needs_headers:
             if not exchange.by_headers:
                 return DecidedBy.MESSAGE
             by = DecidedBy.HEADERS
+    if remembers:
+        return DecidedBy.MEMORY if by is DecidedBy.KEY and decide < 2 else DecidedBy.MESSAGE
     return by
 
 
