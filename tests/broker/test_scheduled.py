@@ -506,6 +506,24 @@ def test_cached_routes_and_those_that_python_plans_keep_the_order(channel: RawCh
         counts["schedule"] = 0
 
 
+def test_a_route_that_is_not_learned_is_planned_each_time(channel: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    schedules = broker.node.broker.schedules
+    monkeypatch.setattr(schedules._state.routes, "learn", failing)
+    with held(broker):
+        for number in range(3):
+            late(channel, b"%d" % number, ms=60)
+        wait_until(lambda: scheduled(broker) == 3)
+        schedules._state.routes.forget_all()
+        due = due_times(broker)
+    channel.consume("q", no_ack=True)
+    assert bodies(channel, 3) == list(due)
+    wait_until(lambda: schedules.routed == 3)
+    assert broker.node.broker.counters.in_python["schedule"] == 3
+
+
 def test_a_message_whose_plan_fails_holds_up_no_other(channel: RawChannel, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules = broker.node.broker.schedules
     plan = schedules._plan

@@ -253,10 +253,10 @@ class Recording:
         if self.fault == "schedule":
             return self._fire_wrongly()
         firing = Firing(self.life.cores[SCHEDULE], self.life.store)
-        messages = firing.take(self.now, 4, 1 << 20)
-        if not messages:
+        count = firing.take(self.now, 4, 1 << 20)
+        if not count:
             return None
-        facts = [self.facts[int(firing.message(index)[3].split(b".")[0])] for index in range(len(messages))]
+        facts = [self.facts[int(firing.message(index)[3].split(b".")[0])] for index in range(count)]
         firing.begin()
         for index in range(len(facts)):
             for target in (LEFT, RIGHT):
