@@ -36,7 +36,7 @@ LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 class Row:
     """queues: name -> arguments; exchange: kind and arguments of x; bindings: (queue, key, arguments); messages: what is sent in turn;
     copies: deliveries of a message; most: the limit, as a multiple of plain; lacks: brokers without it; rejects: a consumer of `source`
-    refuses all, in groups."""
+    refuses all, in groups; returns: a consumer of q gives a thousand back, again and again."""
 
     messages: list[dict[str, Any]]
     most: float
@@ -49,6 +49,7 @@ class Row:
     durable: bool = False
     lacks: tuple[str, ...] = ()
     rejects: bool = False
+    returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ ROWS: dict[str, Row] = {
         [_to("source", delivery_mode=2)], 8.0, queues={"q": {}, "source": {"x-message-ttl": 1, **LETTERS}}, count=100_000, durable=True
     ),
     "letters-nacked": Row([_to("source")], 5.0, queues={"q": {}, "source": LETTERS}, count=100_000, rejects=True),
+    "returns": Row([_to()], 3.0, consumers=(), count=200_000, returns=True),
+    "returns-counted-durable": Row(
+        [_to(delivery_mode=2)], 3.0, queues={"q": {"x-queue-type": "quorum", "x-delivery-limit": 60_000}}, consumers=(), count=200_000,
+        durable=True, returns=True,
+    ),
     "letters-that-died-50-times": Row(
         [_to("source", headers={"x-death": [{"count": 50, "queue": "source", "reason": "expired"}]})],
         5.0, queues={"q": {}, "source": {"x-message-ttl": 1, **LETTERS}}, count=100_000,
@@ -217,14 +223,14 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def refuse_all(connection: RawConnection, count: int) -> None:
-    """A consumer of `source` refuses what it gets, a thousand at once."""
+def refuse_all(connection: RawConnection, count: int, queue: str = "source", requeue: bool = False) -> None:
+    """A consumer refuses what it gets, a thousand at once."""
     channel = connection.channel(2)
     channel.call("basic.qos", prefetch_count=1000)
-    channel.consume("source")
+    channel.consume(queue)
     for _ in range(count // 1000):
         tag = channel.deliveries(1000)[-1].delivery_tag
-        channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=False)
+        channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=requeue)
 
 
 def run(server: Server, row: Row, scale: float) -> dict[str, float]:
@@ -234,17 +240,22 @@ def run(server: Server, row: Row, scale: float) -> dict[str, float]:
     declare(channel, row)
     sent = list(pieces(row, int(row.count * scale)))
     count = len(sent) * (sent[0].count(BODY))
-    if row.rejects:  # they are there before the clock starts
+    if row.returns:
+        sent, count = sent[: max(1, 2000 // sent[0].count(BODY) + 1)], count // 1000 * 1000
+    if row.rejects or row.returns:  # they are there before the clock starts
         for piece in sent:
             connection.send(piece)
         channel.call("basic.qos", prefetch_count=0)
-        sent, count = [], count // 1000 * 1000
+        sent = []
+    count = count // 1000 * 1000 if row.rejects else count
     counters = [Counter(server.port, queue) for queue in row.consumers]
     before, start = cpu_seconds(server.pid), time.monotonic()
     for piece in sent:
         connection.send(piece)
     if row.rejects:
         refuse_all(connection, count)
+    if row.returns:
+        refuse_all(connection, count, "q", True)
     channel.call("basic.qos", prefetch_count=0)
     if counters:
         wait(lambda: sum(one.count for one in counters) >= 0.999 * count * row.copies)  # a full queue keeps some

@@ -28,7 +28,6 @@ STILL: dict[str, set[str]] = {
     "`x-recent-history`": {"publish", "route"},
     "deduplication by an exchange": {"publish", "route"},
     "scheduled delivery: `x-delay`, absolute times, `x-delayed-message`": {"schedule"},
-    "delay between redeliveries": {"limit"},
 }
 
 CONTROL = "control plane: no message passes through it"
