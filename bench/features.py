@@ -26,6 +26,8 @@ from tests.support.rawcodec import method_frame, publish_bytes
 from tests.support.servers import Server, Unavailable
 
 BODY = b"x" * 100
+# class and method of basic.deliver
+DELIVER = b"\0\x3c\0\x3c"
 # bytes sent at once
 PIECE = 64 * 1024
 WAIT_S_MAX = 120.0
@@ -223,19 +225,28 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def refuse_all(connection: RawConnection, count: int, queue: str = "source", requeue: bool = False) -> None:
-    """A consumer refuses what it gets, a thousand at once."""
-    channel = connection.channel(2)
+def refuse_all(port: int, count: int, queue: str = "source", requeue: bool = False) -> RawConnection:
+    """A consumer refuses what it gets, a thousand at once; what comes back to it arrives once more. Returns its connection."""
+    connection = opened(port)
+    channel = connection.channel(1)
     channel.call("basic.qos", prefetch_count=1000)
-    channel.consume(queue)
-    for _ in range(count // 1000):
-        tag = channel.deliveries(1000)[-1].delivery_tag
-        channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=requeue)
+    # Deliveries are counted by what each has once, and tags count them, too.
+    channel.send("basic.consume", queue=queue, consumer_tag="c")
+    received, rest = 0, b""
+    for tag in range(1000, count + 1001 if requeue else count + 1, 1000):
+        while received < tag:
+            octets = rest + connection.sock.recv(1 << 20)
+            received += octets.count(DELIVER)
+            rest = octets[-3:]
+        if tag <= count:
+            channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=requeue)
+    return connection
 
 
 def run(server: Server, row: Row, scale: float) -> dict[str, float]:
     """One round. Returns messages a second and microseconds of the broker a message."""
     connection = opened(server.port)
+    others = [connection]
     channel = connection.channel(1)
     declare(channel, row)
     sent = list(pieces(row, int(row.count * scale)))
@@ -253,9 +264,9 @@ def run(server: Server, row: Row, scale: float) -> dict[str, float]:
     for piece in sent:
         connection.send(piece)
     if row.rejects:
-        refuse_all(connection, count)
+        others.append(refuse_all(server.port, count))
     if row.returns:
-        refuse_all(connection, count, "q", True)
+        others.append(refuse_all(server.port, count, "q", True))
     channel.call("basic.qos", prefetch_count=0)
     if counters:
         wait(lambda: sum(one.count for one in counters) >= 0.999 * count * row.copies)  # a full queue keeps some
@@ -265,7 +276,8 @@ def run(server: Server, row: Row, scale: float) -> dict[str, float]:
         one.over = True
         one.join()
         one.connection.drop()
-    connection.drop()
+    for other in others:
+        other.drop()
     return {"rate": round(count / seconds), "us": round(cpu / count * 1e6, 3)}
 
 
