@@ -28,6 +28,8 @@ from tests.support.rawcodec import method_frame, publish_bytes
 from tests.support.servers import Server, Unavailable
 
 BODY = b"x" * 100
+# class and method of basic.deliver
+DELIVER = b"\0\x3c\0\x3c"
 # bytes sent at once
 PIECE = 64 * 1024
 WAIT_S_MAX = 120.0
@@ -38,7 +40,8 @@ LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 class Row:
     """queues: name -> arguments; exchange: kind and arguments of x; bindings: (queue, key, arguments); messages: what is sent in turn;
     copies: deliveries of a message; most: the limit, as a multiple of plain; lacks: brokers without it; rejects: a consumer of `source`
-    refuses all, in groups; traced: the firehose is on, and two queues read it."""
+    refuses all, in groups; returns: a consumer of q gives a thousand back, again and again; traced: the firehose is on, and two queues
+    read it."""
 
     messages: list[dict[str, Any]]
     most: float
@@ -52,6 +55,7 @@ class Row:
     lacks: tuple[str, ...] = ()
     rejects: bool = False
     traced: bool = False
+    returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ ROWS: dict[str, Row] = {
         [_to("source", delivery_mode=2)], 8.0, queues={"q": {}, "source": {"x-message-ttl": 1, **LETTERS}}, count=100_000, durable=True
     ),
     "letters-nacked": Row([_to("source")], 5.0, queues={"q": {}, "source": LETTERS}, count=100_000, rejects=True),
+    "returns": Row([_to()], 3.0, consumers=(), count=200_000, returns=True),
+    "returns-counted-durable": Row(
+        [_to(delivery_mode=2)], 3.0, queues={"q": {"x-queue-type": "quorum", "x-delivery-limit": 60_000}}, consumers=(), count=200_000,
+        durable=True, returns=True,
+    ),
     "letters-that-died-50-times": Row(
         [_to("source", headers={"x-death": [{"count": 50, "queue": "source", "reason": "expired"}]})],
         5.0, queues={"q": {}, "source": {"x-message-ttl": 1, **LETTERS}}, count=100_000,
@@ -235,34 +244,48 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def refuse_all(connection: RawConnection, count: int) -> None:
-    """A consumer of `source` refuses what it gets, a thousand at once."""
-    channel = connection.channel(2)
+def refuse_all(port: int, count: int, queue: str = "source", requeue: bool = False) -> RawConnection:
+    """A consumer refuses what it gets, a thousand at once; what comes back to it arrives once more. Returns its connection."""
+    connection = opened(port)
+    channel = connection.channel(1)
     channel.call("basic.qos", prefetch_count=1000)
-    channel.consume("source")
-    for _ in range(count // 1000):
-        tag = channel.deliveries(1000)[-1].delivery_tag
-        channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=False)
+    # Deliveries are counted by what each has once, and tags count them, too.
+    channel.send("basic.consume", queue=queue, consumer_tag="c")
+    received, rest = 0, b""
+    for tag in range(1000, count + 1001 if requeue else count + 1, 1000):
+        while received < tag:
+            octets = rest + connection.sock.recv(1 << 20)
+            received += octets.count(DELIVER)
+            rest = octets[-3:]
+        if tag <= count:
+            channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=requeue)
+    return connection
 
 
 def run(server: Server, row: Row, scale: float) -> dict[str, float]:
     """One round. Returns messages a second and microseconds of the broker a message."""
     connection = opened(server.port)
+    others = [connection]
     channel = connection.channel(1)
     declare(channel, row)
     sent = list(pieces(row, int(row.count * scale)))
     count = len(sent) * (sent[0].count(BODY))
-    if row.rejects:  # they are there before the clock starts
+    if row.returns:
+        sent, count = sent[: max(1, 2000 // sent[0].count(BODY) + 1)], count // 1000 * 1000
+    if row.rejects or row.returns:  # they are there before the clock starts
         for piece in sent:
             connection.send(piece)
         channel.call("basic.qos", prefetch_count=0)
-        sent, count = [], count // 1000 * 1000
+        sent = []
+    count = count // 1000 * 1000 if row.rejects else count
     counters = [Counter(server.port, queue) for queue in row.consumers]
     before, start = cpu_seconds(server.pid), time.monotonic()
     for piece in sent:
         connection.send(piece)
     if row.rejects:
-        refuse_all(connection, count)
+        others.append(refuse_all(server.port, count))
+    if row.returns:
+        others.append(refuse_all(server.port, count, "q", True))
     channel.call("basic.qos", prefetch_count=0)
     if counters:
         wait(lambda: sum(one.count for one in counters) >= 0.999 * count * row.copies)  # a full queue keeps some
@@ -272,7 +295,8 @@ def run(server: Server, row: Row, scale: float) -> dict[str, float]:
         one.over = True
         one.join()
         one.connection.drop()
-    connection.drop()
+    for other in others:
+        other.drop()
     return {"rate": round(count / seconds), "us": round(cpu / count * 1e6, 3)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.broker.message_line import USED_MAX
-from flintmq.broker.retries import Retries
 from flintmq.clock import ManualClock
+from flintmq.queue.control import QueueHandle
+from flintmq.queue.due_index import DueIndex
+from flintmq.queue.retries import Retries
 from flintmq.vhost.policy import QueuePolicy
 from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock, held
@@ -122,55 +124,79 @@ def test_a_deleted_queue_takes_what_waits_with_it(ch: RawChannel, broker: Any) -
     assert len(core.retries) == 0
 
 
-class Core:
-    def __init__(self) -> None:
-        self.back: list[int] = []
-        self.ended: list[int] = []
-
-    def release_waited(self, position: int) -> bool:
-        self.back.append(position)
-        return True
-
-    def settle_held(self, position: int, *_: object) -> bool:
-        self.ended.append(position)
-        return True
-
-
 class Queue:
-    def __init__(self, queue_id: int, **policy: Any) -> None:
-        self.queue_id, self.policy, self.core, self.deleted = queue_id, QueuePolicy(**policy), Core(), False
+    """A queue of messages that the broker holds. `core`: has `count` of them, from position 1 on."""
+
+    def __init__(self, retries: Retries, index: DueIndex, queue_id: int, count: int, least_ms: int, most_ms: int = 2**64 - 1) -> None:
+        self.retries = retries
+        self.core: Any = QueueHandle(queue_id)
+        self.core.retry_min_ms, self.core.retry_max_ms = least_ms, most_ms
+        self.core.watch(index)
+        for _ in range(count):
+            assert self.core.hold(self.core.publish(b"", b"q", b"", b"x", 0, 0))
+
+    @property
+    def back(self) -> list[int]:
+        """Those that are available."""
+        positions = []
+        position = self.core.next_available(0)
+        while position:
+            positions.append(position)
+            position = self.core.next_available(position + 1)
+        return positions
+
+    def add(self, position: int, count: int) -> None:
+        assert self.retries.add(self.core, position, count)
+
+
+def made(clock: ManualClock) -> tuple[Retries, DueIndex]:
+    retries, index = Retries(clock), DueIndex()
+    retries.use(index)
+    return retries, index
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 40)), max_size=60))
-def test_all_come_back_at_their_times_in_the_order_of_their_waits(steps: list[tuple[int, int, int]]) -> None:
-    """Model: a list of (due, queue, number); whatever the order of waits and looks, nothing is early, late or lost."""
+def test_all_come_back_at_their_times(steps: list[tuple[int, int, int]]) -> None:
+    """Model: a list of (due, queue, position); whatever the order of waits and looks, nothing is early, late or lost."""
     clock = ManualClock()
-    queues = {1: Queue(1, retry_min_ms=10), 2: Queue(2, retry_min_ms=7, retry_max_ms=15)}
-    retries = Retries(clock, queues, lambda at_ms: None)
+    retries, index = made(clock)
+    queues = {1: Queue(retries, index, 1, len(steps), 10), 2: Queue(retries, index, 2, len(steps), 7, 15)}
+    policies = {1: QueuePolicy(retry_min_ms=10), 2: QueuePolicy(retry_min_ms=7, retry_max_ms=15)}
     expected: list[tuple[int, int, int]] = []
     for number, (queue_id, count, pause_ms) in enumerate(steps):
-        position = (255 << 56) + number if queue_id == 2 else number + 1
-        expected.append((clock.wall_ms() + queues[queue_id].policy.retry_ms(count), queue_id, position))
-        retries.add(queues[queue_id], position, count)
+        expected.append((clock.wall_ms() + policies[queue_id].retry_ms(count), queue_id, number + 1))
+        queues[queue_id].add(number + 1, count)
         clock.advance(ms=pause_ms)
         assert retries.step(clock.monotonic_ns() + 10**12)
-        for queue in queues.values():
-            due = {one for at, of, one in expected if of == queue.queue_id and at <= clock.wall_ms()}
-            assert set(queue.core.back) == due and len(queue.core.back) == len(due)
+        for queue_id, queue in queues.items():
+            assert queue.back == [one for at, of, one in expected if of == queue_id and at <= clock.wall_ms()]
+    assert len(retries) == sum(at > clock.wall_ms() for at, _, _ in expected)
     assert retries.due_ms == min([at for at, _, _ in expected if at > clock.wall_ms()], default=0)
+    index.release()
+    assert len(retries) == 0
 
 
-def test_memory_of_what_came_back_is_given_back() -> None:
+def test_many_queues_and_a_deleted_one() -> None:
+    """The heap of queues: a queue in the middle of it goes, and the others come back at their times."""
     clock = ManualClock()
-    queue = Queue(1, retry_min_ms=10)
-    retries = Retries(clock, {1: queue}, lambda at_ms: None)
-    for number in range(USED_MAX * 3):
-        retries.add(queue, number + 1, 1)
+    retries, index = made(clock)
+    rng = random.Random(1)
+    queues = [Queue(retries, index, number + 1, 20, rng.randint(1, 50)) for number in range(40)]
+    for position in range(1, 21):
+        for queue in rng.sample(queues, len(queues)):
+            queue.add(position, position)
+    gone = queues.pop(7)
+    gone.core.mark_deleted()
+    ending = retries.forget(gone.core)
+    assert ending is not None and ending() and gone.core.unacked_count() == 0
+    assert retries.forget(gone.core) is None and len(retries) == 39 * 20
+    for _ in range(1_100):
         clock.advance(ms=1)
-        retries.step(clock.monotonic_ns() + 10**12)
-        assert all(line.room <= USED_MAX + 64 for lines in retries._lines.values() for line in lines.values())
-    assert queue.core.back == sorted(queue.core.back)
-    assert retries.forget(queue)() and len(queue.core.ended) == 9
+        assert retries.step(clock.monotonic_ns() + 10**12)
+        for queue in queues:
+            assert len(queue.back) == min(20, (clock.monotonic_ns() - ManualClock().monotonic_ns()) // 1_000_000 // queue.core.retry_min_ms)
+    assert len(retries) == 0 and not retries.is_due
+    index.release()
 
 
 class SetClock(ManualClock):
@@ -182,15 +208,16 @@ class SetClock(ManualClock):
 
 @pytest.mark.parametrize("hour_ms", [-3_600_000, 3_600_000])
 def test_a_wall_clock_that_is_set_changes_no_wait(hour_ms: int) -> None:
-    clock, armed = SetClock(), []
-    queue = Queue(1, retry_min_ms=1_000)
-    retries = Retries(clock, {1: queue}, armed.append)
-    retries.add(queue, 1, 1)
+    clock = SetClock()
+    retries, index = made(clock)
+    queue = Queue(retries, index, 1, 1, 1_000)
+    queue.add(1, 1)
     clock.set(hour_ms)
-    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back and not retries.is_due
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.back and not retries.is_due
     assert retries.due_ms == clock.wall_ms() + 1_000
     clock.advance(ms=999)
-    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.core.back
+    assert retries.step(clock.monotonic_ns() + 10**12) and not queue.back
     clock.advance(ms=1)
-    assert retries.is_due and retries.step(clock.monotonic_ns() + 10**12) and queue.core.back == [1]
+    assert retries.is_due and retries.step(clock.monotonic_ns() + 10**12) and queue.back == [1]
     assert retries.due_ms == 0
+    index.release()

@@ -263,7 +263,7 @@ def test_a_delivery_limit_and_a_back_off_reach_a_consumer_that_was_there(site: S
     channel.basic_publish("", queue.name, b"held")
     channel.basic_nack(next_one()[0])
     broker: Any = client.node.broker
-    wait_until(lambda: connection.process_data_events(0) or broker.retries.waiting(queue.queue_id) == 1)
+    wait_until(lambda: connection.process_data_events(0) or broker.retries.waiting(queue.core) == 1)
     site.remove()
     channel.basic_publish("", queue.name, b"next")
     channel.basic_nack(next_one()[0])

@@ -307,6 +307,12 @@ class Site:
     def start(self) -> None:
         self.broker = Broker(clock=self.clock, limits=LIMITS, store_dir=self.directory)
         self.broker.__enter__()
+        self.advance(0)
+
+    def advance(self, ms: int) -> None:
+        """The time goes on: the housekeeping finds what no clock rang for."""
+        self.clock.advance(ms=ms)
+        self.broker.node.broker.retries.manual_ns = self.clock.monotonic_ns()
 
     def stop(self) -> None:
         self.broker.__exit__(None, None, None)
@@ -350,7 +356,7 @@ class Run:
     def counts(self) -> tuple[int, ...]:
         vhost = self.site.broker.node.broker.vhosts["/"]
         core, dead = vhost.queues[self.name].core, vhost.queues[self.dead].core
-        waiting = self.site.broker.node.broker.retries.waiting(core.queue_id)
+        waiting = self.site.broker.node.broker.retries.waiting(core)
         if core.returned_count or waiting != len(self.model.waits):
             return ()  # the clock must not move before the broker has taken note of what came back
         return core.ready_count(), core.unacked_count(), dead.ready_count(), vhost.schedule.core.ready_count() if vhost.schedule else 0
@@ -417,7 +423,7 @@ class Run:
         self.settle()
         while self.model.now < until:
             at = self.model.next_event(until)
-            self.site.clock.advance(ms=at - self.model.now)  # the housekeeping finds what no clock rang for
+            self.site.advance(at - self.model.now)
             self.model.reach(at)
             self.settle()
 

@@ -31,7 +31,6 @@ from flintmq.broker.pausing import Pauses
 from flintmq.broker.pending import Pending
 from flintmq.broker.queue_limits import QueueLimits
 from flintmq.broker.records import ReplyQueue
-from flintmq.broker.retries import Retries
 from flintmq.broker.schedules import Schedules
 from flintmq.broker.spans import Spans, traced_bits
 from flintmq.broker.state import NodeState
@@ -44,6 +43,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.death import queue_hash
 from flintmq.queue.control import QueueHandle
+from flintmq.queue.retries import Retries
 from flintmq.routing.route_cache import DEST_LIMITED, bury
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.vhost.names import SCHEDULE, describe
@@ -135,10 +135,11 @@ class Broker(NodeState):
         self.permissions.on_refused = self.audit.refused
         self.dead_letters = DeadLetters(self)
         self.letters = Letters(self, self.dead_letters)
-        self.retries = Retries(clock, self.queues, lambda at_ms: self.expiry.index.arm(at_ms))
+        self.retries = Retries(clock)
         self.queue_limits = QueueLimits(self, self.dead_letters, self.letters, self.retries)
         self.flow = Flow(self, lambda at_ms: self.expiry.index.arm(at_ms))
         self.expiry = Expiry(self, self.dead_letters, self.queue_limits, self.letters, self.retries, self.flow)
+        self.retries.use(self.expiry.index)
         self.timeouts = ConsumerTimeouts(self)
         self.schedules = Schedules(self, self.dead_letters, self.queue_limits, self.quotas)
         put = self.queue_limits.put
@@ -295,7 +296,7 @@ class Broker(NodeState):
         """A queue that was followed is deleted: what waits for it ends in slices."""
         self.limited_queues.discard(queue)
         self.timeouts.forget(queue)
-        for ending in (self.retries.forget(queue), self.letters.forget(queue)):
+        for ending in (self.retries.forget(queue.core), self.letters.forget(queue)):
             if ending is not None:
                 self.loops.in_slices(ending)
 

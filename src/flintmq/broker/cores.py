@@ -81,6 +81,8 @@ ORDINARY: Mapping[str, Rule] = {
     "dead_letters": _dead_letters,
     "drops_lowest": lambda policy: policy.overflow == RING,
     "set_returns": lambda policy: (policy.counts_deliveries, _deliveries(policy), _drops(policy), *policy.delayed_returns),
+    "retry_min_ms": lambda policy: policy.retry_min_ms or 0,
+    "retry_max_ms": lambda policy: _ANY if policy.retry_max_ms is None else policy.retry_max_ms,
     "consumer_timeout_ms": lambda policy: policy.consumer_timeout_ms or 0,
     "ttl_ms": _ttl_ms,
     "ttl_least_ms": lambda policy: policy.minimum_ttl_ms or 0,

@@ -2,7 +2,7 @@
 
 in: what queues say of themselves (queue/due.pxd), a clock that rings when the first entry expires.
 out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked; the limits of
-queues that were above them for their consumers (queue/limits.py); the ends of waits between two deliveries (retries.py).
+queues that were above them for their consumers (queue/limits.py); the ends of waits between two deliveries (queue/retries.py).
 
 E1  A queue's first expiry is in the heap, or the queue is on the index's list. Entries of the heap with an older time are passed over.
 E2  One step, of expiry or upkeep, lasts some 50 us, one with dead letters up to 300, but for one message: what is left waits for the
@@ -30,8 +30,8 @@ from flintmq.vhost.dead_letter import EXPIRED
 if TYPE_CHECKING:
     from flintmq.broker.flow import Flow
     from flintmq.broker.letters import Letters
-    from flintmq.broker.retries import Retries
     from flintmq.broker.state import NodeState
+    from flintmq.queue.retries import Retries
 
 # messages that end between two looks at the time: some 30 us
 EXPIRE_AT_ONCE = 128

@@ -22,11 +22,6 @@ class Line:
     def __len__(self) -> int:
         return (len(self._numbers) - self._first) // 2
 
-    @property
-    def room(self) -> int:
-        """Entries that its memory is for."""
-        return len(self._numbers) // 2
-
     def add(self, position: int, number: int) -> None:
         # Positions have 64 bits without a sign.
         self._numbers.append(position - 2**64 if position >= 2**63 else position)

@@ -23,6 +23,7 @@ from flintmq.channel.arrival import drop_over
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.queue.last_value import last_value_replaced
+from flintmq.queue.retries import Retries
 from flintmq.routing.message import Content
 from flintmq.vhost.arguments import DROPPING
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, MAXLEN
@@ -43,16 +44,10 @@ class Undertaker(Protocol):
     def bury(self, queue: Any, position: int, reason: str) -> None: ...
 
 
-class Waits(Protocol):
-    """Messages that wait before their next delivery (retries.Retries)."""
-
-    def add(self, queue: Any, position: int, count: int) -> None: ...
-
-
 class QueueLimits:
     """Any thread."""
 
-    def __init__(self, state: NodeState, dead_letters: DeadLetters, letters: Undertaker, retries: Waits) -> None:
+    def __init__(self, state: NodeState, dead_letters: DeadLetters, letters: Undertaker, retries: Retries) -> None:
         self._state = state
         self._dead_letters = dead_letters
         self._letters = letters
@@ -183,8 +178,8 @@ class QueueLimits:
                 elif not over:
                     if queue.policy.is_shared and self._state.shared is not None:
                         self._state.shared.note_count(queue.queue_id, position, count)
-                    if delayed:
-                        self._retries.add(queue, position, count)
+                    if delayed and not self._retries.add(core, position, count):
+                        core.release_waited(position)  # no memory for a wait
                 elif not guarded("delivery limits", f"queue {queue.name!r}", self._end_over_limit, queue, position):
                     core.release_held(position)  # the node is short of something: it comes back once more
 

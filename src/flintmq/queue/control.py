@@ -168,6 +168,24 @@ class QueueHandle:
         queue_keep(address(self.queue.due_owner), due)  # as with a log
 
     @property
+    def retry_min_ms(self) -> int:
+        """Milliseconds that an entry waits after its first return, and as long again after each further one (x-delayed-retry-min)."""
+        return at_load64(address(self.queue.retry_min_ms))
+
+    @retry_min_ms.setter
+    def retry_min_ms(self, value: int) -> None:
+        at_store64(address(self.queue.retry_min_ms), value)
+
+    @property
+    def retry_max_ms(self) -> int:
+        """Milliseconds that it waits at most (x-delayed-retry-max)."""
+        return at_load64(address(self.queue.retry_max_ms))
+
+    @retry_max_ms.setter
+    def retry_max_ms(self, value: int) -> None:
+        at_store64(address(self.queue.retry_max_ms), value)
+
+    @property
     def consumer_timeout_ms(self) -> int:
         """Milliseconds that a consumer may take to settle a delivery (x-consumer-timeout); 0: any time."""
         return at_load64(address(self.queue.consumer_timeout_us)) // 1000

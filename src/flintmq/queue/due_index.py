@@ -49,6 +49,11 @@ class DueIndex:
         spin_unlock(address(self.index.lock))
         # Queues keep the index, unseen by the cycle collector (QueueHandle.watch): it must not keep them, nor through its clock the broker.
         self.clock = None
+        retries = self.retries
+        self.index.retries = NULL
+        self.retries = None
+        if retries is not None:
+            retries.clear()
         self.take_due()
         self.ends = False
         self.take_worked()  # of a pass under way

@@ -1,8 +1,8 @@
 """Entries that come back to a queue that counts their deliveries.
 
 in: releases of delivered entries. out: counts of logged entries for the log, which keeps them over a restart; notes of (position, count)
-for the control plane, which ends what came back more often than x-delivery-limit allows, and gives back what waited
-(x-delayed-retry-type). Of an entry that needs none of that there is no note: it counts for itself.
+for the control plane, which ends what came back more often than x-delivery-limit allows. Of an entry that needs none of that there is no
+note: it counts for itself. An entry that has to wait (x-delayed-retry-type) does so in retries.py.
 
 I1  A note is made before the entry is available again, under the list lock; without memory for it the entry is just released.
 I2  An entry over the limit, or one that has to wait, is never available again by this release: it passes to the broker in the same step.
@@ -24,6 +24,7 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, RETURNS_DELAY_CALM,
     RETURNS_DELAY_FAILED, RETURNS_NOTED, RETURN_FAILED, queue_t, returned_t, segment_t, slot_t,
 )  # fmt: skip
+from cython.cimports.flintmq.queue.waits import retries_wait
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
@@ -44,6 +45,25 @@ def _keep_count(queue: pointer[queue_t], position: uint64_t, state: uint64_t, co
         queue.port.counted(queue.port.context, queue, position, count)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _add_note(queue: pointer[queue_t], note: pointer[returned_t]) -> void:
+    """For the control plane. Under the list lock."""
+    check(
+        (queue.returned == NULL) == (queue.returned_count == 0),
+        b"returns I3 no notes are counted where there are none",
+        queue.id,
+        queue.returned_count,
+    )
+    if queue.returned == NULL:
+        queue.returned = note
+    else:
+        queue.returned_last.next = note
+    queue.returned_last = note
+    at_store32(address(queue.returned_count), queue.returned_count + 1)
+
+
 def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint32_t, how: c_int) -> bint:
     segment: pointer[segment_t] = NULL
     slot: pointer[slot_t]
@@ -51,6 +71,7 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     over: bint = False
     passed_on: bint
     delayed: bint = queue.returns & (RETURNS_DELAY_FAILED if how == RETURN_FAILED else RETURNS_DELAY_CALM) != 0
+    waits: bint
     count: uint32_t
     note: pointer[returned_t] = NULL
     spin_lock(address(queue.entries.lock))
@@ -77,24 +98,22 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     note.over = over
     if not over and delayed:
         note.delayed = slot_pass_on(slot, owner)
-    check(
-        (queue.returned == NULL) == (queue.returned_count == 0),
-        b"returns I3 no notes are counted where there are none",
-        queue.id,
-        queue.returned_count,
-    )
-    if queue.returned == NULL:
-        queue.returned = note
-    else:
-        queue.returned_last.next = note
-    queue.returned_last = note
-    at_store32(address(queue.returned_count), queue.returned_count + 1)
     passed_on = over or note.delayed
+    # A list whose kind has a say in it asks the control plane whether the entry was replaced meanwhile.
+    waits = note.delayed and queue.entries.kind == NULL and not queue.returns & RETURNS_NOTED
+    if not waits:
+        _add_note(queue, note)
     spin_unlock(address(queue.entries.lock))
     if not over:
         _keep_count(queue, position, state, count)
     if passed_on and queue.message_groups != NULL:
         grouped_passed_on(queue, position, not over)  # what waits for its next delivery is not overtaken
+    if waits and retries_wait(queue, position, count, -1):
+        free(note)
+    elif waits:
+        spin_lock(address(queue.entries.lock))
+        _add_note(queue, note)
+        spin_unlock(address(queue.entries.lock))
     return passed_on
 
 

@@ -584,6 +584,7 @@ cdef struct due_index_t:        # queues that have something to do: one for all 
     uint64_t over_messages      # what a queue may exceed its limit by meanwhile; see config.Limits
     uint64_t over_bytes
     int64_t over_ms             # ... and for how long, when nobody takes anything
+    void *retries               # retries_t of waits.pxd; NULL: nothing waits before it is delivered again
 
 cdef enum:                      # queue_t.returns: what the control plane wants to know of delivered entries that come back
     RETURNS_COUNTED = 1         # how often (queue/returns.pxd); consumers are told, too (x-delivery-count)
@@ -647,6 +648,9 @@ cdef struct queue_t:
     uint32_t returned_count     # atomic; the notes below are changed under the list lock
     returned_t *returned        # oldest first
     returned_t *returned_last
+    void *waits                 # waits_t of waits.pxd, under the lock there; NULL: nothing of it waits
+    uint64_t retry_min_ms       # atomic: x-delayed-retry-min, and -max, all bits: any time
+    uint64_t retry_max_ms
     uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (broker/timeouts.py)
     uint32_t wide               # atomic: it is on log_port_t.wide
     uint32_t wide_rests         # looks at it, one after the other, in which it did not move (the last three: sweep.pxd's thread only)

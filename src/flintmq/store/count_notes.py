@@ -290,13 +290,13 @@ class CountNotes:
         """A note of the log that recovery read, about an entry that is there. In the order of LSNs. Raises: MemoryError."""
         note: pointer[count_note_t]
         place: uint64_t = position
-        at: uint64_t = lsn
+        own_lsn: uint64_t = lsn
         number: uint32_t = count
         spin_lock(address(self.notes.lock))
         note = _add(address(self.notes), handle.queue, place)
         if note != NULL:
             note.count = number
-            _link(address(self.notes), note, at)
+            _link(address(self.notes), note, own_lsn)
         spin_unlock(address(self.notes.lock))
         if note == NULL:
             raise MemoryError("no memory for the delivery counts of a queue")
@@ -335,24 +335,24 @@ class CountNotes:
         """Writes the notes that live below `lsn` anew, so that the base can pass. Returns how many; its cost is O(that).
         Raises: StoreError."""
         copied: uint64_t = 0
-        at: uint64_t = 0
+        copy: uint64_t = 0
         limit: uint64_t = lsn
         note: pointer[count_note_t]
         self.end()
         with nogil:
-            while at != LSN_NEVER:
+            while copy != LSN_NEVER:
                 spin_lock(address(self.notes.lock))
                 note = self.notes.first
                 if note == NULL or note.lsn >= limit:
                     spin_unlock(address(self.notes.lock))
                     break
-                at = _write(address(self.notes), note.queue.id, note.position, note.count, note.lsn)
-                if at != LSN_NEVER:
+                copy = _write(address(self.notes), note.queue.id, note.position, note.count, note.lsn)
+                if copy != LSN_NEVER:
                     _unlink(address(self.notes), note)
-                    _link(address(self.notes), note, at)
+                    _link(address(self.notes), note, copy)
                     copied += 1
                 spin_unlock(address(self.notes.lock))
-        if at == LSN_NEVER:
+        if copy == LSN_NEVER:
             raise self.logs.failure or StoreError("the log has failed")
         return copied
 
