@@ -74,6 +74,10 @@ def test_a_table_that_grows_forgets_nothing() -> None:
         assert made.takes(number) and not made.takes(number // 2)
     assert made.exchange.values == 5_000 and not any(made.takes(number) for number in range(0, 5_000, 7))
     assert made.takes(5_000) and made.takes(0)
+    pieces = 1
+    while not made.exchange.forget_some():
+        pieces += 1
+    assert pieces > 5 and made.exchange.values == 0 and made.takes(0) and made.takes(0)
 
 
 def test_without_the_header_nothing_is_looked_at() -> None:
@@ -127,7 +131,7 @@ def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
     assert all(first.takes(number) for number in range(500)) and first.exchange.values == 80
     assert all(second.takes(number) for number in range(500))
     assert total.held <= 100 * SEEN_VALUE_BYTES and second.exchange.values == 20 and not second.takes(499)
-    first.exchange.forget()
+    first.exchange.forget_some()
     assert first.takes("late") and first.exchange.values == 0
     assert total.held == 20 * SEEN_VALUE_BYTES
 
@@ -145,7 +149,7 @@ def test_one_user_makes_no_exchange_forget_what_others_published() -> None:
     assert not any(other.takes(number, "bob") for number in range(20))
     assert not flooded.takes(499, "alice") and flooded.takes(0, "alice"), "she forgets her own"
     assert other.takes("hers", "alice") and other.takes("hers", "alice"), "she has nothing there that could go: it is not remembered"
-    flooded.exchange.forget()
+    flooded.exchange.forget_some()
     assert total.of_user("alice") == 0 and total.of_user("bob") == 20 * SEEN_VALUE_BYTES == total.held
     alone[0] = True
     total.look_again()
