@@ -234,7 +234,7 @@ def test_copies_of_large_bodies_wait_in_bounded_memory_and_block_nobody() -> Non
 
 
 def test_copies_follow_exchanges_that_look_at_headers(api: Api, ch: Any) -> None:
-    for kind, arguments in (("headers", {"x-match": "all", "redelivered": 0}), ("x-random", None)):
+    for kind, arguments in (("headers", {"x-match": "all", "redelivered": 0}), ("x-random", None), ("x-recent-history", None)):
         queue = str(ch.queue_declare("", exclusive=True).method.queue)
         ch.exchange_declare(kind, kind)
         ch.queue_bind(queue, kind, "#", arguments)

@@ -6,6 +6,8 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flintmq.config import Limits
 from flintmq.errors import PeerError
@@ -13,7 +15,8 @@ from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.routing.deduplication import DeduplicationExchange
 from flintmq.routing.kept import Kept
 from flintmq.routing.message import Content, MessageHeaders
-from flintmq.routing.seen import SEEN_VALUE_BYTES
+from flintmq.routing.seen import SEEN_VALUE_BYTES, Seen
+from tests.oracle.seen import Oracle
 
 from .test_exchanges import A, bind
 
@@ -74,6 +77,38 @@ def test_a_table_that_grows_forgets_nothing() -> None:
         assert made.takes(number) and not made.takes(number // 2)
     assert made.exchange.values == 5_000 and not any(made.takes(number) for number in range(0, 5_000, 7))
     assert made.takes(5_000) and made.takes(0)
+    pieces = 1
+    while not made.exchange.forget_some():
+        pieces += 1
+    assert pieces > 5 and made.exchange.values == 0 and made.takes(0) and made.takes(0)
+
+
+steps = st.tuples(
+    st.integers(0, 30), st.sampled_from([None, "alice", "bob"]), st.sampled_from([0, 0, 5, 50]), st.integers(0, 10), st.integers(0, 9)
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(steps, max_size=120), st.integers(1, 25), st.sampled_from([0, 20]), st.integers(1, 20))
+def test_it_remembers_what_the_oracle_does(steps: list[Any], count_max: int, ttl_ms: int, total: int) -> None:
+    limits = Limits(kept_bytes_max=total * SEEN_VALUE_BYTES, kept_user_share=0.5)
+    kept = Kept()
+    kept.alone = lambda: False
+    seen = Seen(count_max, ttl_ms, limits, kept)
+    oracle = Oracle(count_max, ttl_ms, total, int(total * SEEN_VALUE_BYTES * 0.5) // SEEN_VALUE_BYTES)
+    now_ms = 0
+    for value, user, own_ms, passed, chance in steps:
+        now_ms += passed
+        headers = {"x-deduplication-header": value, **({"x-cache-ttl": own_ms} if own_ms else {})}
+        made = seen.is_new(content(headers)[2], None if user is None else kept.user(user), now_ms * 1_000_000)
+        is_new, noted = oracle.is_new(value, user, own_ms, now_ms)
+        assert (made[0], made[1] is not None) == (is_new, noted)
+        if made[1] is not None and not chance:  # no queue took it
+            seen.forget(made[1])
+            del oracle.values[value]
+        assert seen.count == len(oracle.values) and kept.held == seen.count * SEEN_VALUE_BYTES
+        for name in ("alice", "bob"):
+            assert kept.of_user(name) == SEEN_VALUE_BYTES * sum(owner == name for _, owner in oracle.values.values())
 
 
 def test_without_the_header_nothing_is_looked_at() -> None:
@@ -127,7 +162,7 @@ def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
     assert all(first.takes(number) for number in range(500)) and first.exchange.values == 80
     assert all(second.takes(number) for number in range(500))
     assert total.held <= 100 * SEEN_VALUE_BYTES and second.exchange.values == 20 and not second.takes(499)
-    first.exchange.forget()
+    first.exchange.forget_some()
     assert first.takes("late") and first.exchange.values == 0
     assert total.held == 20 * SEEN_VALUE_BYTES
 
@@ -145,7 +180,7 @@ def test_one_user_makes_no_exchange_forget_what_others_published() -> None:
     assert not any(other.takes(number, "bob") for number in range(20))
     assert not flooded.takes(499, "alice") and flooded.takes(0, "alice"), "she forgets her own"
     assert other.takes("hers", "alice") and other.takes("hers", "alice"), "she has nothing there that could go: it is not remembered"
-    flooded.exchange.forget()
+    flooded.exchange.forget_some()
     assert total.of_user("alice") == 0 and total.of_user("bob") == 20 * SEEN_VALUE_BYTES == total.held
     alone[0] = True
     total.look_again()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flintmq.core.memory_account import bytes_by_kind
+from flintmq.ports import UserRecord
 from flintmq.routing.seen import SEEN_VALUE_BYTES
 from flintmq.testing.broker import Broker
 from tests.support.rawamqp import RawChannel
@@ -258,6 +259,30 @@ def test_what_is_remembered_is_in_the_account_of_memory(ch: RawChannel, broker: 
     ch.call("exchange.delete", exchange="h")
     ch.call("exchange.delete", exchange="d")
     assert vhost.kept.held == 0 and bytes_by_kind()["definitions"] <= before + 2_000
+
+
+def test_the_share_of_a_user_holds_from_the_second_user_on(start: Callable[..., Any], connect: Connect) -> None:
+    broker = start(limits={"kept_bytes_max": 20 * SEEN_VALUE_BYTES})
+    ch = connect(broker).channel()
+    ch.queue("q")
+    values = broker.node.broker.vhosts["/"].kept
+
+    def remembered(first: int) -> int:
+        ch.call("exchange.declare", exchange="d", type="x-message-deduplication", arguments={"x-cache-size": 100})
+        ch.call("queue.bind", queue="q", exchange="d", routing_key="")
+        for number in range(first, first + 40):
+            ch.publish(b"x", exchange="d", headers={"x-deduplication-header": number})
+        ch.wait_ready("q", 40)
+        ch.call("queue.purge", queue="q")
+        size = int(values.held)
+        ch.call("exchange.delete", exchange="d")
+        return size // SEEN_VALUE_BYTES
+
+    assert remembered(0) == 20
+    broker.node.users.put(UserRecord("bob"))
+    assert remembered(100) == 10 and values.of_user("guest") == values.held == 0
+    broker.node.users.delete("bob")
+    assert remembered(200) == 20
 
 
 def test_large_messages_are_remembered(ch: RawChannel) -> None:

@@ -101,7 +101,7 @@ def _find_route(connection: pointer[connection_t], key: pointer[uint8_t], size: 
     how: uint8_t = 0
     route: pointer[route_t] = exchange_find(exchange, key, size, address(how))
     chosen: pointer[route_t]
-    if route == NULL:
+    if route == NULL and at_load32(address(exchange.usable)):
         with gil:
             try:
                 handler = cast(object, connection.owner).handler

@@ -93,8 +93,8 @@ class DeduplicationExchange(FanoutExchange):
         """That are remembered."""
         return self._seen.count
 
-    def forget(self) -> None:
-        self._seen.close()
+    def forget_some(self) -> bool:
+        return self._seen.close()
 
 
 def _refused(text: str) -> PeerError:

@@ -140,8 +140,9 @@ class Exchange:
     def limit(self, limits: Limits, total: Kept | None = None) -> None:
         """Tells the exchange what one match may cost, and what it counts the messages in that it keeps (None: nowhere)."""
 
-    def forget(self) -> None:
-        """It is deleted: what it remembers of messages goes."""
+    def forget_some(self) -> bool:
+        """It is deleted: a slice of what it remembers of messages goes. True: all has gone."""
+        return True
 
     def add(self, binding: Binding) -> None:
         """Indexes a binding that is not there yet (the virtual host checked)."""

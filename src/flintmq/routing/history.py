@@ -70,5 +70,6 @@ class RecentHistoryExchange(FanoutExchange):
         """Of memory."""
         return self._recent.held
 
-    def forget(self) -> None:
+    def forget_some(self) -> bool:
         self._recent.close()
+        return True

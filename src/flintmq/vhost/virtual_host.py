@@ -413,6 +413,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             yield Delete(ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {}))
         if exchange.bindings or exchange.incoming:
             yield partial(self._end_some_bindings, exchange, (exchange.bindings, exchange.incoming))
+        yield exchange.forget_some
         if self.exchanges.get(exchange.name) is exchange:  # else it went with its virtual host
             self._drop_exchange(exchange)
 
@@ -435,7 +436,6 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         """Takes an exchange without bindings out of memory."""
         del self.exchanges[exchange.name]
         self.holding.add(-exchange_bytes(exchange))
-        exchange.forget()
         self._put_off.pop(exchange, None)
         if exchange.alternate is not None:
             others = self._alternate_of[exchange.alternate]
@@ -449,11 +449,11 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         return exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange
 
     def _auto_delete_exchanges(self, candidates: Iterable[Exchange]) -> None:
-        """Deletes those that are unused. One that the database has, or that others lead to, is a change of its own (I6, I7)."""
+        """Deletes those that are unused. One of the database, one that others lead to or that remembers is its own change (I6, I7)."""
         for exchange in candidates:
             if not self._is_unused(exchange) or exchange in self._put_off or self._changes.is_held((EXCHANGE, exchange.name)):
                 continue
-            if not exchange.durable and not exchange.incoming:
+            if not exchange.durable and not exchange.incoming and not exchange.remembers:
                 self._drop_exchange(exchange)
             else:
                 self._put_off[exchange] = _UNDER_WAY
