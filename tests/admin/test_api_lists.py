@@ -45,7 +45,7 @@ def test_a_slow_pattern_holds_nobody_up() -> None:
 
     async def run() -> Any:
         task = asyncio.create_task(others())
-        items = [f"{'a' * 60}{number}" for number in range(200)]
+        items = [f"{'a' * 60}{number}" for number in range(1000)]
         query = {"page": "1", "name": "(a+)+[bc]", "use_regex": "true"}
         found = await listed(Listing(items, lambda name: {"name": name}, str), query)
         task.cancel()
