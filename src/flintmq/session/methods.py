@@ -233,7 +233,7 @@ def _declare_reply_queue(handler: Session, number: int, name: str, no_wait: bool
 
 
 def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
-    name = _queue_name(handler, number, method.queue)
+    name = method.queue or _queue_name(handler, number, "")
     # specification 1.7.2.3: both empty means the queue's own name
     key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
