@@ -81,7 +81,8 @@ def load(broker: Broker) -> None:
     transacted = connection.channel()
     transacted.tx_select()
     for name in COUNTS:
-        transacted.basic_publish("", name, b"in a transaction", persistent)
+        # Too long for one commit block: such a transaction has a Commit.
+        transacted.basic_publish("", name, b"in a transaction" * 2_000, persistent)
     transacted.tx_commit()
     for _ in range(ACKED):
         method, _, _ = channel.basic_get("orders")
@@ -90,6 +91,11 @@ def load(broker: Broker) -> None:
     # A synchronous call behind the acknowledgements: they were taken when it returns.
     channel.queue_declare("orders", passive=True)
     connection.close()
+
+
+def long_body(number: int) -> bytes:
+    """Too long for one commit block: a transaction with it has a Commit."""
+    return str(number).encode() * 20_000
 
 
 def expected() -> list[int]:
@@ -148,7 +154,7 @@ def test_a_damaged_transaction_log_is_refused_until_it_is_repaired(tmp_path: Pat
         channel.tx_select()
         for i in range(10):
             for name in ("left", "right"):
-                channel.basic_publish("", name, str(i).encode(), pika.BasicProperties(delivery_mode=2))
+                channel.basic_publish("", name, long_body(i), pika.BasicProperties(delivery_mode=2))
             channel.tx_commit()
         connection.close()
         broker.kill()
@@ -168,7 +174,7 @@ def test_a_damaged_transaction_log_is_refused_until_it_is_repaired(tmp_path: Pat
         channel = connection.channel()
         for name in ("left", "right"):
             bodies = [channel.basic_get(name, auto_ack=True)[2] for _ in range(9)]
-            assert bodies == [str(i).encode() for i in range(10) if i != 4]
+            assert bodies == [long_body(i) for i in range(10) if i != 4]
             assert channel.basic_get(name)[0] is None
         connection.close()
     assert run("verify", store)["ok"]

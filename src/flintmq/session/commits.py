@@ -65,10 +65,14 @@ def commit(handler: Session, number: int) -> None:
 def committed(handler: Session, transaction: Transaction, alive: bool) -> None:
     """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
     handler.after_publish()
-    handler.broker.queue_limits.settle_many(transaction.limited)
+    if transaction.limited:
+        handler.broker.queue_limits.settle_many(transaction.limited)
     if not alive:
         return
-    when_over(handler, partial(_answer, handler, transaction.number))
+    if len(handler.works):
+        when_over(handler, partial(_answer, handler, transaction.number))
+    else:
+        _answer(handler, transaction.number)
 
 
 def when_over(handler: Session, answer: Callable[[], None]) -> None:

@@ -49,9 +49,14 @@ class LateAnswer:
         self.handler.connection.waiting = True
 
 
+def remembers(handler: Session, source: str) -> bool:
+    """Whether an exchange gives a new destination messages of before."""
+    return isinstance(handler.vhost.exchanges.get(source), RecentHistoryExchange)
+
+
 def bound(handler: Session, number: int, source: str, kind: str, destination: str, answer: Callable[[Any], None], new: bool) -> None:
     """Answers a bind, after the destination has what the source remembers. Nothing more of the connection is read until then."""
-    if not new or not isinstance(handler.vhost.exchanges.get(source), RecentHistoryExchange):
+    if not new or not remembers(handler, source):
         answer(new)
         return
     pending = LateAnswer(handler, lambda: answer(new) if number in handler.channels else None)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from flintmq.session.session_port import Session
     from flintmq.vhost.changes import Verb
 
+BIND_OK = spec.QueueBindOk()
+
 
 def _channel(handler: Session, number: int) -> ChannelState:
     return handler.channels[number]
@@ -233,17 +235,17 @@ def _declare_reply_queue(handler: Session, number: int, name: str, no_wait: bool
 
 
 def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
-    name = _queue_name(handler, number, method.queue)
+    name = method.queue or _queue_name(handler, number, "")
     # specification 1.7.2.3: both empty means the queue's own name
     key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, [key])
+    simple = not handler.verbs and handler.broker.shared is None and not late_answer.remembers(handler, method.exchange)
+    if simple and handler.vhost.bind_at_once(name, method.exchange, key, method.arguments, handler.connection_id) is not None:
+        if not method.no_wait:
+            handler.connection.send(number, BIND_OK)
+        return
     answer = _answer(handler, number, method.no_wait, spec.QueueBindOk)
-    if not handler.verbs and handler.broker.shared is None:
-        new = handler.vhost.bind_at_once(name, method.exchange, key, method.arguments, handler.connection_id)
-        if new is not None:
-            late_answer.bound(handler, number, method.exchange, QUEUE, name, answer, new)
-            return
     answer = shared_queues.bound(handler, number, method.ID, name, answer)
     answer = partial(late_answer.bound, handler, number, method.exchange, QUEUE, name, answer)
     verb = handler.vhost.bind_queue(name, method.exchange, key, method.arguments, connection_id=handler.connection_id)
