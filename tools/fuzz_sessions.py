@@ -317,6 +317,8 @@ def life(seed: int, seconds: float, directory: str | None) -> tuple[list[str], i
     early = rng.random() < 0.2  # the broker is stopped while its clients are at work
     try:
         with Broker(limits=limits, **options) as broker:
+            if rng.random() < 0.3 and broker.node.broker is not None:
+                broker.node.broker.tracer.turn("/", True)
             clients += [Session(broker.port, random.Random(seed * 1000 + number), shapes) for number in range(SESSIONS)]
             clients.append(Puller(broker.node.http_port or 0, random.Random(seed * 1000 + SESSIONS)))
             threads = [threading.Thread(target=watched, args=(client, over, errors)) for client in clients]

@@ -16,7 +16,10 @@ from flintmq.protocol.v0_9_1.tables import Timestamp
 
 STREAMS = ["s0", "s1"]
 QUEUES = [f"q{n}" for n in range(7)] + STREAMS
-EXCHANGES = ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "x0", "x1"]
+EXCHANGES = ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "x0", "x1", "recent", "once", "some"]
+# exchanges whose type is another than direct
+TYPES = {"x1": "topic", "recent": "x-recent-history", "once": "x-message-deduplication", "some": "x-random"}
+FIREHOSE = "amq.rabbitmq.trace"
 REPLY_TO = "amq.rabbitmq.reply-to"
 CHANNELS = 3
 # values that no argument of a queue, consumer or exchange expects
@@ -43,6 +46,8 @@ def queue_shape(rng: random.Random) -> dict[str, Any]:
         "x-queue-mode": "lazy",
         "x-qpid-priorities": rng.choice((2, 10)),
         "x-dead-letter-strategy": rng.choice(("at-most-once", "at-least-once")),
+        "x-delayed-retry-type": rng.choice(("all", "failed", "returned")),
+        "x-delayed-retry-min": 5,
     }
     arguments = {name: value for name, value in choices.items() if rng.random() < 0.15}
     # what does not go together is refused
@@ -177,6 +182,8 @@ class Steps:
                 {"a": 1, "t": {"n": [1, None, "x"]}},
                 {"x-delay": 5},
                 {"k": "v" * 3000},
+                {"x-deduplication-header": rng.choice(("a", "b", rng.randrange(50)))},
+                {"x-deduplication-header": "c", "x-cache-ttl": 5},
             ]
             tables += [
                 {"x-death": [{"count": 2**63 - 1, "queue": "q0", "reason": "expired"}]},
@@ -260,7 +267,7 @@ class Steps:
         if kind == 1:
             return spec.QueueDelete(queue=queue, if_unused=rng.random() < 0.2, if_empty=rng.random() < 0.2, no_wait=nowait)
         exchange, arguments = (
-            rng.choice(EXCHANGES[1:]),
+            rng.choice([*EXCHANGES[1:], FIREHOSE]),
             rng.choice(({}, {"k": 1}, {"x-match": "any", "k": "v"}, {"x-match": "any-with-x", "a": None})),
         )
         key = rng.choice((queue, "#", "*.a", "a.#.b", ""))
@@ -281,7 +288,7 @@ class Steps:
 
     def _exchange(self, number: int) -> Any:
         rng = self._rng
-        name, nowait = rng.choice(("x0", "x1")), rng.random() < 0.2
+        name, nowait = rng.choice(("x0", *TYPES)), rng.random() < 0.2
         kind, source, key = rng.randrange(6), rng.choice(EXCHANGES[1:]), rng.choice(self._queues)
         if kind == 0:
             return spec.ExchangeDelete(exchange=name, if_unused=rng.random() < 0.5, no_wait=nowait)
@@ -289,9 +296,11 @@ class Steps:
             return spec.ExchangeBind(destination=name, source=source, routing_key=key, no_wait=nowait)
         if kind == 2:
             return spec.ExchangeUnbind(destination=name, source=source, routing_key=key, no_wait=nowait)
-        arguments = {"alternate-exchange": rng.choice(EXCHANGES[1:])} if rng.random() < 0.05 else {}
+        arguments: dict[str, Any] = {"alternate-exchange": rng.choice(EXCHANGES[1:])} if rng.random() < 0.05 else {}
+        if name == "once":
+            arguments |= {"x-cache-size": 20}
         # one type for each name, most of the time: a second one is refused
-        kinds = (("direct", "topic")[name == "x1"],) if rng.random() < 0.95 else ("direct", "fanout", "topic", "headers", "x-nothing")
+        kinds = (TYPES.get(name, "direct"),) if rng.random() < 0.95 else ("direct", "fanout", "topic", "headers", "x-nothing")
         return spec.ExchangeDeclare(
             exchange=name,
             type=rng.choice(kinds),
