@@ -17,7 +17,7 @@ mkdir -p "$copy"
 cmp -s setup.py "$copy/setup.py" || cp setup.py "$copy/"
 printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-asan"\nversion = "0"\n' > "$copy/pyproject.toml"
 # Unchanged files keep their time stamps, so that a second run compiles nothing.
-find src tests/__init__.py tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.typed' | while read -r file; do
+find src tests/__init__.py tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.typed' -o -name '*.sql' | while read -r file; do
     cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp "$file" "$copy/$file"; }
 done
 find "$copy/src" "$copy/tests" -name '*.py' | while read -r file; do

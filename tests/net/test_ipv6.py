@@ -20,6 +20,14 @@ def has_ipv6() -> bool:
     return True
 
 
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def echoed(host: str, port: int) -> bytes | None:
     """What a queue gives back, asked from that address."""
     with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
@@ -43,15 +51,15 @@ def test_an_ipv6_address_stands_in_brackets(host: str, text: str) -> None:
 @pytest.mark.parametrize(("host", "served"), [("::", {"::1", "127.0.0.1"}), ("::1", {"::1"})])
 def test_a_broker_on_ipv6(host: str, served: set[str]) -> None:
     """AMQP and HTTP answer on the families that were asked for, `guest` of this machine is let in by both, the log names the peer."""
-    with Broker("--host", host, "--http-port", "0") as running:
-        ports = (running.port, running.ready["http_port"])
-        for address in ("::1", "127.0.0.1"):
-            if address not in served:
-                for port in ports:
-                    with pytest.raises(ConnectionRefusedError):
-                        socket.create_connection((address, port), 10)
-                continue
-            assert echoed(address, running.port) == address.encode()
-            socket.create_connection((address, ports[1]), 10).close()
-        line = f"-> [{host}]:{running.port}: user 'guest' authenticated"
-        wait_until(lambda: line in running.stderr_text(), what=line)
+    for attempt in range(3):
+        with Broker("--host", host, "--http-port", "0") as running:
+            ports = (running.port, running.ready["http_port"])
+            others = {"::1", "127.0.0.1"} - served
+            if any(listens(address, port) for address in others for port in ports) and attempt < 2:
+                continue  # another process may have such a port there by chance
+            assert not any(listens(address, port) for address in others for port in ports)
+            for address in served:
+                assert echoed(address, running.port) == address.encode() and listens(address, ports[1])
+            line = f"-> [{host}]:{running.port}: user 'guest' authenticated"
+            wait_until(lambda line=line, running=running: line in running.stderr_text(), what=line)
+            return

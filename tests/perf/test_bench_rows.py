@@ -21,6 +21,9 @@ TINY = {
     "W11": "--size 1024 --count 3000",
     "D1": "--mode declare --durable --queues 20 --keep --settle 0",
     "D1p": "--mode declare --durable --queues 60 --keep --settle 0 --pipeline 20",
+    "W12d": "--durable --persistent --exchange fanout --queues 3 --size 100 --count 2000",
+    "W16": "--durable --persistent --producers 4 --consumers 2 --size 256 --confirm 1 --ack 1 --prefetch 10 --count 200",
+    "W17": "--mode backlog --durable --persistent --size 100 --confirm 1000 --ack 100 --prefetch 1000 --count 3000 --settle 0",
     "B10": "--size 100 --count 20000 --confirm 1000",
     "LOG": "4194304 1024",
 }

@@ -19,7 +19,7 @@ import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.clock import wall_ms
+from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import arena_t, content_body, content_frame, content_header, content_new, content_route, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init
 from cython.cimports.flintmq.store.log.file_port import HUGE_PAGE, direct_memory
@@ -99,7 +99,7 @@ def log_continue(log: pointer[log_t], tail: uint64_t, last_block: uint64_t, epoc
 def log_begin(log: pointer[log_t]) -> void:
     spin_lock(address(log.lock))
     if log.syncs:  # who reads the page log does not ask when
-        log.now_us = cast(uint64_t, wall_ms()) * 1000  # the exact clock was a tenth of a fan-out
+        log.now_us = wall_us()
 
 
 def log_end(log: pointer[log_t]) -> void:

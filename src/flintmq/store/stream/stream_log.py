@@ -21,7 +21,6 @@ from cython.cimports.flintmq.core.atomics import (
 )  # fmt: skip
 from cython.cimports.flintmq.core.byte_order import put64
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import (
     CONTENT_SHARED, arena_new, arena_t, content_decref, content_header, content_incref, content_t,
 )  # fmt: skip
@@ -325,7 +324,6 @@ def stream_append(stream: pointer[stream_t], content: pointer[content_t], origin
         content_decref(hot)
         return STREAM_FAILED
     log_begin(log)
-    log.now_us = wall_us()  # readers begin at a time
     taken = _append_message(stream, content, value, filter_size, origin, address(start), address(end))
     if not taken:
         # The log has failed. Or memory ran out in the middle of a long message: what is there of it is never completed, and readers
