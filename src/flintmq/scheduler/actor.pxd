@@ -62,7 +62,8 @@ cdef bint actor_should_yield(actor_t *actor, int64_t started_ns) noexcept nogil
 
 # --- for dispatchers --------------------------------------------------------------------------------------------------
 # The client is gone: takes the request out and answers it INVALID here and now. False: too late, it runs or was answered. The caller must
-# hold a reference to the actor and know that the request is still alive, for example because its answer() does not free it.
+# hold a reference to the actor and know that the request is still alive, for example because its answer() does not free it. A request that
+# another thread is about to dispatch is not there yet: False.
 cdef bint request_cancel(request_t *request) noexcept nogil
 cdef int64_t system_now(actor_system_t *system) noexcept nogil
 

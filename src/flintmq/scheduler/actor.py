@@ -16,7 +16,7 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32, at_add64, at_cas32, at_load32, at_load64, at_store32, at_store64, at_store_ptr, at_sub32, spin_lock, spin_unlock,
+    at_add32, at_add64, at_cas32, at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_store_ptr, at_sub32, spin_lock, spin_unlock,
 )  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
@@ -118,9 +118,11 @@ def request_answer(request: pointer[request_t], outcome: uint8_t) -> void:
 
 
 def request_cancel(request: pointer[request_t]) -> bint:
-    actor: pointer[actor_t] = request.actor
+    actor: pointer[actor_t] = cast(pointer[actor_t], at_load_ptr(address(request.actor)))
     parked: bint
     there: bint
+    if actor == NULL:
+        return False  # another thread is about to dispatch it
     spin_lock(address(actor.lock))
     parked = request.place == PLACE_WAITING
     there = mailbox_remove(actor, request)
