@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 @cython.final
 cdef class Patience:
-    cdef int64_t poll_ns          # the longest poll, and the longest wait that counts as short; 0: it never polls
+    cdef int64_t poll_ns          # the longest poll, and half of the longest wait that counts as short; 0: it never polls
     cdef readonly uint32_t needed # short waits in a row before it polls
     cdef uint32_t in_row          # short waits since the last long one
     cdef uint32_t paid            # polls in a row that ended with an event

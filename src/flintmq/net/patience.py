@@ -6,9 +6,9 @@ A client that waits for each answer (prefetch 1, a get, a confirm) pays with eac
 on a virtual machine whose idle processor is given away. A loop that still polls when the next request comes saves that.
 
 P1  A loop polls only where requests come one by one and at once: after `needed` passes in a row that took less than a poll's time, each
-    with a wait that did. A loop that is idle, paced or busy sleeps as ever.
-P2  A poll in vain costs its time and doubles `needed`; as many polls in a row that paid halve it. So polls in vain are rare where they are
-    many: at worst one for NEEDED_MAX wakenings.
+    with a wait of less than two. A loop that is idle, paced or busy sleeps as ever.
+P2  A poll in vain costs its time. It doubles `needed`, unless NEEDED_MIN polls in a row paid before it; as many that paid halve it. So a
+    poll in vain comes after NEEDED_MIN that paid, or after more and more wakenings, NEEDED_MAX in the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # short waits in a row before a loop polls: at first and at least; and at most
 NEEDED_MIN = declare(uint32_t, 16)
-NEEDED_MAX = declare(uint32_t, 16384)
+NEEDED_MAX = declare(uint32_t, 1024)
+# a wait that took no longer found its event there: it says nothing of wakenings
+AT_ONCE_NS = declare(int64_t, 3_000)
 
 
 @cclass
@@ -36,15 +38,15 @@ class Patience:
 
     def waited(self, waited_ns: int64_t, in_vain: bint) -> void:
         polled: bint = self.in_row >= self.needed
-        if in_vain or waited_ns > self.poll_ns:
-            self.in_row = self.paid = 0
-            if in_vain and self.needed < NEEDED_MAX:
+        if in_vain or waited_ns > 2 * self.poll_ns:  # a wait that was slept through has the wakening in it
+            if in_vain and self.paid < NEEDED_MIN and self.needed < NEEDED_MAX:
                 self.needed *= 2
+            self.in_row = self.paid = 0
             return
         if not polled:
-            self.in_row += 1
+            if waited_ns > AT_ONCE_NS:
+                self.in_row += 1
             return
         self.paid += 1
-        if self.paid >= self.needed and self.needed > NEEDED_MIN:
+        if self.paid % NEEDED_MIN == 0 and self.needed > NEEDED_MIN:
             self.needed /= 2
-            self.paid = 0
