@@ -9,6 +9,7 @@ D2  The exchange is one that this user is authorized for. Where keys are asked f
 
 from __future__ import annotations
 
+import cython
 from cython import NULL, address, cast, cfunc, declare, exceptval, nogil, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.channel.types import AUTHORIZED_MAX, SLOWLY_BY_CHANCE, channel_t, connection_t
@@ -17,7 +18,9 @@ from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS, content_body, content_decref, content_frame, content_header, content_new, content_route, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.core.header_field import header_look, header_look_t, value_size
-from cython.cimports.flintmq.routing.route_cache import exchange_find, exchange_t, route_choose, route_decref, route_is_valid, route_t
+from cython.cimports.flintmq.routing.route_cache import (
+    ROUTE_BY_CHANCE, exchange_find, exchange_t, route_choose, route_decref, route_is_valid, route_t,
+)  # fmt: skip
 from cython.cimports.flintmq.routing.sieve import sieve_write
 from cython.cimports.libc.stdint import uint32_t, uint8_t
 from cython.cimports.libc.string import memcmp, memcpy
@@ -63,6 +66,21 @@ def _found_by(channel: pointer[channel_t], look: pointer[header_look_t], out: po
 def channel_found_by(channel: pointer[channel_t], out: pointer[uint8_t]) -> uint32_t:
     look: header_look_t
     return _found_by(channel, address(look), out)
+
+
+def route_by_key(
+    exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t, how: pointer[uint8_t]
+) -> pointer[route_t]:
+    route: pointer[route_t]
+    chosen: pointer[route_t] = NULL
+    how[0] = 0
+    route = exchange_find(exchange, key, key_len, how)
+    if route == NULL or how[0] == 0:
+        return route
+    if how[0] == ROUTE_BY_CHANCE:
+        chosen = route_choose(route)
+    route_decref(route)
+    return chosen
 
 
 def channel_decide(connection: pointer[connection_t], channel: pointer[channel_t]) -> pointer[route_t]:

@@ -17,6 +17,7 @@ import logging
 
 from cython import NULL, address, bint, cast, cclass, cfunc, inline, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.channel.arrival import expiry_on
+from cython.cimports.flintmq.channel.deciding import route_by_key
 from cython.cimports.flintmq.channel.placing import Landing
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
@@ -31,8 +32,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_MOVE, delivery_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_LIMITED, DEST_REJECT_OVER, DEST_SHARED, ROUTE_BY_CHANCE, RouteCache, destination_t, exchange_find, route_choose,
-    route_decref, route_t,
+    DEST_BLOCK, DEST_LIMITED, DEST_REJECT_OVER, DEST_SHARED, RouteCache, destination_t, route_decref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
@@ -174,16 +174,9 @@ class Firing(Landing):
         """The cached route, with a reference. NULL: it is not cached, headers decide, or a queue may refuse, is shared or gone."""
         how: uint8_t = 0
         i: uint32_t
-        chosen: pointer[route_t]
-        route: pointer[route_t] = exchange_find(self.cache.exchange, content_route(content), content.route_len, address(how))
+        route: pointer[route_t] = route_by_key(self.cache.exchange, content_route(content), content.route_len, address(how))
         if route == NULL:
             return NULL
-        if how:
-            chosen = route_choose(route) if how == ROUTE_BY_CHANCE else NULL
-            route_decref(route)
-            if chosen == NULL:
-                return NULL
-            route = chosen
         for i in range(route.count):
             if route.destinations[i].flags & (DEST_REJECT_OVER | DEST_BLOCK | DEST_SHARED) or queue_is_deleted(route.destinations[i].queue):
                 route_decref(route)

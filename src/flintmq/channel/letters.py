@@ -16,6 +16,7 @@ from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval,
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
+from cython.cimports.flintmq.channel.deciding import route_by_key
 from cython.cimports.flintmq.channel.letter_memo import form_t, letter_memo, memo_find, memo_is_cycle, memo_keep
 from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_MAXLEN, connection_t, refused_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
@@ -36,8 +37,8 @@ from cython.cimports.flintmq.queue.restoring import original_of, queue_borrow
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, ROUTE_BY_CHANCE, RouteCache,
-    destination_t, exchange_decref, exchange_find, exchange_incref, exchange_t, route_choose, route_decref, route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache, destination_t,
+    exchange_decref, exchange_incref, exchange_t, route_decref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -153,20 +154,13 @@ def _find_route(
     decide."""
     exchange: pointer[exchange_t] = place.exchange
     own: pointer[uint8_t] = content_route(content) + 1 + content_route(content)[0]
-    route: pointer[route_t]
-    chosen: pointer[route_t]
     how: uint8_t = 0
     key[0] = cast(uint8_t, exchange.name_len)
     memcpy(key + 1, exchange.name, exchange.name_len)
     key_len[0] = 2 + exchange.name_len + (cast(uint32_t, place.key_size) if place.has_key else own[0])
     key[1 + exchange.name_len] = cast(uint8_t, key_len[0] - 2 - exchange.name_len)
     memcpy(key + 2 + exchange.name_len, place.key if place.has_key else own + 1, key_len[0] - 2 - exchange.name_len)
-    route = exchange_find(exchange, key, key_len[0], address(how))
-    if route != NULL and how:
-        chosen = route_choose(route) if how == ROUTE_BY_CHANCE else NULL
-        route_decref(route)
-        return chosen
-    return route
+    return route_by_key(exchange, key, key_len[0], address(how))
 
 
 @cfunc

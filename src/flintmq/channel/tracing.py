@@ -17,6 +17,7 @@ import logging
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.flintmq.channel.deciding import route_by_key
 from cython.cimports.flintmq.channel.placing import place_copy
 from cython.cimports.flintmq.channel.traceparent import TRACED_FIREHOSE, trace_wanted
 from cython.cimports.flintmq.channel.types import connection_t, tracer_t
@@ -32,9 +33,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.tracing import (
 from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_get_id
 from cython.cimports.flintmq.queue.types import queue_t
-from cython.cimports.flintmq.routing.route_cache import (
-    ROUTE_BY_CHANCE, RouteCache, exchange_decref, exchange_find, exchange_incref, exchange_t, route_choose, route_decref, route_t,
-)  # fmt: skip
+from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, exchange_t, route_decref, route_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memcmp, memcpy
@@ -99,9 +98,8 @@ def _find_route(connection: pointer[connection_t], key: pointer[uint8_t], size: 
     """The route of a copy, with a reference. NULL: its headers decide it (T4)."""
     exchange: pointer[exchange_t] = connection.tracer.exchange
     how: uint8_t = 0
-    route: pointer[route_t] = exchange_find(exchange, key, size, address(how))
-    chosen: pointer[route_t]
-    if route == NULL and at_load32(address(exchange.usable)):
+    route: pointer[route_t] = route_by_key(exchange, key, size, address(how))
+    if route == NULL and how == 0 and at_load32(address(exchange.usable)):
         with gil:
             try:
                 handler = cast(object, connection.owner).handler
@@ -110,11 +108,7 @@ def _find_route(connection: pointer[connection_t], key: pointer[uint8_t], size: 
                 handler.broker.tracer.learn(handler.vhost, text)
             except Exception:
                 logging.getLogger("flintmq.trace").exception("internal error: where copies of messages go is not found out")
-        route = exchange_find(exchange, key, size, address(how))
-    if route != NULL and how:
-        chosen = route_choose(route) if how == ROUTE_BY_CHANCE else NULL
-        route_decref(route)
-        return chosen
+        route = route_by_key(exchange, key, size, address(how))
     return route
 
 
