@@ -111,6 +111,37 @@ def test_a_higher_count_is_the_same_note(queue: Queue) -> None:
     assert queue.core.entry_facts(position)[1] == 5
 
 
+class Looked:
+    """The store's counts, and at how many notes was looked."""
+
+    def __init__(self, counts: Any) -> None:
+        self.counts, self.looks = counts, 0
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def look(self, most: int) -> int:
+        self.looks += most
+        return int(self.counts.look(most))
+
+    def end(self) -> None:
+        self.counts.end()
+
+
+def test_a_pass_looks_at_few_that_stay_and_goes_on_while_most_have_ended(queue: Queue) -> None:
+    places = [queue.publish() for _ in range(3 * PRUNE_MOST)]
+    for position in places:
+        queue.come_back(position)
+    looked = Looked(queue.rig.store.counts)
+    counts = DeliveryCounts(SimpleNamespace(counts=looked))
+    counts.tick(at_once)
+    assert looked.looks == PRUNE_MOST and len(counts) == 3 * PRUNE_MOST
+    for position in places:
+        queue.end(position)
+    counts.tick(at_once)
+    assert not len(counts)
+
+
 def test_a_deleted_queue_takes_its_notes_with_it(queue: Queue) -> None:
     for _ in range(3 * PRUNE_MOST):
         queue.come_back(queue.publish())

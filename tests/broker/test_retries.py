@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
+from flintmq.core.memory_account import bytes_by_kind
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.due_index import DueIndex
 from flintmq.queue.retries import Retries
-from flintmq.vhost.policy import QueuePolicy
+from flintmq.vhost.arguments import EXPIRY_MS_MAX
 from tests.support.broker import wait_until
 from tests.support.clocks import HeldClock, held
 from tests.support.rawamqp import RawChannel
@@ -161,10 +162,11 @@ def test_all_come_back_at_their_times(steps: list[tuple[int, int, int]]) -> None
     clock = ManualClock()
     retries, index = made(clock)
     queues = {1: Queue(retries, index, 1, len(steps), 10), 2: Queue(retries, index, 2, len(steps), 7, 15)}
-    policies = {1: QueuePolicy(retry_min_ms=10), 2: QueuePolicy(retry_min_ms=7, retry_max_ms=15)}
+    policies = {1: (10, 2**64), 2: (7, 15)}
     expected: list[tuple[int, int, int]] = []
     for number, (queue_id, count, pause_ms) in enumerate(steps):
-        expected.append((clock.wall_ms() + policies[queue_id].retry_ms(count), queue_id, number + 1))
+        least_ms, most_ms = policies[queue_id]
+        expected.append((clock.wall_ms() + min(least_ms * count, most_ms), queue_id, number + 1))
         queues[queue_id].add(number + 1, count)
         clock.advance(ms=pause_ms)
         assert retries.step(clock.monotonic_ns() + 10**12)
@@ -196,6 +198,32 @@ def test_many_queues_and_a_deleted_one() -> None:
         for queue in queues:
             assert len(queue.back) == min(20, (clock.monotonic_ns() - ManualClock().monotonic_ns()) // 1_000_000 // queue.core.retry_min_ms)
     assert len(retries) == 0 and not retries.is_due
+    index.release()
+
+
+def test_memory_of_what_came_back_is_given_back() -> None:
+    clock = ManualClock()
+    retries, index = made(clock)
+    queue = Queue(retries, index, 1, 5_000, 10)
+    before = bytes_by_kind()["entries"]
+    for position in range(1, 5_001):
+        queue.add(position, 1)
+    full = bytes_by_kind()["entries"] - before
+    clock.advance(ms=10)
+    for rest in (500, 0):
+        while len(retries) > rest:
+            retries.step(clock.monotonic_ns())
+        assert bytes_by_kind()["entries"] - before <= full * rest * 4 // 5_000
+    index.release()
+
+
+def test_the_longest_wait_is_long() -> None:
+    """Ten years after each of 65,535 returns: no sum of it runs over."""
+    clock = ManualClock()
+    retries, index = made(clock)
+    queue = Queue(retries, index, 1, 1, EXPIRY_MS_MAX)
+    queue.add(1, 65_535)
+    assert not retries.is_due and retries.due_ms - clock.wall_ms() > 100 * EXPIRY_MS_MAX // 10
     index.release()
 
 

@@ -295,6 +295,33 @@ def test_large_messages_are_remembered(ch: RawChannel) -> None:
     assert drained(ch, "late") == bodies[3:]
 
 
+@pytest.mark.parametrize("size", [32_768, 100_000], ids=["copied", "referenced"])
+def test_exchanges_on_one_way_remember_one_copy(ch: RawChannel, broker: Any, size: int) -> None:
+    """A client who binds very many of them makes a message no longer for others; which of them goes first changes nothing."""
+    names = [f"h{number}" for number in range(40)]
+    ch.call("exchange.declare", exchange="front", type="fanout")
+    for name in names:
+        ch.call("exchange.declare", exchange=name, type="x-recent-history", arguments={"x-recent-history-length": 3})
+        ch.call("exchange.bind", destination=name, source="front", routing_key="")
+    bodies = [bytes([number]) * size for number in range(4)]
+    ch.publish(bodies[0], exchange="front")
+    ch.queue("before")
+    exchanges = broker.node.broker.vhosts["/"].exchanges
+    before = bytes_by_kind()["definitions"]
+    for body in bodies[1:]:
+        ch.publish(body, exchange="front")
+    ch.queue("after")
+    assert bytes_by_kind()["definitions"] - before < 3 * 40 * 200 + 4 * 40_000
+    for name in names:
+        assert [body for _, _, _, body in exchanges[name].kept()] == bodies[1:]
+    for name in (*names[:20], *names[:20:-1]):
+        ch.call("exchange.delete", exchange=name)
+    ch.call("queue.bind", queue="after", exchange=names[20], routing_key="")
+    assert drained(ch, "after") == bodies[1:]
+    ch.call("exchange.delete", exchange=names[20])
+    assert broker.node.broker.vhosts["/"].kept.held == 0 and bytes_by_kind()["definitions"] < before
+
+
 def test_what_is_rolled_back_leaves_no_trace(ch: RawChannel) -> None:
     ch.call("exchange.declare", exchange="d", type="x-message-deduplication", arguments={"x-cache-size": 100})
     ch.queue("q")

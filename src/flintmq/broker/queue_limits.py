@@ -179,7 +179,7 @@ class QueueLimits:
                     if queue.policy.is_shared and self._state.shared is not None:
                         self._state.shared.note_count(queue.queue_id, position, count)
                     if delayed and not self._retries.add(core, position, count):
-                        core.release_waited(position)  # no memory for a wait
+                        core.release_waited(position)  # no memory for a wait, or the queue is deleted
                 elif not guarded("delivery limits", f"queue {queue.name!r}", self._end_over_limit, queue, position):
                     core.release_held(position)  # the node is short of something: it comes back once more
 

@@ -418,7 +418,6 @@ def _accept_remembered(connection: pointer[connection_t], channel: pointer[chann
     mark: seen_mark_t
     refused: uint64_t = connection.dropped[DROP_REFUSED]
     result: c_int
-    i: uint32_t
     if channel.tx:
         return channel_accept(connection, channel, route)
     mark.noted = False
@@ -426,8 +425,7 @@ def _accept_remembered(connection: pointer[connection_t], channel: pointer[chann
         seen, content_header(content), content.header_len, connection.kept_user, monotonic_ns(), address(mark)
     ):
         taken = route.keeping.other
-    for i in range(taken.keeping.count):
-        recent_keep(taken.keeping.recents[i], content, connection.kept_user)
+    recent_keep(taken.keeping.recents, taken.keeping.count, content, connection.kept_user)
     route_incref(route)
     result = channel_accept(connection, channel, taken)
     if mark.noted and (taken.count == 0 or connection.dropped[DROP_REFUSED] != refused):

@@ -112,10 +112,13 @@ def publish_to_queues(
 @nogil
 @exceptval(check=False)
 def _was_wide(connection: pointer[connection_t], route: pointer[route_t]) -> bint:
-    """Whether messages to very many queues have used up the turn."""
-    if route.count <= WIDE_ROUTE:
+    """Whether messages to very many queues, or that very many exchanges remember, have used up the turn."""
+    count: uint32_t = route.count
+    if route.keeping != NULL:
+        count += route.keeping.count
+    if count <= WIDE_ROUTE:
         return False
-    connection.wide += route.count
+    connection.wide += count
     return connection.wide > WIDE_TURN
 
 

@@ -23,8 +23,8 @@ cdef struct retries_t:
     uint64_t total              # messages
     int64_t manual_ns           # atomic: what its clock says, below 0: it is the monotonic clock. Tests set it
 
-# An entry that the broker holds waits after its `count`th return, from now_ns (monotonic; below 0: now) on. False: the caller has to see to it: the queue
-# has no index of a broker, or is deleted, or there is no memory. O(log of those that wait).
+# An entry that the broker holds waits after its `count`th return, from now_ns (monotonic; below 0: now) on, 139 years at most. False: the
+# caller has to see to it: the queue has no index of a broker, or is deleted, or there is no memory. O(log of those that wait).
 cdef bint retries_wait(queue_t *queue, uint64_t position, uint32_t count, int64_t now_ns) noexcept nogil
 
 # --- with the lock held

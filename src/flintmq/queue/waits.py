@@ -20,6 +20,8 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 
 ROOM_LEAST = declare(uint64_t, 4)
 MS = declare(int64_t, 1_000_000)
+# milliseconds: nanoseconds of twice as much fit into wait_t.due_ns
+WAIT_MS_MAX = declare(uint64_t, 1 << 42)
 
 
 # --- the heap of one queue --------------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ def retries_wait(queue: pointer[queue_t], position: uint64_t, count: uint32_t, n
     first: bint = False
     if index == NULL or index.retries == NULL:
         return False
-    wait_ms = min(wait_ms, at_load64(address(queue.retry_max_ms)))
+    wait_ms = min(wait_ms, at_load64(address(queue.retry_max_ms)), WAIT_MS_MAX)
     if now_ns < 0:
         now_ns = at_load64(cast(pointer[uint64_t], address(cast(pointer[retries_t], index.retries).manual_ns)))
     if now_ns < 0:

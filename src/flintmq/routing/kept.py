@@ -80,7 +80,7 @@ class Kept:
         return user
 
     def _is_idle(self, user: KeptUser) -> bool:
-        """R2. What connections and exchanges know of a user is counted; two references are the table's and the caller's."""
+        """R2. One reference is the table's; connections, and what exchanges remember, have the others."""
         return at_load32(address(user.user.refs)) == 1 and at_load64(address(user.user.bytes)) == 0
 
     @property

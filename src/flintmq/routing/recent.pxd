@@ -15,7 +15,8 @@ cdef struct recent_message_t:
     uint64_t size             # bytes that it counts for
     kept_user_t *user         # counted; NULL: nobody's
     recent_message_t *next    # the next newer one; of those that left: the next one to go
-    content_t *content        # counted: where its bytes are; NULL: route, header and body stand behind it
+    content_t *content        # counted: where its bytes are; NULL: route, header and body stand behind it, or behind `source`
+    recent_message_t *source  # counted: the same message of another exchange, which has the bytes; NULL: there is none
 
 cdef struct recent_t:         # of an exchange
     uint32_t refs             # atomic
@@ -30,9 +31,9 @@ cdef struct recent_t:         # of an exchange
 
 cdef void recent_incref(recent_t *recent) noexcept nogil
 cdef void recent_decref(recent_t *recent) noexcept nogil
-# Remembers a message, unless its header x-recent-history-no-store is true. user: who published it, NULL: the broker. O(bytes of the message),
-# but for the messages that it pushes out.
-cdef void recent_keep(recent_t *recent, content_t *content, kept_user_t *user) noexcept nogil
+# So many exchanges remember a message, unless its header x-recent-history-no-store is true. user: who published it, NULL: the broker.
+# O(bytes of the message + exchanges), but for the messages that it pushes out.
+cdef void recent_keep(recent_t **recents, uint32_t count, content_t *content, kept_user_t *user) noexcept nogil
 
 cdef class Recent:
     cdef recent_t *recent

@@ -5,6 +5,7 @@ in: messages on their way, from any loop. out: what is remembered, oldest first.
 E1  Its own count and bytes, and its share of the virtual host's, hold under its lock; the bytes of all exchanges are one atomic number.
 E2  Memory is taken before the lock, and given back after it.
 E3  What copies take is in the account of memory; a content that is referenced is counted there by itself.
+E4  A message is copied once, however many exchanges remember it. One with a source is nobody's source.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
     content_body, content_decref, content_from_bytes, content_header, content_incref, content_route, content_t,
 )  # fmt: skip
@@ -44,7 +46,7 @@ def recent_decref(recent: pointer[recent_t]) -> void:
 def _own_bytes(message: pointer[recent_message_t]) -> int64_t:
     """E3."""
     size: int64_t = sizeof(recent_message_t)
-    if message.content == NULL:
+    if message.content == NULL and message.source == NULL:
         size += message.route_len
         size += message.header_len
         size += message.body_len
@@ -54,15 +56,17 @@ def _own_bytes(message: pointer[recent_message_t]) -> int64_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _message_new(content: pointer[content_t], user: pointer[kept_user_t], size: uint64_t) -> pointer[recent_message_t]:
-    """NULL: no memory."""
+def _message_new(
+    content: pointer[content_t], user: pointer[kept_user_t], size: uint64_t, source: pointer[recent_message_t]
+) -> pointer[recent_message_t]:
+    """NULL: no memory. source: the same message of another exchange, or NULL."""
     octets: uint64_t = content.route_len
     copied: bint
     message: pointer[recent_message_t]
     place: pointer[uint8_t]
     octets += content.header_len
     octets += content.body_len
-    copied = octets <= RECENT_COPY_MAX
+    copied = octets <= RECENT_COPY_MAX and source == NULL
     message = cast(pointer[recent_message_t], malloc(sizeof(recent_message_t) + (octets if copied else 0)))
     if message == NULL:
         return NULL
@@ -74,12 +78,17 @@ def _message_new(content: pointer[content_t], user: pointer[kept_user_t], size: 
     message.user = kept_user_incref(user)
     message.next = NULL
     message.content = NULL
+    message.source = NULL
     if copied:
         place = cast(pointer[uint8_t], message + 1)
         memcpy(place, content_route(content), content.route_len)
         memcpy(place + content.route_len, content_header(content), content.header_len)
         if content.body_len:
             memcpy(place + content.route_len + content.header_len, content_body(content), content.body_len)
+    elif octets <= RECENT_COPY_MAX:
+        check(source.source == NULL and source.content == NULL, b"recent E4 a source has the bytes", size, source.size)
+        at_add32(address(source.refs), 1)
+        message.source = source
     else:
         content_incref(content)
         message.content = content
@@ -96,6 +105,8 @@ def _message_decref(message: pointer[recent_message_t]) -> void:
         kept_user_decref(message.user)
         if message.content != NULL:
             content_decref(message.content)
+        if message.source != NULL:
+            _message_decref(message.source)
         free(message)
 
 
@@ -151,19 +162,15 @@ def _is_stored(content: pointer[content_t]) -> bint:
     return value == NULL or value[0] != 116 or value[1] == 0
 
 
-def recent_keep(recent: pointer[recent_t], content: pointer[content_t], user: pointer[kept_user_t]) -> void:
-    size: uint64_t = RECENT_BYTES
-    message: pointer[recent_message_t]
+@cfunc
+@nogil
+@exceptval(check=False)
+def _keep(recent: pointer[recent_t], message: pointer[recent_message_t]) -> void:
+    """Remembers a message, if there is room. Takes a reference then."""
+    user: pointer[kept_user_t] = message.user
+    size: uint64_t = message.size
     chain: pointer[recent_message_t] = NULL
     taken: bint = False
-    size += content.route_len - 2
-    size += content.header_len
-    size += content.body_len
-    if size > recent.bytes_max or not _is_stored(content):
-        return
-    message = _message_new(content, user, size)
-    if message == NULL:
-        return
     spin_lock(address(recent.lock))
     while not kept_lets(address(recent.bounds), user, size) and recent.oldest != NULL and recent.oldest.user == user:
         chain = _drop_oldest(recent, chain)
@@ -175,6 +182,7 @@ def recent_keep(recent: pointer[recent_t], content: pointer[content_t], user: po
                 break
             chain = _drop_oldest(recent, chain)
     if taken:
+        at_add32(address(message.refs), 1)
         if recent.newest == NULL:
             recent.oldest = message
         else:
@@ -184,8 +192,31 @@ def recent_keep(recent: pointer[recent_t], content: pointer[content_t], user: po
         recent.bytes += size
     spin_unlock(address(recent.lock))
     _let_go(chain)
-    if not taken:
-        _message_decref(message)
+
+
+def recent_keep(recents: pointer[pointer[recent_t]], count: uint32_t, content: pointer[content_t], user: pointer[kept_user_t]) -> void:
+    size: uint64_t = RECENT_BYTES
+    source: pointer[recent_message_t] = NULL
+    message: pointer[recent_message_t]
+    i: uint32_t
+    if count == 0 or not _is_stored(content):
+        return
+    size += content.route_len - 2
+    size += content.header_len
+    size += content.body_len
+    for i in range(count):
+        if size > recents[i].bytes_max:
+            continue
+        message = _message_new(content, user, size, source)
+        if message == NULL:
+            break
+        _keep(recents[i], message)
+        if source == NULL and message.content == NULL:
+            source = message  # with the reference of here
+        else:
+            _message_decref(message)
+    if source != NULL:
+        _message_decref(source)
 
 
 # --- for Python -------------------------------------------------------------------------------------------------------------
@@ -194,7 +225,7 @@ def recent_keep(recent: pointer[recent_t], content: pointer[content_t], user: po
 @cfunc
 def _tuple(message: pointer[recent_message_t]) -> tuple:
     """(exchange, routing key, content header payload, body)."""
-    place: pointer[uint8_t] = cast(pointer[uint8_t], message + 1)
+    place: pointer[uint8_t] = cast(pointer[uint8_t], (message if message.source == NULL else message.source) + 1)
     header: pointer[uint8_t] = place + message.route_len
     body: pointer[uint8_t] = header + message.header_len
     if message.content != NULL:
@@ -233,7 +264,7 @@ class Recent:
     def keep(self, message: tuple, user: KeptUser | None) -> None:
         """Remembers a message: exchange, routing key, content header payload, body. user: None: nobody's."""
         content: pointer[content_t] = content_from_bytes(message[0], message[1], message[2], message[3], 0, 0)
-        recent_keep(self.recent, content, NULL if user is None else user.user)
+        recent_keep(address(self.recent), 1, content, NULL if user is None else user.user)
         content_decref(content)
 
     def messages(self) -> list[tuple[bytes, bytes, bytes, bytes]]:

@@ -107,11 +107,6 @@ class QueuePolicy:
         kind = (self.retry_type or "all") if self.retry_min_ms else "disabled"
         return kind in ("all", "failed"), kind in ("all", "returned")
 
-    def retry_ms(self, count: int) -> int:
-        """Milliseconds that a message waits after it came back for the `count`th time."""
-        wanted = (self.retry_min_ms or 0) * max(count, 1)
-        return wanted if self.retry_max_ms is None else min(wanted, self.retry_max_ms)
-
     @property
     def is_stream(self) -> bool:
         return self.queue_type == STREAM
