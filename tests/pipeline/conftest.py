@@ -30,10 +30,10 @@ if find_spec("pyiceberg") is None:
     collect_ignore.append("test_lakes_iceberg.py")
 
 
-# A JVM of the tests ends within minutes: what its second compiler makes hardly runs, and takes a third of the processor time of all. Without
-# it a JVM reserves 48 MiB for compiled code, which the shared session fills: it ends then, with all tests behind. One that crashes says why
-# in a file that tools/run_tests.sh prints. For the shared session, the drivers that tests start, and the small JVM that makes the command
-# line of each.
+# A JVM of the tests ends within minutes: what its second compiler makes hardly runs, and takes a third of the processor time of all.
+# Without it a JVM reserves 48 MiB for compiled code, which the shared session fills: it ends then, with all tests behind. One that crashes
+# says why in a file that tools/run_tests.sh prints. For the shared session, the drivers that tests start, and the small JVM that makes the
+# command line of each.
 CRASHES = Path(__file__).resolve().parents[2] / "build" / "spark-failures" / "hs_err_%p.log"
 CRASHES.parent.mkdir(parents=True, exist_ok=True)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f'-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "-XX:ErrorFile={CRASHES}"')
