@@ -104,6 +104,20 @@ def test_a_token_logs_in_and_says_what_its_user_may(visited: Rig) -> None:
     assert visited.code("log.snapshot", **him) == "FORBIDDEN", "that needs a tag"
 
 
+def test_a_token_that_ends_during_a_call_is_a_login_that_is_over(visited: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a user who may nothing: the client fetches a new token and goes on."""
+    him = log_in(visited, ISSUER.token(*ALL, seconds=60))
+    plane = visited.service.plane
+    check_grants = plane.check_grants
+
+    def late(*arguments: Any) -> None:
+        visited.clock.advance(ms=61_000)
+        check_grants(*arguments)
+
+    monkeypatch.setattr(plane, "check_grants", late)
+    assert visited.code("status", **him) == "UNAUTHENTICATED"
+
+
 def test_a_login_ends_with_its_token(visited: Rig) -> None:
     him = log_in(visited, ISSUER.token(*ALL, seconds=60))
     opened = visited.call("sub.open", name="s", queues=["q"], **him)

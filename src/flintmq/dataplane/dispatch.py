@@ -55,6 +55,7 @@ INSIDE, OUTSIDE = "u", "o"
 _SOURCE = "flight"
 # an address that is not this machine's (RFC 5737)
 _ELSEWHERE = "192.0.2.1"
+_OVER = "the login is over: its token ended, or it was not used for long"
 
 
 class Service:
@@ -155,17 +156,21 @@ class Service:
             answer, parts = self._dispatch(head, payload)
             return {"ok": answer}, parts
         except Refused as error:
-            self.refused += 1
-            return {"error": error.code, "text": error.text}, b""
+            return self._refused(head, error), b""
         except PeerError as error:
-            self.refused += 1
-            refused = refusal_of(error)
-            return {"error": refused.code, "text": refused.text}, b""
+            return self._refused(head, refusal_of(error)), b""
         except StoreError as error:
             return {"error": "UNAVAILABLE", "text": str(error)}, b""
         except Exception:
             log.exception("internal error in the call %r of the data plane", head.get("call"))
             return {"error": "INTERNAL", "text": f"the broker failed in {head.get('call')!r}; its log says more"}, b""
+
+    def _refused(self, head: dict[str, Any], refused: Refused) -> dict[str, Any]:
+        self.refused += 1
+        handle = head.get("outside")
+        if refused.code == "FORBIDDEN" and handle is not None and self.logins.find(handle) is None:
+            refused = Refused("UNAUTHENTICATED", _OVER)  # its token ended during the call, and with it what its user may
+        return {"error": refused.code, "text": refused.text}
 
     def _dispatch(self, head: dict[str, Any], payload: bytes | bytearray) -> tuple[dict[str, Any], Payload]:
         name = head.get("call")
@@ -200,7 +205,7 @@ class Service:
         if (handle := head.get("outside")) is not None:
             login = self.logins.find(handle)
             if login is None or login != user:
-                raise Refused("UNAUTHENTICATED", "the login is over: its token ended, or it was not used for long")
+                raise Refused("UNAUTHENTICATED", _OVER)
             user = login
         caller = Caller(user, vhost)
         self.plane.vhost(caller)
