@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark_flintmq.claim import Claim
-from pyspark_flintmq.commit_log import CommitLog
+from pyspark_flintmq.commit_log import PAUSE_S, CommitLog
 from pyspark_flintmq.found_checkpoint import Finder
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,9 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 # Seconds that the end of a reader waits for a call of the thread that is under way: a broker that is away is not waited for.
 END_S = 2.0
-# The search for the checkpoint. Seconds between two looks, and for how long: while Spark writes the offset that it was given, which takes
-# it milliseconds, and while it works on the batch, at whose end it writes another file. A look takes half a millisecond of processor.
-OFFSET_S, OFFSET_MAX_S = 0.002, 2.0
-BATCH_S, BATCH_MAX_S = 0.01, 30.0
+# The search for the checkpoint. Seconds between two looks: Spark's files are open for 8 ms and more, once it has the batch's offset and at
+# the batch's end. For how long: a batch may take minutes, and on a busy machine its offset seconds. It takes two hundredths of a processor.
+SEARCH_S, SEARCH_MAX_S = 0.004, 600.0
 # Batches after which the search ends: what was not found until then is not on this machine.
 BATCHES_MAX = 10
 # Refusals after which there is nothing left to tell: another reader has the subscription, or it is gone.
@@ -48,10 +47,11 @@ class Presence:
         self._beaten = float("-inf")
         self._parent = os.getppid()
         self._finder = (finder or Finder(self._parent)) if commits is None else None
-        # The searched offset, since when, and how many batches were there before.
+        # The searched offset, since when, how many batches were there before, and when the logs of all places were read.
         self._sought: dict[str, Any] | None = None
         self._since = 0.0
         self._batches = 0
+        self._read = 0.0
         self._answered = True
         self._ending = False
         self._stirred = threading.Event()
@@ -93,11 +93,9 @@ class Presence:
         """Seconds until the next look, unless something is new."""
         if self._commits is not None:
             return self._commits.pause_s
-        end = self._sought if self._finder is not None else None
-        if end is None:
+        if self._finder is None or self._claim.prepared() is None or self._now() - self._since >= SEARCH_MAX_S:
             return BEAT_S
-        pause, most = (BATCH_S, BATCH_MAX_S) if self._claim.awaited() == end else (OFFSET_S, OFFSET_MAX_S)
-        return pause if self._now() - self._since < most else BEAT_S
+        return SEARCH_S
 
     def _run(self) -> None:
         while True:
@@ -114,11 +112,16 @@ class Presence:
         if end != self._sought:
             self._sought, self._since = end, self._now()
             self._batches += 1
+        places = len(finder.places)
         if not finder.look() or self._batches > BATCHES_MAX:
             log.info("the checkpoint was not found: batches are committed when Spark asks for the next one")
             self._finder = None
             return
-        for place in list(finder.places):
+        # The logs of all places: what stands in them is complete a moment after the file was seen.
+        if len(finder.places) == places and self._now() - self._read < PAUSE_S:
+            return
+        self._read = self._now()
+        for place in finder.places:
             candidate = CommitLog(place)
             try:
                 known = candidate.knows(end)

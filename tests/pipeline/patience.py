@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
+
+from tests.support.broker import wait_until
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +33,31 @@ def patient(call: Callable[P, R]) -> Callable[P, R]:
         raise AssertionError("not reached")
 
     return tried
+
+
+def run_until(start: Callable[[], Any], reached: Callable[[Any], Any], what: str, timeout: float = 300.0) -> Any:
+    """Starts a streaming query, waits until `reached(query)`, and returns it while it runs. Started again where `patient` does.
+
+    Args: timeout: of each try, in s. Raises: the query's own error, as soon as it ended; AssertionError after `timeout`.
+    """
+
+    @patient
+    def tried() -> Any:
+        query = start()
+
+        def there() -> Any:
+            if (error := query.exception()) is not None:
+                raise error
+            return reached(query)
+
+        try:
+            wait_until(there, timeout=timeout, step=0.05, what=what)
+        except BaseException:
+            query.stop()
+            raise
+        return query
+
+    return tried()
 
 
 def patient_frames(patch: pytest.MonkeyPatch) -> None:

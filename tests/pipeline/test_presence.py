@@ -12,10 +12,10 @@ import pytest
 from flintmq.flight.plane_error import PlaneError
 from pyspark_flintmq import presence as presence_module
 from pyspark_flintmq.claim import Claim
-from pyspark_flintmq.commit_log import CommitLog
+from pyspark_flintmq.commit_log import PAUSE_S, CommitLog
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.found_checkpoint import Finder
-from pyspark_flintmq.presence import BATCH_S, BATCHES_MAX, BEAT_S, OFFSET_S, Presence
+from pyspark_flintmq.presence import BATCHES_MAX, BEAT_S, SEARCH_MAX_S, SEARCH_S, Presence
 from pyspark_flintmq.queue_options import QueueOptions
 from tests.pipeline.fake_plane import FakePlane
 
@@ -197,12 +197,13 @@ def test_the_checkpoint_is_found_while_spark_writes_to_it(untold: Query, process
     process.opens(place / log / f".0.{TEMPORARY}")
     untold.presence.step()
     process.closes_all()
-    assert untold.presence.pause_s < 0.01
+    assert untold.presence.pause_s == SEARCH_S
     untold.plane.tasks(untold.claim, untold.start, untold.end)
     spark_writes(place, "offsets", 0, untold.end)
     untold.presence.step()
     assert untold.committed == 0
     spark_writes(place, "commits", 0)
+    untold.now += 2 * PAUSE_S
     untold.presence.step()
     assert untold.committed == 1
 
@@ -222,13 +223,43 @@ def test_the_checkpoint_of_another_query_of_the_process_is_not_taken(untold: Que
     assert untold.committed == 1
 
 
+def test_a_file_is_seen_before_its_logs_are_complete_and_they_are_read_again(untold: Query, process: Process, tmp_path: Path) -> None:
+    process.opens(tmp_path / "place" / "offsets" / f".0.{TEMPORARY}")
+    untold.presence.step()
+    process.closes_all()
+    untold.plane.tasks(untold.claim, untold.start, untold.end)
+    spark_writes(tmp_path / "place", "offsets", 0, untold.end)
+    spark_writes(tmp_path / "place", "commits", 0)
+    untold.presence.step()
+    assert untold.committed == 0, "64 places are not read at each look"
+    untold.now += 2 * PAUSE_S
+    untold.presence.step()
+    assert untold.committed == 1
+
+
+def test_a_look_tries_the_numbers_that_the_system_gives_next(process: Process, tmp_path: Path) -> None:
+    """And once in a while all: a process may have opened others since."""
+    for _ in range(40):
+        process.opens("/dev/random")
+    (tmp_path / "proc" / "7" / "fd" / "20").unlink()
+    assert process.finder.look()
+    for number, name in ((20, "a"), (41, "b"), (300, "c")):
+        (tmp_path / "proc" / "7" / "fd" / str(number)).symlink_to(tmp_path / name / "offsets" / "0")
+    assert process.finder.look()
+    assert list(process.finder.places) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    for _ in range(100):
+        assert process.finder.look()
+    assert list(process.finder.places) == [str(tmp_path / name) for name in "abc"]
+
+
 def test_the_search_ends(untold: Query, process: Process, tmp_path: Path) -> None:
     """After seconds in a batch, after some batches, or where nothing can be seen: the beat goes on."""
     untold.presence.step()
-    assert untold.presence.pause_s == OFFSET_S
+    assert untold.presence.pause_s == SEARCH_S
     untold.plane.tasks(untold.claim, untold.start, untold.end)
-    assert untold.presence.pause_s == BATCH_S
-    untold.now += 31
+    untold.now += SEARCH_MAX_S - 1
+    assert untold.presence.pause_s == SEARCH_S, "a batch may take minutes, and its end is the second moment at which a file is open"
+    untold.now += 1
     assert untold.presence.pause_s == BEAT_S
     start = untold.end
     for body in range(BATCHES_MAX + 1):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flintmq.flight.client import DataPlane
-from tests.pipeline.patience import patient
+from tests.pipeline.patience import patient, run_until
 from tests.pipeline.plane import bodies_left, channel_of, flight_port, publish, ready, source_options
-from tests.support.broker import Broker, unique, wait_until
+from tests.support.broker import Broker, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,18 +100,17 @@ def test_a_batch_is_committed_without_the_next_trigger_and_without_an_option(
     queries = [Query(spark, plane_broker) for _ in range(2)]
     running = []
     try:
-        for number, query in enumerate(queries):
-            query.publish(0, 10)
-            frame = spark.readStream.format("flintmq").options(**source_options(plane_broker, queue=query.queue)).load()
-            writer = frame.writeStream.format("parquet").option("path", str(tmp_path / f"out{number}"))
-            writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint {number}")).trigger(processingTime="1 hour")
-            running.append(patient(writer.start)())
         with DataPlane(plane_broker.host, flight_port(plane_broker), timeout_s=60) as plane:
-            for query in queries:
-                name = f"spark:{query.queue}"
-                there = lambda name=name: {one["name"]: one for one in plane.sub_list()}.get(name, {"committed": 0})  # noqa: E731
-                wait_until(lambda there=there: there()["committed"] == 1, timeout=120, what="the batch's commit")
-                assert there()["prepared"] is None
+            for number, query in enumerate(queries):
+                query.publish(0, 10)
+                frame = spark.readStream.format("flintmq").options(**source_options(plane_broker, queue=query.queue)).load()
+                writer = frame.writeStream.format("parquet").option("path", str(tmp_path / f"out{number}"))
+                writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint {number}")).trigger(processingTime="1 hour")
+
+                def states(name: str = f"spark:{query.queue}") -> list[tuple[int, int | None]]:
+                    return [(one["committed"], one["prepared"]) for one in plane.sub_list() if one["name"] == name]
+
+                running.append(run_until(writer.start, lambda _, states=states: states() == [(1, None)], "the batch's commit"))
         assert all(query.isActive for query in running)
     finally:
         for query in running:

@@ -13,9 +13,9 @@ import pytest
 
 from flintmq.flight.client import DataPlane
 from pyspark_flintmq import several_queries
-from tests.pipeline.patience import patient
+from tests.pipeline.patience import patient, run_until
 from tests.pipeline.plane import RestartingBroker, bodies_left, channel_of, flight_port, publish, ready, source_options
-from tests.support.broker import Broker, unique, wait_until
+from tests.support.broker import Broker, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,10 +157,10 @@ def test_a_second_query_leaves_the_one_that_runs_alone_whose_batches_are_committ
     place = str(tmp_path / "a")
     frame = stream(spark, plane_broker, queue, checkpointLocation=place)
     writer = frame.writeStream.format("noop").trigger(processingTime="1 hour")
-    running = writer.option("checkpointLocation", place).start()
+    writer = writer.option("checkpointLocation", place)
+    with DataPlane(plane_broker.host, flight_port(plane_broker), timeout_s=60) as plane:
+        running = run_until(writer.start, lambda _: committed(plane, f"spark:{queue}") == 1, "the first batch's commit")
     try:
-        with DataPlane(plane_broker.host, flight_port(plane_broker), timeout_s=60) as plane:
-            wait_until(lambda: committed(plane, f"spark:{queue}") == 1, timeout=120, what="first batch")
         second = writer.option("checkpointLocation", str(tmp_path / "b")).start()
         assert failure(lambda: second.awaitTermination(120)).startswith("FLINTMQ_CHECKPOINT_NEW: ")
         assert running.isActive

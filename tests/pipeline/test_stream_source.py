@@ -11,7 +11,7 @@ import pika
 import pytest
 
 from flintmq.flight.client import DataPlane
-from tests.pipeline.patience import patient
+from tests.pipeline.patience import patient, run_until
 from tests.pipeline.plane import RestartingBroker, channel_of, flight_port
 from tests.pipeline.test_spark_queue import batch, failure, run, stream
 from tests.support.broker import Broker, unique, wait_until
@@ -152,12 +152,12 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
             raise RuntimeError("the sink is away")
 
     writer = stream(spark, plane_broker, name, startingOffsets="latest").writeStream.foreachBatch(sink)
-    query = writer.option("checkpointLocation", str(tmp_path / "latest")).start()
-    wait_until(lambda: query.lastProgress or query.exception(), timeout=180, what="the first look")
+    writer = writer.option("checkpointLocation", str(tmp_path / "latest"))
+    queries = [run_until(writer.start, lambda query: query.lastProgress, "the first look")]
     append(plane_broker, name, numbered(0, 3))
     with pytest.raises(Exception, match="the sink is away"):
-        query.awaitTermination(120)
-    rest = writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True)
+        patient(lambda: (queries.pop() if queries else writer.start()).awaitTermination(300))()
+    rest = writer.trigger(availableNow=True)
     patient(lambda: rest.start().awaitTermination())()
     assert got[1] == got[0] and sorted(one for batch in got[1:] for one in batch) == list(range(got[0][0], 28))
 
