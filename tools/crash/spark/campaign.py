@@ -338,8 +338,11 @@ class Campaign:
         while True:
             self._tend()
             with contextlib.suppress(Exception), contextlib.closing(self.plane()) as plane:
-                states = [plane.sub_status(name) for name in plan.QUERIES]
-                if all(state["prepared"] is None for state in states) and not any(publisher.depths(self.broker.port, _queues()).values()):
+                # A set that is taken between the two questions is in neither answer: the same before and after, or it is asked again.
+                before = [(state["committed"], state["prepared"]) for state in map(plane.sub_status, plan.QUERIES)]
+                empty = not any(publisher.depths(self.broker.port, _queues()).values())
+                after = [(state["committed"], state["prepared"]) for state in map(plane.sub_status, plan.QUERIES)]
+                if empty and before == after and all(prepared is None for _, prepared in after):
                     return
             if time.monotonic() > until:
                 raise Stuck(f"the queues were not read to their end in {DRAIN_S:.0f} s")
