@@ -1,7 +1,7 @@
 #!/bin/sh
-# All tests, in three processes at a time: those that need Spark (one SparkSession) and, behind them, the campaigns of faults; those that
-# start brokers and clients and mostly wait for them; and all others. The longest one sets the time: each takes about as long. tests/crash
-# forks, and must not do that in a process with the threads of Spark's client and of Arrow.
+# All tests, in three processes at a time: those that need Spark (one SparkSession) and, behind them, the campaigns of faults; many of those
+# that start brokers and clients and mostly wait for them; and all others. The longest one sets the time: each takes about as long, which is
+# why some stand where they do. tests/crash forks, and must not do that in a process with the threads of Spark's client and of Arrow.
 #   run_tests.sh [pytest options]     a path among the options: one process, just that
 # The results are in build/junit-{spark,brokers,others}.xml. What the others say is seen as it comes, the rest in the end.
 set -u

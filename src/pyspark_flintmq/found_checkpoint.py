@@ -33,7 +33,7 @@ class Finder:
     def look(self) -> bool:
         """Takes note of the directories whose logs are written now. False: nothing can be seen here.
 
-        Cost: some 50 us; one look of _COUNT_AFTER is O(open files), half a millisecond for a JVM with its hundreds of archives.
+        Cost: some 50 us; one look of _COUNT_AFTER is O(open files), two milliseconds for hundreds.
         """
         try:
             if self._looks % _COUNT_AFTER == 0:

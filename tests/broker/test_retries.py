@@ -223,7 +223,7 @@ def test_the_longest_wait_is_long() -> None:
     retries, index = made(clock)
     queue = Queue(retries, index, 1, 1, EXPIRY_MS_MAX)
     queue.add(1, 65_535)
-    assert not retries.is_due and retries.due_ms - clock.wall_ms() > 100 * EXPIRY_MS_MAX // 10
+    assert not retries.is_due and retries.due_ms - clock.wall_ms() > 10 * EXPIRY_MS_MAX
     index.release()
 
 

@@ -253,7 +253,7 @@ def test_a_look_tries_the_numbers_that_the_system_gives_next(process: Process, t
 
 
 def test_the_search_ends(untold: Query, process: Process, tmp_path: Path) -> None:
-    """After seconds in a batch, after some batches, or where nothing can be seen: the beat goes on."""
+    """After minutes in a batch, after some batches, or where nothing can be seen: the beat goes on."""
     untold.presence.step()
     assert untold.presence.pause_s == SEARCH_S
     untold.plane.tasks(untold.claim, untold.start, untold.end)

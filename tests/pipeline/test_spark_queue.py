@@ -156,8 +156,7 @@ def test_a_second_query_leaves_the_one_that_runs_alone_whose_batches_are_committ
     publish(plane_broker, queue, [b"first"])
     place = str(tmp_path / "a")
     frame = stream(spark, plane_broker, queue, checkpointLocation=place)
-    writer = frame.writeStream.format("noop").trigger(processingTime="1 hour")
-    writer = writer.option("checkpointLocation", place)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", place).trigger(processingTime="1 hour")
     with DataPlane(plane_broker.host, flight_port(plane_broker), timeout_s=60) as plane:
         running = run_until(writer.start, lambda _: committed(plane, f"spark:{queue}") == 1, "the first batch's commit")
     try:

@@ -339,10 +339,9 @@ class Campaign:
             self._tend()
             with contextlib.suppress(Exception), contextlib.closing(self.plane()) as plane:
                 # A set that is taken between the two questions is in neither answer: the same before and after, or it is asked again.
-                before = [(state["committed"], state["prepared"]) for state in map(plane.sub_status, plan.QUERIES)]
+                before = _sets(plane)
                 empty = not any(publisher.depths(self.broker.port, _queues()).values())
-                after = [(state["committed"], state["prepared"]) for state in map(plane.sub_status, plan.QUERIES)]
-                if empty and before == after and all(prepared is None for _, prepared in after):
+                if empty and before == _sets(plane) and all(prepared is None for _, prepared in before.values()):
                     return
             if time.monotonic() > until:
                 raise Stuck(f"the queues were not read to their end in {DRAIN_S:.0f} s")
@@ -355,7 +354,7 @@ class Campaign:
             self.garbage = sum(scope["open"] + scope["prepared"] for scope in garbage)
             if garbage:
                 self.findings.append(f"staged and left behind: {garbage}")
-            held = [state["name"] for state in map(plane.sub_status, plan.QUERIES) if state["prepared"] is not None]
+            held = [name for name, (_, prepared) in _sets(plane).items() if prepared is not None]
             if held:
                 self.findings.append(f"prepared sets left behind: {held}")
 
@@ -404,6 +403,12 @@ class Campaign:
             "scenes": passed, "queries_ended": dict(sorted(self.ends.items())), "drivers": self._drivers, "brokers": self.broker.starts,
             "findings": self.findings,
         }  # fmt: skip
+
+
+def _sets(plane: DataPlane) -> dict[str, tuple[int, int | None]]:
+    """Of each query's subscription: the last set that was committed, and the one that is prepared."""
+    states = map(plane.sub_status, plan.QUERIES)
+    return {state["name"]: (state["committed"], state["prepared"]) for state in states}
 
 
 def _queues() -> list[str]:
