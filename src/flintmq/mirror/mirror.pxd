@@ -1,0 +1,36 @@
+# What the owner of a shared queue tells the engine: arrivals as batches of segments, ends as rows of ends; and how a new owner gets the
+# messages back.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport arena_t
+from flintmq.mirror.rows cimport row_head_t, row_message_t
+from flintmq.mirror.segments cimport hub_t, lane_t, mirror_t, row_t
+from flintmq.queue.control cimport QueueHandle
+from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport queue_t
+
+# The mirror of a queue that is served here; NULL: it has none.
+cdef inline mirror_t *mirror_of(queue_t *queue) noexcept nogil:
+    return <mirror_t *>queue.ops_context
+
+cdef class MirrorPort(LogPort):
+    cdef hub_t hub
+    cdef arena_t *arena                # of contents that come back
+    cdef row_message_t *messages       # ROW_PLACES of them: the segment that is being made
+
+# What the queue keeps: it is there as long as anybody has the queue, and does not lead back to it.
+cdef class MirrorRecord:
+    cdef mirror_t mirror
+    cdef MirrorPort port
+
+cdef class Mirror:
+    cdef QueueHandle handle
+    cdef MirrorRecord record
+    cdef mirror_t *mirror              # the record's
+    cdef MirrorPort port
+    cdef bint _scan(self, row_t *row, uint64_t last, row_head_t *head, uint64_t size_max) noexcept nogil
+    cdef bytes _segment(self, lane_t *lane, uint32_t level, uint64_t tail, row_head_t *head, uint64_t size_max)
+    cdef bytes _ends_of(self, row_t *row)
+    cdef bint _insert(self, row_message_t *message, uint64_t index, uint32_t level, uint64_t count, bint flagged) except? True
+    cdef dict _read_ends(self, bytes ends)
+    cdef lane_t *_lane(self, uint64_t position) except NULL
+    cdef row_t *_row(self, uint64_t position) except NULL
