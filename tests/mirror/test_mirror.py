@@ -35,10 +35,10 @@ class Owned:
         """One batch, which the engine takes at once. Returns its segments."""
         arrived = self.mirror.arrived
         self.batch += 1
-        segments = self.mirror.take(1, self.batch, messages, size)
+        segments = self.mirror.take(1, self.batch, messages, size, 100)
         self.rows.update({position: row for position, row in segments if row})
         self.mirror.settle([position for position, _ in segments])
-        if not self.mirror.has_unsent:
+        if not self.mirror.unsent:
             self.mirror.cover(arrived)
         return len(segments)
 
@@ -115,7 +115,7 @@ def test_a_message_waits_until_its_batch_is_settled() -> None:
     (position,) = owned.publish(b"a" * 1000)
     assert owned.mirror.waiting_bytes >= 1000
     arrived = owned.mirror.arrived
-    segments = owned.mirror.take(1, 1, 400, 1 << 18)
+    segments = owned.mirror.take(1, 1, 400, 1 << 18, 100)
     assert not owned.mirror.is_settled(position)
     owned.mirror.settle([one for one, _ in segments])
     owned.mirror.cover(arrived)
@@ -126,19 +126,19 @@ def test_a_message_waits_until_its_batch_is_settled() -> None:
 def test_a_batch_keeps_to_its_messages_and_bytes_and_takes_one_message_of_any_size() -> None:
     owned = Owned()
     owned.publish(*[b"x" * 100] * 50)
-    assert len(owned.mirror.take(1, 1, 20, 1 << 18)[0][1]) < 20 * 150 + 40
+    assert len(owned.mirror.take(1, 1, 20, 1 << 18, 100)[0][1]) < 20 * 150 + 40
     assert owned.mirror.sent_to() == [20]
-    assert len(owned.mirror.take(1, 2, 400, 1_000)[0][1]) <= 1_000
+    assert len(owned.mirror.take(1, 2, 400, 1_000, 100)[0][1]) <= 1_000
     owned.publish(b"y" * 5_000)
-    while owned.mirror.has_unsent:
-        ((_, row),) = owned.mirror.take(1, 3, 400, 1_000)
+    while owned.mirror.unsent:
+        ((_, row),) = owned.mirror.take(1, 3, 400, 1_000, 100)
     assert len(row) > 5_000
 
 
 def test_ends_before_a_batch_is_settled_are_told_afterwards() -> None:
     owned = Owned()
     owned.publish(b"a", b"b")
-    segments = owned.mirror.take(1, 1, 400, 1 << 18)
+    segments = owned.mirror.take(1, 1, 400, 1 << 18, 100)
     assert owned.take() == b"a"
     assert owned.mirror.take_ends(10) == []
     owned.rows.update(segments)

@@ -36,6 +36,23 @@ class SharedLimits(Frozen):
     kv_fdb_request_ms_max: int = 10_000
     # milliseconds between two compactions of etcd: revisions younger than that stay; a transaction lives for kv_transaction_ms_max
     kv_etcd_compact_ms: int = 60_000
+    # messages, and bytes of rows, of one batch of a shared queue: one commit of the engine carries it; what is above goes into the next one
+    shared_segment_messages: int = 400
+    shared_segment_bytes: int = 256 * KIB
+    # batches of one queue under way; a further one than the first leaves when so many messages wait for it: commits of few cost more than
+    # they hasten
+    shared_flights: int = 6
+    shared_flight_messages: int = 100
+    # milliseconds for which ends of messages wait for a batch that takes them with it
+    shared_ends_ms: int = 25
+    # batches that are settled and not covered by a mark: a new owner keeps what is behind the mark in memory until it has read all rows
+    shared_mark_batches: int = 64
+    # milliseconds without a sign of life after which the queues of a node go to others; signs come four times as often
+    shared_node_lease_ms: int = 5_000
+    # milliseconds until a full engine is tried again
+    shared_full_ms: int = 500
+    # bytes of rows that a new owner asks for at once
+    shared_scan_bytes: int = 2 * MIB
     # bytes of content that stand in the row of a message; more is in chunks of its own, which a take does not rewrite
     shared_inline_bytes: int = 2 * KIB
     # bytes of a chunk of a larger content (FoundationDB takes 100,000 bytes a value)

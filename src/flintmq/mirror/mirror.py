@@ -21,12 +21,12 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.mirror.rows import (
-    MESSAGE_REDELIVERED, ROW_FORMAT, ROW_PLACES, row_content, row_cost, row_describe, row_fields_t, row_head_t, row_message_t, row_next,
-    row_open, row_reader_t, row_write,
+    MESSAGE_REDELIVERED, ROW_FORMAT, ROW_PLACES, row_content, row_cost, row_describe, row_head_t, row_message_t, row_next, row_open,
+    row_reader_t, row_write,
 )  # fmt: skip
 from cython.cimports.flintmq.mirror.segments import (
     MESSAGE_OVERHEAD, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_SETTLED, ROW_WANTED, hub_t, lane_append, lane_find, lane_free,
-    lane_from, lane_remove, lane_t, mirror_soil, mirror_t, mirror_tell, row_end, row_has_ended, row_t,
+    lane_remove, lane_t, mirror_soil, mirror_t, mirror_tell, row_end, row_has_ended, row_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
@@ -37,7 +37,7 @@ from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_keep, queue_set_ports, queue_set_tail
 from cython.cimports.flintmq.queue.residency import queue_content_loaded, queue_next_cold
 from cython.cimports.flintmq.queue.restoring import list_insert
-from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow, slot_content, slot_hold, slot_set_cold, slot_unhold
+from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
     INDEX_MASK, LEVEL_SHIFT, PRESSURE_NONE, queue_t, segment_t, slot_t, swept_t,
@@ -353,7 +353,7 @@ class Mirror:
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
-    def take(self, epoch: int, batch: int, messages: int, size: int) -> list:
+    def take(self, epoch: int, batch: int, messages: int, size: int, most_segments: int) -> list:
         head: row_head_t
         lane: pointer[lane_t]
         tail: uint64_t
@@ -377,7 +377,7 @@ class Mirror:
                 continue  # an entry of a transaction stands there
             segments.append(((cast(uint64_t, level) << LEVEL_SHIFT) | least, row))
             most -= min(most, head.count)
-            if head.size >= rest:
+            if head.size >= rest or len(segments) == most_segments:
                 break
             rest -= head.size
         return segments
@@ -532,15 +532,18 @@ class Mirror:
 
     def sent_to(self) -> list:
         i: uint32_t
-        return [self.mirror.lanes[i].sent for i in range(self.mirror.level_count)]
+        sent: list = []
+        for i in range(self.mirror.level_count):
+            sent.append(self.mirror.lanes[i].sent)
+        return sent
 
     @property
-    def has_unsent(self) -> bool:
+    def unsent(self) -> int:
         i: uint32_t
+        count: uint64_t = 0
         for i in range(self.mirror.level_count):
-            if self.mirror.lanes[i].sent < at_load64(address(self.mirror.queue.entries.levels[i].tail)):
-                return True
-        return False
+            count += at_load64(address(self.mirror.queue.entries.levels[i].tail)) - self.mirror.lanes[i].sent
+        return count
 
     # --- ends ----------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ class Mirror:
     """Of one queue, made before anybody uses that. One thread; a position is that of a segment's first place (level in the top 8 bits)."""
 
     def __init__(self, handle: QueueHandle, port: MirrorPort) -> None: ...
-    def take(self, epoch: int, batch: int, messages: int, size: int) -> list[tuple[int, bytes]]:
-        """The segments of the next batch: (position, row for the engine; b"": all of it has ended). At most `messages` places, and `size`
-        bytes or one message. Empty: nothing waits, or a transaction is in the way. Raises: MemoryError."""
+    def take(self, epoch: int, batch: int, messages: int, size: int, most_segments: int) -> list[tuple[int, bytes]]:
+        """The segments of the next batch: (position, row for the engine; b"": all of it has ended). At most `messages` places, `size` bytes
+        or one message, and so many segments. Empty: nothing waits, or a transaction is in the way. Raises: MemoryError."""
     def settle(self, positions: list[int]) -> None:
         """The segments of a batch, and all batches before, are in the engine. Raises: KeyError."""
     @property
@@ -29,7 +29,8 @@ class Mirror:
     def waiting_bytes(self) -> int:
         """Bytes of messages that are not settled, with an overhead for each."""
     @property
-    def has_unsent(self) -> bool: ...
+    def unsent(self) -> int:
+        """Places that are in no batch yet."""
     def is_settled(self, position: int) -> bool:
         """Whether the message at this position needs nothing more of the engine: its row is there, or it had ended before."""
     def sent_to(self) -> list[int]:

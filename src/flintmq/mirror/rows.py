@@ -9,12 +9,9 @@ R2  Places of a row rise, and are below `places`.
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, nogil, p_char, pointer, sizeof, void
+from cython import NULL, address, bint, cast, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.content import (
-    arena_new, arena_t, content_body, content_decref, content_frame, content_from_bytes, content_header, content_new, content_route,
-    content_t,
-)  # fmt: skip
+from cython.cimports.flintmq.core.content import arena_t, content_body, content_frame, content_header, content_new, content_route, content_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
 

@@ -1,0 +1,592 @@
+"""A shared queue's log: what its owner writes to the engine (docs/adr/0015, R1 to R8).
+
+in: news of the queue's mirror; answers of the engine. out: batches, up to `shared_flights` under way; ends, in one line; confirms that may
+leave (`on_settled`); the end of the ownership (`on_lost`).
+
+L1  A commit compares the owner row. One that fails there ends the ownership, and nothing is written afterwards.
+L2  A batch is settled when it and all before are in, so confirms leave in order.
+L3  Ends, thinned and deleted rows travel with one commit at a time, which writes the mark, and are of settled batches.
+L4  After an unknown outcome nothing is sent before the epoch is raised, by this node itself; what is missing then is sent again.
+L5  A full engine gets no batch. Segments that have ended are deleted as far as the mark, which can't be written, covers their batches.
+
+All of it is of one event loop. Nobody waits for anything but the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.config import Limits
+from flintmq.engines.engine import Commit, Engine, EngineError, Full, Range, Unavailable, UnknownOutcome
+from flintmq.mirror.mirror import Mirror
+from flintmq.shared.layout import (
+    Mark,
+    Owner,
+    ends_key,
+    head_of,
+    mark_key,
+    owner_key,
+    part_key,
+    parts_count,
+    parts_of,
+    parts_value,
+    renumbered,
+    row_numbers,
+    segment_key,
+)  # fmt: skip
+
+log = logging.getLogger("flintmq.shared")
+
+# bytes of a row of ends with its key, at most
+_ENDS_BYTES_MAX = 4_096
+
+
+class Lost(Exception):
+    """Another node owns the queue, or the queue is deleted."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """A batch on its way. positions: of its segments, those of which nothing is left included; rows: the others'; arrived: what
+    Mirror.cover is told when it is settled, 0: more had come."""
+
+    batch: int
+    positions: list[int]
+    rows: dict[int, bytes]
+    arrived: int
+    is_in: bool = False
+
+
+@dataclass(slots=True)
+class Ends:
+    """What one commit of the line says: rows of ends, segments to delete, rows to thin. marked: the batch that its mark says is settled."""
+
+    puts: dict[bytes, bytes] = field(default_factory=dict)
+    deletes: list[bytes] = field(default_factory=list)
+    clears: list[Range] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    thin: list[int] = field(default_factory=list)
+    marked: int = 0
+
+
+class QueueLog:
+    """Of one queue, by its owner. Args: on_settled: called when confirms may leave; on_lost: once, with the reason, when the ownership is
+    over."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: bytes,
+        mirror: Mirror,
+        owner: Owner,
+        limits: Limits,
+        on_settled: Callable[[], None],
+        on_lost: Callable[[BaseException], None],
+    ) -> None:
+        self.owner = owner
+        self.is_full = False
+        self.seen = False
+        self._asks = False
+        self._engine = engine
+        self._queue = queue
+        self._mirror = mirror
+        self._limits = limits
+        self._on_settled = on_settled
+        self._on_lost = on_lost
+        self._flights: dict[int, Flight] = {}
+        self._next = 1
+        self._settled = 0
+        self._marked = 0
+        self._batches: dict[int, int] = {}  # position -> batch, of segments that no mark covers
+        self._parts: dict[int, int] = {}
+        self._line: Ends | None = None  # those under way
+        self._doubt = False
+        self._lost: BaseException | None = None
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+
+    # --- what others ask ------------------------------------------------------------------------------------------------
+
+    def note_parts(self, position: int, count: int) -> None:
+        """A segment that was taken over is in so many parts."""
+        self._parts[position] = count
+
+    def look(self) -> None:
+        """There is news: starts what can be started."""
+        if self._lost is not None or self._doubt:
+            return
+        while self._may_fly() and self._take_off():
+            pass
+        if self._mirror.ended_rows and self._line is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._limits.shared_ends_ms / 1000, self._ends_due)
+        for position in self._mirror.take_wanted():
+            self._start(self._load(position))
+
+    async def open(self) -> None:
+        """Before a consumer or a get comes to a queue that had none: whoever takes over flags what it gets (R6).
+
+        Raises: Lost; Unavailable: not within `shared_waiting_ms_max`."""
+        if self.seen:
+            return
+        self.seen = True
+        task = self._start(self._write_mark())
+        done, _ = await asyncio.wait([task], timeout=self._limits.shared_waiting_ms_max / 1000)
+        self._check()
+        if not done or not task.result():
+            # It may still arrive: the queue then flags more than it has to.
+            self.seen = False
+            raise Unavailable("the engine of shared queues does not answer, or is full")
+
+    async def drain(self) -> None:
+        """Everything that came and ended is in the engine. Raises: Lost."""
+        while self._flights or self._mirror.unsent or self._mirror.ended_rows or self._line is not None or self._doubt:
+            self._check()
+            if self._timer is not None:
+                self._ends_due()
+            self.look()
+            await self._changed.wait()
+
+    async def hand_over(self, node: str, life: str) -> Owner:
+        """After `drain`, with nobody publishing or consuming: that node owns the queue.
+
+        Raises: Lost; EngineError: the ownership is over, and another node may have it."""
+        after = self.owner.next(node, life)
+        mark = Mark(self.owner.epoch, self._settled, self._mirror.sent_to(), False)
+        before = self.owner
+        self._lose(Lost(f"the queue was handed over to {node}"))
+        commit = Commit(
+            [(owner_key(self._queue), before.pack())], {owner_key(self._queue): after.pack(), mark_key(self._queue): mark.pack()}
+        )
+        if not await self._engine.commit(commit):
+            raise Lost("another node has taken the queue")
+        return after
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._lose(Lost("the node has given the queue up"))
+
+    # --- batches ----------------------------------------------------------------------------------------------------------
+
+    def _may_fly(self) -> bool:
+        """Whether a batch is to leave now: at once when none is under way, else what makes a full one."""
+        flying = len(self._flights)
+        if not self._mirror.unsent or flying >= self._limits.shared_flights:
+            return False
+        if self.is_full:
+            # One batch asks whether there is room again; it goes on asking by itself.
+            asks, self._asks = self._asks and not flying, False
+            return asks
+        return not flying or self._mirror.unsent >= self._limits.shared_flight_messages
+
+    def _take_off(self) -> bool:
+        arrived = self._mirror.arrived
+        segments = self._mirror.take(
+            self.owner.epoch,
+            self._next,
+            self._limits.shared_segment_messages,
+            self._limits.shared_segment_bytes,
+            self._engine.limits.commit_rows // 2,
+        )
+        if not segments:
+            return False
+        rows = {position: row for position, row in segments if row}
+        flight = Flight(self._next, [position for position, _ in segments], rows, 0 if self._mirror.unsent else arrived)
+        self._flights[flight.batch] = flight
+        self._next += 1
+        if rows:
+            self._start(self._fly(flight))
+        else:
+            flight.is_in = True
+            self._land()
+        return True
+
+    async def _fly(self, flight: Flight) -> None:
+        """Sends a batch until the engine has it. One that needs several commits has its parts first: they count with its segment."""
+        puts: dict[bytes, bytes] = {}
+        most = self._engine.limits.value_bytes
+        for position, row in flight.rows.items():
+            puts[segment_key(self._queue, position)] = row if len(row) <= most else await self._put_parts(position, row)
+            self._batches[position] = flight.batch
+        ends = self._take_ends(len(puts), sum(map(len, puts.values()))) if self._carries() else None
+        while True:
+            try:
+                await self._commit(puts, ends)
+                break
+            except Full:
+                if ends is not None:
+                    self._give_back(ends)
+                    ends = None
+                await asyncio.sleep(self._limits.shared_full_ms / 1000)
+        flight.is_in = True
+        self._land()
+
+    async def _put_parts(self, position: int, row: bytes) -> bytes:
+        size = self._engine.limits.value_bytes
+        count = (len(row) + size - 1) // size
+        for number in range(count):
+            part = {part_key(self._queue, position, number): row[number * size : (number + 1) * size]}
+            while True:
+                try:
+                    await self._commit(part, None)
+                    break
+                except Full:
+                    await asyncio.sleep(self._limits.shared_full_ms / 1000)
+        self._parts[position] = count
+        return parts_value(row, count)
+
+    def _land(self) -> None:
+        """Settles the batches up to the first that is not in."""
+        landed = False
+        while (flight := self._flights.get(self._settled + 1)) is not None and flight.is_in:
+            del self._flights[flight.batch]
+            self._settled = flight.batch
+            self._mirror.settle(flight.positions)
+            if flight.arrived:
+                self._mirror.cover(flight.arrived)
+            landed = True
+        if landed:
+            self._on_settled()
+
+    # --- ends -------------------------------------------------------------------------------------------------------------
+
+    def _carries(self) -> bool:
+        """Whether the commit of a batch takes ends with it, or a mark that is due."""
+        if self._line is not None:
+            return False
+        return self._mirror.ended_rows > 0 or self._settled - self._marked >= self._limits.shared_mark_batches
+
+    def _take_ends(self, rows: int, size: int) -> Ends:
+        """The next ends for a commit that has `rows` rows and `size` bytes already. The line is busy until it is told of their outcome."""
+        self._line = ends = Ends(marked=self._settled)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        limits = self._engine.limits
+        most = max(0, min((limits.commit_rows - rows - 3) // 3, (limits.commit_bytes - size) // _ENDS_BYTES_MAX))
+        for position, gone, value, thin in self._mirror.take_ends(most):
+            if gone:
+                self._delete(ends, position)
+                continue
+            self._mirror.note_ends(position)
+            ends.written.append(position)
+            ends.puts[ends_key(self._queue, position)] = value
+            if thin and position not in self._parts:
+                ends.thin.append(position)
+        ends.puts[mark_key(self._queue)] = self._mark().pack()
+        return ends
+
+    def _delete(self, ends: Ends, position: int) -> None:
+        ends.gone.append(position)
+        ends.deletes.append(segment_key(self._queue, position))
+        if self._mirror.has_ends(position):
+            ends.deletes.append(ends_key(self._queue, position))
+        if position in self._parts:
+            ends.clears.append(parts_of(self._queue, position))
+
+    def _mark(self) -> Mark:
+        return Mark(self.owner.epoch, self._settled, self._mirror.sent_to(), self.seen)
+
+    def _told(self, ends: Ends) -> None:
+        """The engine has them."""
+        self._line = None
+        for position in ends.gone:
+            self._mirror.drop(position)
+            self._parts.pop(position, None)
+            self._batches.pop(position, None)
+        if ends.marked > self._marked:
+            self._marked = ends.marked
+            self._batches = {position: batch for position, batch in self._batches.items() if batch > self._marked}
+        if ends.thin:
+            self._start(self._thin(ends.thin))
+
+    def _give_back(self, ends: Ends) -> None:
+        """The engine may not have them: they come with another commit."""
+        self._line = None
+        for position in (*ends.gone, *ends.written):
+            self._mirror.soil(position)
+
+    def _ends_due(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lost is None and not self._doubt and self._line is None and self._mirror.ended_rows:
+            self._start(self._write_ends())
+
+    async def _write_ends(self) -> None:
+        if self._line is not None:
+            return  # the commit of a batch was faster
+        ends = self._take_ends(0, 0)
+        try:
+            await self._commit({}, ends)
+        except Full:
+            self._give_back(ends)
+            await self._make_room()
+            await asyncio.sleep(self._limits.shared_full_ms / 1000)
+
+    async def _make_room(self) -> None:
+        """L5: the engine is full."""
+        self._line = ends = Ends()
+        for position, gone, _, _ in self._mirror.take_ends((self._engine.limits.commit_rows - 1) // 3):
+            if gone and self._batches.get(position, 0) <= self._marked:
+                self._delete(ends, position)
+            else:
+                ends.written.append(position)
+        written, ends.written = ends.written, []
+        for position in written:
+            self._mirror.soil(position)
+        if ends.gone:
+            await self._commit({}, ends)
+        else:
+            self._line = None
+
+    async def _line_free(self) -> None:
+        """Waits for the commit of ends that is under way. Raises: Lost."""
+        while self._line is not None or self._doubt:
+            self._check()
+            await self._changed.wait()
+        self._check()
+
+    async def _write_mark(self) -> None:
+        await self._line_free()
+        ends = self._take_ends(0, 0)
+        try:
+            await self._commit({}, ends)
+        except Full:
+            self._give_back(ends)
+            raise
+
+    async def _thin(self, positions: list[int]) -> None:
+        """Writes rows anew that are mostly of ended messages: what waits takes twice its size at most."""
+        await self._line_free()
+        self._line = ends = Ends(marked=self._settled, written=list(positions))
+        sizes: dict[int, int] = {}
+        room = self._engine.limits.commit_bytes // 2
+        for position in positions:
+            key = segment_key(self._queue, position)
+            row = (await self._read([key])).get(key)
+            try:
+                thin, sizes[position] = self._mirror.thin(position, row) if row is not None else (b"", 0)
+            except KeyError:
+                ends.written.remove(position)  # all of it has ended, and was deleted
+                continue
+            if row is None or len(thin) > room:
+                break
+            room -= len(thin)
+            ends.puts[key] = thin
+        ends.puts[mark_key(self._queue)] = self._mark().pack()
+        try:
+            await self._commit({}, ends)
+        except Full:
+            self._give_back(ends)
+            return
+        for position in positions:
+            if segment_key(self._queue, position) in ends.puts:
+                self._mirror.thinned(position, sizes[position])
+            elif position in ends.written:
+                self._mirror.soil(position)
+
+    # --- contents that are not in memory -----------------------------------------------------------------------------------
+
+    async def _load(self, position: int) -> None:
+        value = await self._read_row(position)
+        if value is not None:
+            self._mirror.load(value)
+
+    async def _read_row(self, position: int) -> bytes | None:
+        key = segment_key(self._queue, position)
+        value = (await self._read([key])).get(key)
+        if value is None or not parts_count(value):
+            return value
+        keys = [part_key(self._queue, position, number) for number in range(parts_count(value))]
+        parts = await self._read(keys)
+        return b"".join(parts[one] for one in keys) if len(parts) == len(keys) else None
+
+    # --- commits ----------------------------------------------------------------------------------------------------------
+
+    async def _commit(self, puts: dict[bytes, bytes], ends: Ends | None) -> None:
+        """One commit of the owner, tried until its outcome is known. Raises: Full; Lost; UnknownOutcome: the ownership is in doubt."""
+        pause_ms = self._limits.shared_pause_ms
+        rows = puts if ends is None else {**puts, **ends.puts}
+        deletes = [] if ends is None else ends.deletes
+        clears = [] if ends is None else ends.clears
+        commit = Commit([(owner_key(self._queue), self.owner.pack())], rows, deletes, clears)
+        while True:
+            self._check()
+            if self._doubt:
+                raise UnknownOutcome("another commit of the queue has no answer")
+            try:
+                done = await self._engine.commit(commit)
+            except Full:
+                self._note_full(True)
+                raise
+            except Unavailable:
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, self._limits.shared_pause_ms_max)
+                continue
+            if not done:
+                raise Lost("another node has taken the queue, or it is deleted")
+            break
+        if rows:
+            self._note_full(False)
+        if ends is not None:
+            self._told(ends)
+
+    def _note_full(self, full: bool) -> None:
+        if full and not self.is_full:
+            self._asks = False
+            asyncio.get_running_loop().call_later(self._limits.shared_full_ms / 1000, self._ask_again)
+        self.is_full = full
+
+    def _ask_again(self) -> None:
+        self._asks = True
+        self.look()
+
+    # --- doubt ------------------------------------------------------------------------------------------------------------
+
+    async def _resolve(self) -> None:
+        """L4: the other commits come to an end, the epoch rises, and what did not arrive is sent again."""
+        current = asyncio.current_task()
+        while others := [task for task in self._tasks if task is not current]:
+            await asyncio.wait(others)
+        if self._line is not None:
+            self._give_back(self._line)
+        flown = self.owner.epoch
+        while not await self._take_over_again(flown):
+            pass
+        missing = list(self._flights.values())
+        self._flights, self._next = {}, 1
+        for flight in missing:
+            flight.batch, self._next = self._next, self._next + 1
+            flight.rows = {position: renumbered(row, self.owner.epoch, flight.batch) for position, row in flight.rows.items()}
+            self._flights[flight.batch] = flight
+        self._doubt = False
+        for flight in missing:
+            self._start(self._fly(flight))
+
+    async def _take_over_again(self, flown: int) -> bool:
+        """Raises the epoch, lands the batches of the epoch `flown` that are in, and deletes those behind a gap. False: nobody knows whether
+        it did. Then a late commit could delete what is sent next, so the epoch rises once more."""
+        before, self.owner = self.owner, self.owner.next(self.owner.node, self.owner.life)
+        await self._raise_epoch(before)
+        flights = list(self._flights.values())
+        there = await self._read([segment_key(self._queue, position) for flight in flights for position in flight.rows])
+        late: list[bytes] = []
+        for flight in flights:
+            keys = [segment_key(self._queue, position) for position in flight.rows]
+            flight.is_in = not late and all(self._is_of(there.get(key), flown, flight.batch) for key in keys)
+            if not flight.is_in:
+                late += keys
+        self._land()
+        mark = Mark(self.owner.epoch, 0, self._mirror.sent_to(), self.seen)
+        commit = Commit([(owner_key(self._queue), self.owner.pack())], {mark_key(self._queue): mark.pack()}, late)
+        if not await self._try(commit):
+            return False
+        self._settled, self._marked, self._batches = 0, 0, {}
+        return True
+
+    async def _try(self, commit: Commit) -> bool:
+        """False: nobody knows. Raises: Lost."""
+        while True:
+            self._check()
+            try:
+                if await self._engine.commit(commit):
+                    return True
+                raise Lost("another node has taken the queue, or it is deleted")
+            except (Full, Unavailable):
+                await asyncio.sleep(self._limits.shared_pause_ms / 1000)
+            except UnknownOutcome:
+                return False
+
+    @staticmethod
+    def _is_of(value: bytes | None, epoch: int, batch: int) -> bool:
+        return value is not None and row_numbers(head_of(value)) == (epoch, batch)
+
+    async def _raise_epoch(self, before: Owner) -> None:
+        """Raises: Lost."""
+        key = owner_key(self._queue)
+        commit = Commit([(key, before.pack())], {key: self.owner.pack()})
+        while True:
+            self._check()
+            try:
+                if await self._engine.commit(commit):
+                    return
+                (value,) = await self._engine.get([key])
+            except EngineError:
+                await asyncio.sleep(self._limits.shared_pause_ms / 1000)
+                continue
+            if value == self.owner.pack():
+                return  # an earlier try
+            if value != before.pack():
+                raise Lost("another node has taken the queue, or it is deleted")
+
+    async def _read(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        for key in keys:
+            while True:
+                self._check()
+                try:
+                    (value,) = await self._engine.get([key])
+                    break
+                except EngineError:
+                    await asyncio.sleep(self._limits.shared_pause_ms / 1000)
+            if value is not None:
+                rows[key] = value
+        return rows
+
+    # --- tasks ------------------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[bool]:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        self._note_change()
+        self.look()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs a part of the work, and knows what its errors mean. Whether it was done."""
+        try:
+            await work
+            return True
+        except Lost as error:
+            self._lose(error)
+        except UnknownOutcome:
+            self._doubtful()
+        except Full:
+            pass  # what it had to say comes with another commit
+        except Exception as error:
+            # Nothing is known any more of what the engine has: another owner reads it.
+            log.exception("internal error: the log of a shared queue stops")
+            self._lose(error)
+        return False
+
+    def _doubtful(self) -> None:
+        if not self._doubt and self._lost is None:
+            self._doubt = True
+            self._start(self._resolve())
+
+    def _lose(self, reason: BaseException) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self._note_change()
+        self._on_lost(reason)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise Lost(str(self._lost)) from self._lost
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,179 @@
+"""Taking a shared queue over (docs/adr/0015, R5): from nobody, a node that is gone, or one that handed it over.
+
+in: the owner row as it was read; the queue's mirror, empty. out: the ownership, and the queue's messages in their places.
+
+T1  From the raised epoch on nobody else writes: what is read afterwards stays as it is.
+T2  Rows of the epoch in the mark count up to the first batch that is not there; those behind are deleted before a batch is written.
+T3  Memory is bounded: a page of rows, and the rows behind the mark.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flintmq.config import Limits
+from flintmq.engines.engine import Commit, Engine, Row, UnknownOutcome
+from flintmq.mirror.mirror import Mirror
+from flintmq.shared.layout import (
+    Mark,
+    Owner,
+    ends_key,
+    head_of,
+    kind_of,
+    mark_key,
+    owner_key,
+    part_key,
+    parts_count,
+    position_of,
+    row_numbers,
+    segment_key,
+)  # fmt: skip
+
+LEVEL_SHIFT = 56
+# rows of ends that one page has: some 80 bytes each
+_ENDS_ROWS = 4_096
+_SEGMENT_ROWS = 1_024
+
+
+class Taken(Exception):
+    """Another node owns the queue, or it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """owner: as it stands in the engine; parts: position -> parts of segments in parts; messages: restored."""
+
+    owner: Owner
+    parts: dict[int, int]
+    messages: int
+
+
+async def claim(engine: Engine, queue: bytes, before: Owner | None, node: str, life: str) -> Owner:
+    """Raises the epoch, also of a queue that was handed over, or of which a `restore` failed: a commit of that one may still arrive.
+
+    Args: before: the owner row, None: there is none, which is a queue that nobody has served yet.
+
+    Raises: Taken; EngineError: nothing is known of the outcome, and the caller reads the owner row again.
+    """
+    key = owner_key(queue)
+    owner = Owner(1, node, life) if before is None else before.next(node, life)
+    try:
+        done = await engine.commit(Commit([(key, None if before is None else before.pack())], {key: owner.pack()}))
+    except UnknownOutcome:
+        (value,) = await engine.get([key])
+        if value != owner.pack():
+            raise
+        done = True
+    if not done:
+        raise Taken(f"another node was faster than {node}")
+    return owner
+
+
+async def restore(engine: Engine, queue: bytes, owner: Owner, mirror: Mirror, limits: Limits) -> TakenOver:
+    """After `claim`: reads the rows, and puts the queue's messages into it. O(messages).
+
+    Raises: Taken; ValueError: a row is damaged; EngineError: to be begun anew with `claim`, and with another queue.
+    """
+    reader = _Reader(engine, queue, mirror, limits)
+    (value,) = await engine.get([mark_key(queue)])
+    mark = Mark.unpack(value)
+    behind = await reader.read(mark)
+    kept, cut = _prefix(mark, behind)
+    await reader.put(kept, mark.seen)
+    tails = reader.tails(mark)
+    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, False), [position for position, _ in cut])
+    mirror.restored(tails)
+    return TakenOver(owner, reader.parts, reader.messages)
+
+
+def _prefix(mark: Mark, behind: list[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """T2: the rows behind the mark that count, by position, and those that do not."""
+    batches = {row_numbers(head_of(row))[1] for _, row in behind}
+    last = mark.settled
+    while last + 1 in batches:
+        last += 1
+    kept = sorted(one for one in behind if row_numbers(head_of(one[1]))[1] <= last)
+    return kept, [one for one in behind if row_numbers(head_of(one[1]))[1] > last]
+
+
+async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: list[int]) -> None:
+    """Deletes what does not count, and writes the mark."""
+    condition = [(owner_key(queue), owner.pack())]
+    most = engine.limits.commit_rows // 2
+    # Parts behind the last segment of a level are of a batch that never came.
+    clears = [(part_key(queue, (level << LEVEL_SHIFT) | (tail + 1), 0), part_key(queue, (level + 1) << LEVEL_SHIFT, 0))
+              for level, tail in enumerate(mark.tails)]  # fmt: skip
+    commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[at : at + most]]) for at in range(0, len(cut), most)]
+    commits += [Commit(condition, {}, [], clears[at : at + most]) for at in range(0, len(clears), most)]
+    commits.append(Commit(condition, {mark_key(queue): mark.pack()}))
+    for commit in commits:
+        if not await engine.commit(commit):
+            raise Taken("another node has taken the queue")
+
+
+class _Reader:
+    """Reads the rows of a queue in their order, and restores those that count whatever is missing."""
+
+    def __init__(self, engine: Engine, queue: bytes, mirror: Mirror, limits: Limits) -> None:
+        self.parts: dict[int, int] = {}
+        self.messages = 0
+        self._engine = engine
+        self._queue = queue
+        self._mirror = mirror
+        self._size = limits.shared_scan_bytes
+        self._tails: dict[int, int] = {}
+
+    async def read(self, mark: Mark) -> list[tuple[int, bytes]]:
+        """Restores the rows before the mark; returns (position, row) of the others."""
+        behind: list[tuple[int, bytes]] = []
+        begin, end = kind_of(self._queue, b"s")
+        while rows := await self._engine.scan(begin, end, _SEGMENT_ROWS, self._size):
+            before: list[tuple[int, bytes]] = []
+            for key, row in rows:
+                epoch, batch = row_numbers(head_of(row))
+                (behind if epoch == mark.epoch and batch > mark.settled else before).append((position_of(key), row))
+            await self.put(before, mark.seen)
+            begin = rows[-1][0] + b"\0"
+        return behind
+
+    async def put(self, rows: list[tuple[int, bytes]], seen: bool) -> None:
+        if not rows:
+            return
+        ends = await self._ends(rows[0][0], rows[-1][0])
+        for position, value in rows:
+            row = await self._whole(position, value)
+            self.messages += self._mirror.restore(row, ends.get(position, b""), seen)
+            first, places = struct.unpack_from("<QI", row, 24)
+            level = position >> LEVEL_SHIFT
+            self._tails[level] = max(self._tails.get(level, 0), first + places - 1)
+
+    async def _ends(self, first: int, last: int) -> dict[int, bytes]:
+        begin, end = ends_key(self._queue, first), ends_key(self._queue, last) + b"\0"
+        ends: dict[int, bytes] = {}
+        while page := await self._engine.scan(begin, end, _ENDS_ROWS, self._size):
+            ends.update(_by_position(page))
+            begin = page[-1][0] + b"\0"
+        return ends
+
+    async def _whole(self, position: int, value: bytes) -> bytes:
+        count = parts_count(value)
+        if not count:
+            return value
+        self.parts[position] = count
+        parts: list[bytes] = []
+        for number in range(count):
+            (part,) = await self._engine.get([part_key(self._queue, position, number)])
+            if part is None:
+                raise ValueError(f"a part of a message of a shared queue is missing: {self._queue.decode()} {position} {number}")
+            parts.append(part)
+        return b"".join(parts)
+
+    def tails(self, mark: Mark) -> list[int]:
+        levels = max(len(mark.tails), 1 + max(self._tails, default=0))
+        return [max(self._tails.get(level, 0), mark.tails[level] if level < len(mark.tails) else 0) for level in range(levels)]
+
+
+def _by_position(rows: Iterable[Row]) -> dict[int, bytes]:
+    return {position_of(key): value for key, value in rows}

@@ -1,0 +1,102 @@
+"""Owners of one shared queue, one after the other, on an engine that fails on demand: what the tests of its log and of take-overs drive."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flintmq.config import Limits
+from flintmq.engines.engine import EngineError
+from flintmq.mirror.mirror import Mirror, MirrorPort
+from flintmq.queue.control import QueueHandle
+from flintmq.shared.layout import Owner, owner_key, rows_of
+from flintmq.shared.queue_log import QueueLog
+from flintmq.shared.taking_over import Taken, claim, restore
+from tests.shared.faulty_engine import FaultyEngine, Store
+
+QUEUE = b"00000000000000aa"
+PERSISTENT = 1
+ACK = 1
+LIMITS = Limits().replace(
+    shared_pause_ms=0, shared_pause_ms_max=0, shared_ends_ms=0, shared_full_ms=1, shared_segment_messages=8, shared_flight_messages=1,
+    shared_scan_bytes=600, shared_mark_batches=3,
+)  # fmt: skip
+
+
+class OwnerNode:
+    """A node that owns the queue from `take_over` on."""
+
+    def __init__(
+        self, store: Store, name: str, seed: int, faults: float = 0.0, value_bytes: int = 1 << 20, limits: Limits = LIMITS
+    ) -> None:
+        self.name = name
+        self.engine = FaultyEngine(store, seed, faults, value_bytes)
+        self.limits = limits
+        self.lost: BaseException | None = None
+        self.settled = 0
+        self.log: QueueLog | None = None
+
+    async def take_over(self) -> OwnerNode:
+        while True:
+            (value,) = await self.engine.get([owner_key(QUEUE)])
+            try:
+                owner = await claim(self.engine, QUEUE, None if value is None else Owner.unpack(value), self.name, self.name)
+                self.port = MirrorPort(2**64 - 1)
+                self.handle = QueueHandle(1)
+                self.handle.set_durable(True)
+                self.handle.set_returns(True, -1, False)
+                self.mirror = Mirror(self.handle, self.port)
+                taken = await restore(self.engine, QUEUE, owner, self.mirror, self.limits)
+                break
+            except (EngineError, Taken):
+                await asyncio.sleep(0)
+        self.log = QueueLog(self.engine, QUEUE, self.mirror, owner, self.limits, self._settle, self._lose)
+        for position, count in taken.parts.items():
+            self.log.note_parts(position, count)
+        self.restored = taken.messages
+        return self
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    def _lose(self, reason: BaseException) -> None:
+        self.lost = reason
+
+    def publish(self, body: bytes) -> int:
+        position = self.handle.publish(b"", b"q", b"\0" * 14, body, PERSISTENT, 0)
+        self.look()
+        return position
+
+    def take(self) -> tuple[int, bytes, bool] | None:
+        """(position, body, whether it is flagged) of the head, which ends."""
+        head = self.handle.peek()
+        if head is None:
+            return None
+        message = self.handle.take_head(ACK)
+        assert message is not None
+        self.look()
+        return head[0], message[3], head[1]
+
+    def look(self) -> None:
+        assert self.log is not None
+        self.port.take_told()
+        self.log.look()
+
+    def kill(self) -> None:
+        """Its answers come to nobody; what it has sent may still arrive."""
+        assert self.log is not None
+        self.log.close()
+
+    async def drain(self) -> None:
+        assert self.log is not None
+        await self.log.drain()
+
+    def bodies(self) -> list[bytes]:
+        bodies = []
+        while (one := self.take()) is not None:
+            bodies.append(one[1])
+        return bodies
+
+
+def row_count(store: Store) -> int:
+    begin, end = rows_of(QUEUE)
+    return sum(begin <= key < end for key in store.keys)

@@ -1,0 +1,228 @@
+"""A shared queue's log: what is confirmed outlives its owner, whatever the engine answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from flintmq.shared.queue_log import Lost
+from tests.shared.faulty_engine import Store
+from tests.shared.owners_of_one_queue import LIMITS, OwnerNode, row_count
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_what_is_settled_is_the_next_owner_s_in_order() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        for number in range(100):
+            first.publish(b"%d" % number)
+        await first.drain()
+        assert first.mirror.is_settled(100) and first.mirror.waiting_bytes == 0
+        first.kill()
+        second = await OwnerNode(store, "b", 2).take_over()
+        assert second.bodies() == [b"%d" % number for number in range(100)]
+
+    run(scene)
+
+
+def test_ended_messages_are_gone_and_their_rows_too() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        for number in range(100):
+            first.publish(b"%d" % number)
+        await first.drain()
+        assert len(first.bodies()) == 100
+        await first.drain()
+        assert row_count(store) == 1  # the mark
+        second = await OwnerNode(store, "b", 2).take_over()
+        assert second.restored == 0
+        assert second.publish(b"x") > 100
+
+    run(scene)
+
+
+def test_an_owner_that_was_replaced_writes_nothing_and_confirms_nothing() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        first.publish(b"1")
+        await first.drain()
+        second = await OwnerNode(store, "b", 2).take_over()
+        position = first.publish(b"2")
+        with pytest.raises(Lost):
+            await first.drain()
+        assert first.lost is not None and not first.mirror.is_settled(position)
+        assert second.bodies() == [b"1"]
+        await second.drain()
+        assert (await OwnerNode(store, "c", 3).take_over()).restored == 0
+
+    run(scene)
+
+
+def test_a_message_above_the_engine_s_row_is_in_parts_and_they_go_with_it() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1, value_bytes=500).take_over()
+        body = bytes(range(256)) * 20
+        first.publish(b"before")
+        await first.drain()
+        first.publish(body)
+        await first.drain()
+        first.kill()
+        second = await OwnerNode(store, "b", 2, value_bytes=500).take_over()
+        assert second.bodies() == [b"before", body]
+        await second.drain()
+        assert row_count(store) == 1
+
+    run(scene)
+
+
+def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        for number in range(40):
+            first.publish(b"%d" % number)
+        await first.drain()
+        for _ in range(8):
+            first.take()
+        await first.drain()  # a mark covers the batches
+        rows = row_count(store)
+        first.engine.full = True
+        position = first.publish(b"waits")
+        for _ in range(30):
+            first.take()
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert row_count(store) < rows
+        assert not first.mirror.is_settled(position) and first.log is not None and first.log.is_full
+        first.engine.full = False
+        await first.drain()
+        first.kill()
+        second = await OwnerNode(store, "b", 2).take_over()
+        assert second.bodies() == [b"38", b"39", b"waits"]
+
+    run(scene)
+
+
+def test_before_anything_is_delivered_the_engine_knows_and_the_next_owner_flags() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        first.publish(b"1")
+        await first.drain()
+        unseen = await OwnerNode(store, "b", 2).take_over()
+        assert unseen.take() == (1, b"1", False)
+        unseen.kill()
+        third = await OwnerNode(store, "c", 3).take_over()
+        assert third.log is not None
+        await third.log.open()
+        fourth = await OwnerNode(store, "d", 4).take_over()
+        assert fourth.take() == (1, b"1", True)
+
+    run(scene)
+
+
+def test_a_queue_that_is_handed_over_flags_only_what_came_back() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", 1).take_over()
+        assert first.log is not None
+        await first.log.open()
+        first.publish(b"1")
+        first.publish(b"2")
+        await first.drain()
+        assert first.handle.hold(2) and first.handle.release_held(2, delivered=True)
+        await first.drain()
+        await first.log.hand_over("b", "b")
+        second = await OwnerNode(store, "b", 2).take_over()
+        assert [second.take(), second.take()] == [(1, b"1", False), (2, b"2", True)]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None:
+    """Owners come and go, each with an engine that loses answers, applies commits late and is away now and then.
+
+    Model: `alive` holds what was confirmed and did not end for good; `unknown` what the next owner may or may not have.
+    """
+
+    async def scene() -> None:
+        rng = random.Random(seed)
+        store = Store()
+        number = 0
+        waiting: dict[int, bytes] = {}  # position -> published, not confirmed
+        alive: dict[int, bytes] = {}
+        ending: dict[int, bytes] = {}  # ended, perhaps not for good
+        node = await OwnerNode(store, "n0", seed, 0.15).take_over()
+        for life in range(1, 6):
+            for _ in range(rng.randrange(5, 60)):
+                step = rng.random()
+                if step < 0.5:
+                    body = b"%d." % number + b"x" * rng.randrange(300)
+                    number += 1
+                    waiting[node.publish(body)] = body
+                elif step < 0.8 and (taken := node.take()) is not None:
+                    position, body, _ = taken
+                    assert {**alive, **waiting}.get(position) == body
+                    alive.pop(position, None)
+                    waiting.pop(position, None)
+                    ending[position] = body
+                for _ in range(rng.randrange(6)):
+                    await asyncio.sleep(0)
+                for position in [one for one in waiting if node.mirror.is_settled(one)]:
+                    alive[position] = waiting.pop(position)
+            assert node.lost is None
+            if rng.random() < 0.3:
+                await node.drain()
+                alive.update(waiting)
+                waiting, ending = {}, {}
+            node.kill()
+            node = await OwnerNode(store, f"n{life}", seed * 100 + life, 0.15).take_over()
+            there: dict[int, bytes] = {}
+            position = node.handle.next_available(1)
+            while position:
+                there[position] = node.handle.message_at(position)[3]
+                position = node.handle.next_available(position + 1)
+            assert alive.items() <= there.items()
+            extra = {position: body for position, body in there.items() if position not in alive}
+            assert extra.items() <= {**waiting, **ending}.items()
+            # What was not confirmed and is there has all that was published before it: nothing overtakes.
+            kept = [one for one in waiting if one in extra]
+            assert kept == sorted(waiting)[: len(kept)]
+            alive, waiting, ending = there, {}, {}
+        node.engine.faults = 0
+        assert node.bodies() == [alive[position] for position in sorted(alive)]
+        await node.drain()
+        assert row_count(store) <= 1
+
+    run(scene)
+
+
+def test_the_rows_of_a_queue_take_twice_its_messages_at_most() -> None:
+    async def scene() -> None:
+        store = Store()
+        limits = LIMITS.replace(shared_segment_messages=100)
+        node = await OwnerNode(store, "a", 1, limits=limits).take_over()
+        positions = [node.publish(b"x" * 1_000) for _ in range(1_000)]
+        await node.drain()
+        for position in positions:
+            if position % 10:
+                assert node.handle.hold(position) and node.handle.settle_held(position, logged=False)
+        await node.drain()
+        await node.drain()
+        assert sum(map(len, store.rows.values())) <= 2 * 100 * 1_100 + 4 * 10_000
+        node.kill()
+        assert (await OwnerNode(store, "b", 2).take_over()).restored == 100
+
+    run(scene)
