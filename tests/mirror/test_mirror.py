@@ -20,10 +20,9 @@ class Owned:
     """A queue that has a mirror, and what the engine would have of it."""
 
     def __init__(self, hot_bytes: int = ALL, levels: int = 1) -> None:
-        self.port = MirrorPort(hot_bytes)
+        self.port = MirrorPort(hot_bytes, 1 << 20, 1 << 21)
         self.handle = QueueHandle(7, PRIORITY_LIST if levels > 1 else 0, levels)
-        self.handle.set_durable(True)
-        self.mirror = Mirror(self.handle, self.port)
+        self.mirror = Mirror(self.handle, self.port, "/")
         self.rows: dict[int, bytes] = {}
         self.ends: dict[int, bytes] = {}
         self.batch = 0

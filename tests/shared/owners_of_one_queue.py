@@ -40,18 +40,15 @@ class OwnerNode:
             (value,) = await self.engine.get([owner_key(QUEUE)])
             try:
                 owner = await claim(self.engine, QUEUE, None if value is None else Owner.unpack(value), self.name, self.name)
-                self.port = MirrorPort(2**64 - 1)
+                self.port = MirrorPort(2**64 - 1, 1 << 20, 1 << 21)
                 self.handle = QueueHandle(1)
-                self.handle.set_durable(True)
                 self.handle.set_returns(True, -1, False)
-                self.mirror = Mirror(self.handle, self.port)
+                self.mirror = Mirror(self.handle, self.port, "/")
                 taken = await restore(self.engine, QUEUE, owner, self.mirror, self.limits)
                 break
             except (EngineError, Taken):
                 await asyncio.sleep(0)
-        self.log = QueueLog(self.engine, QUEUE, self.mirror, owner, self.limits, self._settle, self._lose)
-        for position, count in taken.parts.items():
-            self.log.note_parts(position, count)
+        self.log = QueueLog(self.engine, QUEUE, self.mirror, taken, self.limits, self._settle, self._lose)
         self.restored = taken.messages
         return self
 

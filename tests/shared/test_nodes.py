@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flintmq.config import Limits
-from flintmq.engines.engine import EngineError
+from flintmq.engines.engine import EngineError, Full
 from flintmq.shared.nodes import NameTaken, Nodes, Replaced, candidates
 from tests.shared.faulty_engine import FaultyEngine, Store
 
@@ -85,9 +85,44 @@ def test_after_an_outage_of_the_engine_everybody_has_a_lease_to_give_a_sign() ->
         a._engine.faults = 0.0  # type: ignore[attr-defined]
         await a.look()
         assert not a.is_gone("b", b.life)
+        await a.beat()
         cluster.pass_time(LEASE_S + 0.1)
         await a.look()
         assert a.is_gone("b", b.life)
+
+    run(scene)
+
+
+def test_in_a_full_engine_that_takes_no_signs_nobody_is_gone() -> None:
+    async def scene() -> None:
+        cluster = Cluster()
+        a, b = cluster.node("a"), cluster.node("b")
+        await a.join()
+        await b.join()
+        await a.look()
+        a._engine.full = True  # type: ignore[attr-defined]
+        for _ in range(10):
+            cluster.pass_time(LEASE_S)
+            with pytest.raises(Full):
+                await a.beat()
+            await a.look()
+            assert not a.is_gone("b", b.life)
+
+    run(scene)
+
+
+def test_whoever_takes_a_queue_over_compares_the_row_by_which_its_owner_is_gone() -> None:
+    async def scene() -> None:
+        cluster = Cluster()
+        a, b = cluster.node("a"), cluster.node("b")
+        await a.join()
+        await b.join()
+        await a.look()
+        key, value = a.judged("b")
+        assert cluster.store.rows[key] == value
+        await b.beat()
+        assert cluster.store.rows[key] != value
+        assert a.judged("nobody") == (b"n/nobody", None)
 
     run(scene)
 

@@ -32,7 +32,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_MOVE, delivery_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_LIMITED, DEST_REJECT_OVER, DEST_SHARED, RouteCache, destination_t, route_decref, route_t,
+    DEST_BLOCK, DEST_LIMITED, DEST_MIRRORED, DEST_REJECT_OVER, DEST_SHARED, RouteCache, destination_t, route_decref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
@@ -174,11 +174,13 @@ class Firing(Landing):
         """The cached route, with a reference. NULL: it is not cached, headers decide, or a queue may refuse, is shared or gone."""
         how: uint8_t = 0
         i: uint32_t
+        flags: uint32_t
         route: pointer[route_t] = route_by_key(self.cache.exchange, content_route(content), content.route_len, address(how))
         if route == NULL:
             return NULL
         for i in range(route.count):
-            if route.destinations[i].flags & (DEST_REJECT_OVER | DEST_BLOCK | DEST_SHARED) or queue_is_deleted(route.destinations[i].queue):
+            flags = route.destinations[i].flags
+            if flags & (DEST_REJECT_OVER | DEST_BLOCK | DEST_SHARED | DEST_MIRRORED) or queue_is_deleted(route.destinations[i].queue):
                 route_decref(route)
                 return NULL
         return route

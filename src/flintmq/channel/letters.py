@@ -37,8 +37,8 @@ from cython.cimports.flintmq.queue.restoring import original_of, queue_borrow
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache, destination_t,
-    exchange_decref, exchange_incref, exchange_t, route_decref, route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_MIRRORED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache,
+    destination_t, exchange_decref, exchange_incref, exchange_t, route_decref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -174,7 +174,9 @@ def _may_place(place: pointer[address_t], route: pointer[route_t]) -> bint:
         return False
     for i in range(route.count):
         destination = address(route.destinations[i])
-        if destination.flags & (DEST_STREAM | DEST_SHARED) or destination.queue.name_hash == 0 or queue_is_deleted(destination.queue):
+        if destination.flags & (DEST_STREAM | DEST_SHARED | DEST_MIRRORED):
+            return False
+        if destination.queue.name_hash == 0 or queue_is_deleted(destination.queue):
             return False
         if place.keeps and destination.flags & (DEST_REJECT_OVER | DEST_BLOCK):
             return False

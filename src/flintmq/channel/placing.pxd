@@ -25,6 +25,7 @@ cdef struct tally_t:          # what became of one message on the queues of its 
     uint32_t unwanted         # queues without a consumer for an `immediate` one
     uint32_t gone             # queues that were deleted when it came
     bint policy               # Connection.take_refused and the policies are due
+    bint awaited              # its publisher waits for a confirm
 
 # Puts the message on every queue of its route, answers mandatory and immediate, notes the confirm. Takes the reference on the content,
 # not the one on the route. `bits`: of basic.publish; `expiration_ms`: of the message, -1 = none. FEED_PAUSE: Connection.take_refused and

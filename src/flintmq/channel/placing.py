@@ -30,6 +30,8 @@ from cython.cimports.flintmq.core.content import (
 )  # fmt: skip
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
+from cython.cimports.flintmq.mirror.mirror import mirror_of
+from cython.cimports.flintmq.mirror.segments import MIRROR_LOST, MIRROR_SETTLED, MIRROR_WAITS, mirror_admits, mirror_outcome
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.control import QueueHandle
@@ -38,13 +40,13 @@ from cython.cimports.flintmq.queue.handoff import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_enqueue, queue_enqueue_immediate, queue_enqueue_once, queue_is_deleted, queue_ready_bytes, queue_ready_count,
+    queue_enqueue, queue_enqueue_immediate, queue_enqueue_once, queue_incref, queue_is_deleted, queue_ready_bytes, queue_ready_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
 from cython.cimports.flintmq.queue.types import REASON_DROP, due_index_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM,
-    destination_t, route_decref, route_new, route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_MIRRORED, DEST_ONCE, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER, DEST_SHARED,
+    DEST_STREAM, destination_t, route_decref, route_new, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -71,6 +73,7 @@ def publish_to_queues(
     destination: pointer[destination_t]
     i: uint32_t
     memset(address(tally), 0, sizeof(tally_t))
+    tally.awaited = channel.confirm
     channel.published += 1
     if not channel.publishing:
         channel.publishing = True
@@ -196,6 +199,10 @@ def _place(
     if destination.flags & DEST_SHARED:
         _place_on_shared(connection, destination, content, expires_at, tally)
         return
+    if destination.flags & DEST_MIRRORED and not mirror_admits(mirror_of(destination.queue), content.body_len):
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
+        return
     if destination.share != NULL and not share_takes(destination.share, 0, 0, content.body_len):
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
@@ -233,6 +240,8 @@ def _place(
         _count_not_placed(connection, destination, bits, tally)
         return
     tally.placed += 1
+    if destination.flags & DEST_MIRRORED and tally.awaited and not _await_mirror(destination.queue, position, tally):
+        tally.refused += 1  # it is there, and nobody will be able to say so
     if destination.share != NULL:
         share_note(destination.share, expires_at, content.body_len)
     if destination.flags & DEST_LIMITED and queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
@@ -285,6 +294,42 @@ def _place_on_shared(
     else:
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _await_mirror(queue: pointer[queue_t], position: uint64_t, tally: pointer[tally_t]) -> bint:
+    """The confirm waits for the engine, too. False: no memory."""
+    receipt: pointer[receipt_t] = receipt_new()
+    if receipt == NULL:
+        return False
+    receipt.more = ticket_receipt(tally.ticket)
+    receipt.ticket = tally.ticket if receipt.more == NULL else 0
+    receipt.position = position
+    queue_incref(queue)
+    receipt.queue = queue
+    tally.ticket = receipt_ticket(receipt)
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _outcome(receipt: pointer[receipt_t], durable_ticket: uint64_t) -> c_int:
+    """MIRROR_*: what became of a message on all queues of its receipts."""
+    outcome: c_int = MIRROR_SETTLED
+    one: c_int
+    while receipt != NULL:
+        if at_load32(address(receipt.waiting)) or receipt.ticket > durable_ticket:
+            return MIRROR_WAITS
+        one = MIRROR_SETTLED if receipt.queue == NULL else mirror_outcome(mirror_of(receipt.queue), receipt.position)
+        if one == MIRROR_WAITS:
+            return MIRROR_WAITS
+        if one == MIRROR_LOST or at_load32(address(receipt.refused)):
+            outcome = MIRROR_LOST
+        receipt = receipt.more
+    return outcome
 
 
 @cfunc
@@ -493,6 +538,7 @@ def _flush_channel(connection: pointer[connection_t], channel: pointer[channel_t
     upto: uint64_t = channel.publish_tag
     pending: pointer[pending_confirm_t]
     receipt: pointer[receipt_t]
+    outcome: c_int
     while channel.pending_count:
         pending = address(channel.pending[channel.pending_first])
         check(pending.tag > channel.confirmed, b"placing I5 a tag is answered once", pending.tag, channel.confirmed)
@@ -503,10 +549,11 @@ def _flush_channel(connection: pointer[connection_t], channel: pointer[channel_t
             receipt_decref(ticket_receipt(pending.ticket))
         elif pending.ticket >> RECEIPT_SHIFT and pending.lsn <= durable:
             receipt = ticket_receipt(pending.ticket)
-            if at_load32(address(receipt.waiting)) or receipt.ticket > durable_ticket:
+            outcome = _outcome(receipt, durable_ticket)
+            if outcome == MIRROR_WAITS:
                 upto = pending.tag - 1
                 break
-            if at_load32(address(receipt.refused)):
+            if outcome == MIRROR_LOST:
                 _ack_up_to(connection, channel, pending.tag - 1)
                 write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
                 channel.confirmed = pending.tag

@@ -44,8 +44,8 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
-    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, destination_t, route_decref, route_incref,
-    route_t,
+    DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_MIRRORED, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, destination_t, route_decref,
+    route_incref, route_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -117,7 +117,7 @@ def _may_be_refused(channel: pointer[channel_t]) -> bint:
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if route.destinations[k].flags & (DEST_SHARED | DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
+            if route.destinations[k].flags & (DEST_SHARED | DEST_MIRRORED | DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
                 return True
     return False
 
@@ -224,7 +224,7 @@ class Transaction(Landing):
         self.channel.published += 1
         for i in range(route.count):
             destination = address(route.destinations[i])
-            if destination.flags & DEST_SHARED:
+            if destination.flags & (DEST_SHARED | DEST_MIRRORED):
                 raise PeerError(ReplyCode.NOT_IMPLEMENTED, "tx class not supported by shared queues")
             if destination.flags & (DEST_REJECT_OVER | DEST_BLOCK) and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.mirror.rows cimport row_head_t, row_message_t
-from flintmq.mirror.segments cimport hub_t, lane_t, mirror_t, row_t
+from flintmq.mirror.segments cimport allowance_t, hub_t, lane_t, mirror_t, row_t
 from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport queue_t
@@ -14,8 +14,13 @@ cdef inline mirror_t *mirror_of(queue_t *queue) noexcept nogil:
 
 cdef class MirrorPort(LogPort):
     cdef hub_t hub
+    cdef uint64_t queue_bytes_max
+    cdef uint64_t vhost_bytes_max
+    cdef dict allowances               # virtual host -> address of its allowance_t
+    cdef LogPort log                   # whose loops are woken when confirms may leave; None: nobody
     cdef arena_t *arena                # of contents that come back
     cdef row_message_t *messages       # ROW_PLACES of them: the segment that is being made
+    cdef allowance_t *_allowance(self, str vhost) except NULL
 
 # What the queue keeps: it is there as long as anybody has the queue, and does not lead back to it.
 cdef class MirrorRecord:

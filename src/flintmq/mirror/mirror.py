@@ -16,7 +16,9 @@ import os
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, at_store32, at_store64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import (
+    at_add32, at_add64, at_load64, at_store32, at_store64, at_sub32, at_sub64, spin_lock, spin_unlock,
+)  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
@@ -25,22 +27,23 @@ from cython.cimports.flintmq.mirror.rows import (
     row_reader_t, row_write,
 )  # fmt: skip
 from cython.cimports.flintmq.mirror.segments import (
-    MESSAGE_OVERHEAD, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_SETTLED, ROW_WANTED, hub_t, lane_append, lane_find, lane_free,
-    lane_remove, lane_t, mirror_soil, mirror_t, mirror_tell, row_end, row_has_ended, row_t,
+    MESSAGE_OVERHEAD, MIRROR_SETTLED, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_SETTLED, ROW_WANTED, allowance_t, hub_t,
+    lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_outcome, mirror_soil, mirror_t, mirror_tell, row_end, row_has_ended,
+    row_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_past_window, list_slot_locked
-from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_keep, queue_set_ports, queue_set_tail
 from cython.cimports.flintmq.queue.residency import queue_content_loaded, queue_next_cold
 from cython.cimports.flintmq.queue.restoring import list_insert
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
-    INDEX_MASK, LEVEL_SHIFT, PRESSURE_NONE, queue_t, segment_t, slot_t, swept_t,
+    INDEX_MASK, LEVEL_SHIFT, PRESSURE_NONE, QUEUE_MIRRORED, queue_t, segment_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -65,7 +68,11 @@ ENDS_HEAD = declare(uint32_t, 68)
 @exceptval(check=False)
 def _arrived(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: int64_t) -> uint64_t:
     mirror: pointer[mirror_t] = mirror_of(queue)
-    at_add64(address(mirror.arrived), cast(uint64_t, slot_body_len(slot)) + MESSAGE_OVERHEAD)
+    size: uint64_t = MESSAGE_OVERHEAD
+    if slot != NULL:
+        size += slot_body_len(slot)
+    at_add64(address(mirror.arrived), size)
+    at_add64(address(mirror.allowance.bytes), size)
     mirror_tell(mirror)
     return 0
 
@@ -170,7 +177,7 @@ def _no_pressure(context: p_void) -> c_int:
 class MirrorPort(LogPort):
     """See mirror.pyi."""
 
-    def __cinit__(self, hot_bytes: int):
+    def __cinit__(self, hot_bytes: int, queue_bytes_max: int, vhost_bytes_max: int, log: LogPort | None = None):
         memset(address(self.hub), 0, sizeof(hub_t))
         self.messages = cast(pointer[row_message_t], calloc(ROW_PLACES, sizeof(row_message_t)))
         self.arena = arena_new()
@@ -178,6 +185,10 @@ class MirrorPort(LogPort):
             raise MemoryError("no memory for the mirrors of shared queues")
         memory_add(MEMORY_ENTRIES, ROW_PLACES * sizeof(row_message_t))
         self.hub.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.queue_bytes_max = queue_bytes_max
+        self.vhost_bytes_max = vhost_bytes_max
+        self.allowances = {}
+        self.log = log
         self.port.context = address(self.hub)
         self.port.hot_bytes = hot_bytes
         self.port.enqueue = _arrived
@@ -195,6 +206,31 @@ class MirrorPort(LogPort):
         free(self.messages)
         if self.arena != NULL:
             arena_free(self.arena)
+        for number in self.allowances.values():
+            place: uint64_t = number
+            free(cast(pointer[allowance_t], place))
+
+    def wake(self) -> None:
+        if self.log is not None:
+            log_port_wake(address(self.log.port))
+
+    def waiting_bytes(self) -> int:
+        total: uint64_t = 0
+        for number in list(self.allowances.values()):
+            place: uint64_t = number
+            total += at_load64(address(cast(pointer[allowance_t], place).bytes))
+        return total
+
+    def _allowance(self, vhost: str) -> pointer[allowance_t]:
+        number: uint64_t = self.allowances.get(vhost, 0)
+        allowance: pointer[allowance_t] = cast(pointer[allowance_t], number)
+        if allowance == NULL:
+            allowance = cast(pointer[allowance_t], calloc(1, sizeof(allowance_t)))
+            if allowance == NULL:
+                raise MemoryError("no memory for the shared queues of a virtual host")
+            allowance.bytes_max = self.vhost_bytes_max
+            self.allowances[vhost] = cast(uint64_t, allowance)
+        return allowance
 
     @property
     def descriptor(self) -> int:
@@ -306,7 +342,7 @@ def _counts_of(queue: pointer[queue_t], row: pointer[row_t], counts: pointer[uin
 class MirrorRecord:
     """Of one queue, see mirror.pxd."""
 
-    def __cinit__(self, handle: QueueHandle, port: MirrorPort):
+    def __cinit__(self, handle: QueueHandle, port: MirrorPort, vhost: str):
         queue: pointer[queue_t] = handle.queue
         level_count: uint32_t = queue.entries.level_count
         memset(address(self.mirror), 0, sizeof(mirror_t))
@@ -317,7 +353,10 @@ class MirrorRecord:
         if self.mirror.lanes == NULL:
             raise MemoryError("no memory for the mirror of a queue")
         self.mirror.level_count = level_count
+        self.mirror.bytes_max = port.queue_bytes_max
+        self.mirror.allowance = port._allowance(vhost)
         memory_add(MEMORY_ENTRIES, level_count * sizeof(lane_t))
+        queue.durable = QUEUE_MIRRORED
         queue.ops_context = address(self.mirror)
         queue_set_ports(queue, address(port.port))
         queue_keep(address(queue.port_owner), self)
@@ -335,6 +374,8 @@ class MirrorRecord:
                 break
             place = address(place[0].next_told)
         spin_unlock(address(self.mirror.hub.lock))
+        if self.mirror.allowance != NULL:
+            at_sub64(address(self.mirror.allowance.bytes), self.mirror.arrived - self.mirror.covered)
         memory_add(MEMORY_ENTRIES, -cast(int64_t, self.mirror.level_count * sizeof(lane_t)))
         for i in range(self.mirror.level_count):
             lane_free(self.mirror.lanes + i)
@@ -345,9 +386,9 @@ class MirrorRecord:
 class Mirror:
     """See mirror.pyi."""
 
-    def __cinit__(self, handle: QueueHandle, port: MirrorPort):
+    def __cinit__(self, handle: QueueHandle, port: MirrorPort, vhost: str):
         self.handle = handle
-        self.record = MirrorRecord(handle, port)
+        self.record = MirrorRecord(handle, port, vhost)
         self.mirror = address(self.record.mirror)
         self.port = port
 
@@ -513,7 +554,12 @@ class Mirror:
 
     def cover(self, arrived: int) -> None:
         value: uint64_t = arrived
+        at_sub64(address(self.mirror.allowance.bytes), value - self.mirror.covered)
         at_store64(address(self.mirror.covered), value)
+
+    def lose(self) -> None:
+        at_store32(address(self.mirror.lost), 1)
+        self.port.wake()
 
     @property
     def arrived(self) -> int:
@@ -526,9 +572,8 @@ class Mirror:
         return arrived - covered if arrived > covered else 0
 
     def is_settled(self, position: int) -> bool:
-        lane: pointer[lane_t] = self._lane(position)
-        index: uint64_t = position & INDEX_MASK
-        return at_load64(address(lane.settled)) >= index
+        self._lane(position)
+        return mirror_outcome(self.mirror, position) == MIRROR_SETTLED
 
     def sent_to(self) -> list:
         i: uint32_t

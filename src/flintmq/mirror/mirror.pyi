@@ -3,9 +3,14 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
 class MirrorPort(LogPort):
-    """The log port of all shared queues that a node owns. Args: hot_bytes: bodies that a queue keeps in memory of what the engine has."""
+    """The log port of all shared queues that a node owns. Args: hot_bytes: bodies that a queue keeps in memory of what the engine has;
+    *_bytes_max: what may wait for the engine, of one queue and of those of a virtual host; log: whose loops send confirms."""
 
-    def __init__(self, hot_bytes: int) -> None: ...
+    def __init__(self, hot_bytes: int, queue_bytes_max: int, vhost_bytes_max: int, log: LogPort | None = None) -> None: ...
+    def wake(self) -> None:
+        """Confirms may leave."""
+    def waiting_bytes(self) -> int:
+        """Of all queues. O(virtual hosts)."""
     @property
     def descriptor(self) -> int:
         """Readable while `take_told` has something."""
@@ -15,7 +20,7 @@ class MirrorPort(LogPort):
 class Mirror:
     """Of one queue, made before anybody uses that. One thread; a position is that of a segment's first place (level in the top 8 bits)."""
 
-    def __init__(self, handle: QueueHandle, port: MirrorPort) -> None: ...
+    def __init__(self, handle: QueueHandle, port: MirrorPort, vhost: str) -> None: ...
     def take(self, epoch: int, batch: int, messages: int, size: int, most_segments: int) -> list[tuple[int, bytes]]:
         """The segments of the next batch: (position, row for the engine; b"": all of it has ended). At most `messages` places, `size` bytes
         or one message, and so many segments. Empty: nothing waits, or a transaction is in the way. Raises: MemoryError."""
@@ -25,6 +30,8 @@ class Mirror:
     def arrived(self) -> int:
         """Bytes that came so far; to be told to `cover` when all that came by then is settled."""
     def cover(self, arrived: int) -> None: ...
+    def lose(self) -> None:
+        """The node owns the queue no more: publishes are refused, and those that wait for the engine, too."""
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that are not settled, with an overhead for each."""

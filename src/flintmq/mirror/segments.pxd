@@ -34,6 +34,15 @@ cdef struct lane_t:             # one level
     uint64_t sent               # last index that is in a batch
     uint64_t settled            # atomic: last index whose batch, with all before, is in the engine
 
+cdef enum:                      # mirror_outcome
+    MIRROR_WAITS = 0
+    MIRROR_SETTLED = 1
+    MIRROR_LOST = 2             # the node owns the queue no more: nobody knows what became of it
+
+cdef struct allowance_t:        # what the queues of one virtual host may have waiting for the engine; never freed before the port
+    uint64_t bytes              # atomic
+    uint64_t bytes_max
+
 cdef struct hub_t
 cdef struct mirror_t:           # of one shared queue, on the node that owns it
     uint32_t lock
@@ -47,8 +56,11 @@ cdef struct mirror_t:           # of one shared queue, on the node that owns it
     row_t *ended_last
     uint32_t ended_count
     row_t *wanted
-    uint64_t arrived            # atomic: bytes of bodies and overhead that came so far, each of them counted under queue_t.log_lock
+    uint32_t lost               # atomic: the node owns the queue no more
+    uint64_t arrived            # atomic: bytes of bodies and overhead that came so far
     uint64_t covered            # atomic: how much of that needs no room any more
+    uint64_t bytes_max          # what may wait of this queue
+    allowance_t *allowance      # ... and of its virtual host
 
 cdef struct hub_t:              # all mirrors of a node
     uint32_t lock
@@ -57,6 +69,11 @@ cdef struct hub_t:              # all mirrors of a node
 
 # There is news of the queue: the service looks. Any thread.
 cdef void mirror_tell(mirror_t *mirror) noexcept nogil
+
+# Whether a message with a body of so many bytes may come: what waits for the engine is bounded. A queue of which nothing waits takes any.
+cdef bint mirror_admits(mirror_t *mirror, uint32_t body_len) noexcept nogil
+# What became of the message at this position: MIRROR_*.
+cdef int mirror_outcome(mirror_t *mirror, uint64_t position) noexcept nogil
 
 # --- under mirror_t.lock
 # The row that has this index, NULL: none.

@@ -10,9 +10,11 @@ S3  A row on a list is freed when it leaves it.
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
-from cython.cimports.flintmq.core.atomics import at_load32, at_swap32, spin_lock, spin_unlock
+from cython import int as c_int
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
+from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove
@@ -32,6 +34,26 @@ def mirror_tell(mirror: pointer[mirror_t]) -> void:
     spin_unlock(address(hub.lock))
     if first:
         write(hub.descriptor, address(one), sizeof(uint64_t))
+
+
+def mirror_admits(mirror: pointer[mirror_t], body_len: uint32_t) -> bint:
+    size: uint64_t = cast(uint64_t, body_len) + MESSAGE_OVERHEAD
+    covered: uint64_t = at_load64(address(mirror.covered))
+    waiting: uint64_t = at_load64(address(mirror.arrived))
+    # `covered` may run ahead by a message that came while a batch was made.
+    waiting = waiting - covered if waiting > covered else 0
+    if at_load32(address(mirror.lost)):
+        return False
+    if waiting and waiting + size > mirror.bytes_max:
+        return False
+    waiting = at_load64(address(mirror.allowance.bytes))
+    return waiting == 0 or waiting + size <= mirror.allowance.bytes_max
+
+
+def mirror_outcome(mirror: pointer[mirror_t], position: uint64_t) -> c_int:
+    if at_load64(address(mirror.lanes[position >> LEVEL_SHIFT].settled)) >= position & INDEX_MASK:
+        return MIRROR_SETTLED
+    return MIRROR_LOST if at_load32(address(mirror.lost)) else MIRROR_WAITS
 
 
 @cfunc

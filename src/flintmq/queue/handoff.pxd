@@ -12,11 +12,15 @@ cdef enum:
 cpdef enum:
     WAITING_BYTES = 512       # of a message that waits, beside its content: what Python keeps of it
 
+cdef struct receipt_t
 cdef struct receipt_t:        # one message on its way to shared queues
     uint32_t refs             # atomic
     uint32_t waiting          # atomic: queues that have not answered
     uint32_t refused          # atomic: queues that did not take it
     uint64_t ticket           # of the streams that it went to as well, 0: none
+    queue_t *queue            # counted: a queue that this node owns, whose mirror knows what became of it; NULL: none
+    uint64_t position         # there
+    receipt_t *more           # of further queues; with this one's reference
 
 cdef struct share_t:          # what the queues of one virtual host have waiting
     uint64_t bytes            # under handoff_t.lock

@@ -49,8 +49,13 @@ def receipt_new() -> pointer[receipt_t]:
 
 
 def receipt_decref(receipt: pointer[receipt_t]) -> void:
-    if receipt != NULL and at_sub32(address(receipt.refs), 1) == 1:
+    following: pointer[receipt_t]
+    while receipt != NULL and at_sub32(address(receipt.refs), 1) == 1:
+        following = receipt.more
+        if receipt.queue != NULL:
+            queue_decref(receipt.queue)
         free(receipt)
+        receipt = following
 
 
 def receipt_ticket(receipt: pointer[receipt_t]) -> uint64_t:

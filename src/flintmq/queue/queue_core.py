@@ -50,8 +50,8 @@ from cython.cimports.flintmq.queue.selections import selections_free
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
-    CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, REASON_DROP, REASON_EXPIRE, consumer_t, delivery_t, letters_t,
-    log_port_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
+    CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, QUEUE_LOGGED, QUEUE_MIRRORED, REASON_DROP, REASON_EXPIRE,
+    consumer_t, delivery_t, letters_t, log_port_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
@@ -192,11 +192,11 @@ def queue_get_id(queue: pointer[queue_t]) -> uint64_t:
 
 
 def queue_set_durable(queue: pointer[queue_t], durable: bint) -> void:
-    queue.durable = 1 if durable else 0
+    queue.durable = QUEUE_LOGGED if durable else 0
 
 
 def queue_is_durable(queue: pointer[queue_t]) -> bint:
-    return queue.durable != 0
+    return queue.durable == QUEUE_LOGGED
 
 
 def queue_set_ports(queue: pointer[queue_t], port: pointer[log_port_t]) -> void:
@@ -308,7 +308,7 @@ def _add(
             and at_load64(address(queue.entries.cold_count)) == 0
         ):
             hot_bytes = queue_window(queue, content.body_len, hot_bytes)
-    if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != NULL:
+    if queue.durable and (content.flags & CONTENT_PERSISTENT or queue.durable == QUEUE_MIRRORED) and queue.port.enqueue != NULL:
         return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted, original)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)
 

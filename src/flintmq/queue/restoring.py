@@ -26,8 +26,8 @@ from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t, list_t, original_t,
-    place_t, queue_t, restored_t, segment_t, slot_t,
+    ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, QUEUE_MIRRORED, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t,
+    list_t, original_t, place_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -205,8 +205,12 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
         hot_bytes = at_load64(address(queue.port.hot_bytes))
         if at_load64(address(queue.entries.cold_count)) == 0:
             hot_bytes = queue_window(queue, 1, hot_bytes)
+    if queue.durable == QUEUE_MIRRORED:
+        logged = True
     if not list_publish_held(address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, address(wanted), address(dropped)):
         return queue_release(queue, slot, position, 0, False)
+    if queue.durable == QUEUE_MIRRORED:
+        queue.port.enqueue(queue.port.context, queue, position, NULL, 0)
     kind_arrived(queue, position, NULL)
     _came(queue, position, dropped)
     if dropped != NULL:

@@ -619,6 +619,10 @@ cdef struct once_t:             # which values of a header are in the queue (ded
     uint64_t lsn                # that of the latest logged arrival
     uint64_t duplicates         # messages that were dropped
 
+cdef enum:                      # queue_t.durable
+    QUEUE_LOGGED = 1            # persistent messages are told to its log port
+    QUEUE_MIRRORED = 2          # all messages are: a shared queue on the node that owns it (mirror/mirror.pxd). Transactions log nothing of it
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -627,7 +631,7 @@ cdef struct queue_t:
     uint32_t pins               # atomic: readers that are neither a consumer's pull nor the puller
     uint64_t id
     uint32_t deleted            # atomic
-    uint32_t durable
+    uint32_t durable            # QUEUE_*, 0: in memory only
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
     log_port_t *port            # NULL: in memory only. port_owner's

@@ -21,6 +21,7 @@ cpdef enum:                   # destination_t.flags: all there are, in the order
     DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
     DEST_SHARED = 128         # a shared queue: its messages go to the service
     DEST_ONCE = 256           # x-message-deduplication: a message whose value is there is dropped
+    DEST_MIRRORED = 512       # a shared queue that this node owns: its confirm waits for the engine (mirror/mirror.pxd)
 
 cpdef enum:                   # route_t.how: a route that is not yet the message's own. Beside channel/types.pxd SLOWLY_*
     ROUTE_BY_CONTENT = 8      # its exchange's routes depend on headers: the message's is in exchange_t.contents

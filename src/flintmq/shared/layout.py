@@ -35,6 +35,11 @@ def mark_key(queue: bytes) -> bytes:
     return b"q/" + queue + b"/m"
 
 
+def quiet_key(queue: bytes) -> bytes:
+    """The row says that nobody consumes. It is its absence that a consumer needs: a full engine deletes, and puts nothing."""
+    return b"q/" + queue + b"/q"
+
+
 def segment_key(queue: bytes, position: int) -> bytes:
     return b"q/" + queue + b"/s" + _BIG.pack(position)
 
@@ -123,13 +128,13 @@ class Mark:
     """What a new owner has to know beside the segments.
 
     epoch: of the owner that wrote it; settled: all batches of that epoch up to here are in; tails: the last index in use of each level;
-    seen: messages may have been delivered that have no end and no count here.
+    flagged: messages up to these indices may have been delivered to consumers of earlier owners.
     """
 
     epoch: int = 0
     settled: int = 0
     tails: list[int] = field(default_factory=list)
-    seen: bool = False
+    flagged: list[int] = field(default_factory=list)
 
     def pack(self) -> bytes:
         return _dumps(asdict(self))
@@ -139,8 +144,8 @@ class Mark:
         """Raises: ValueError."""
         if value is None:
             return Mark()
-        row = _object(value, {"epoch": int, "seen": bool, "settled": int, "tails": list})
-        return Mark(row["epoch"], row["settled"], [int(tail) for tail in row["tails"]], row["seen"])
+        row = _object(value, {"epoch": int, "flagged": list, "settled": int, "tails": list})
+        return Mark(row["epoch"], row["settled"], *([int(index) for index in row[name]] for name in ("tails", "flagged")))
 
 
 def _object(value: bytes, fields: dict[str, type]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 in: rows of nodes; this node's monotonic clock. out: who lives, with addresses; who is gone.
 
 N1  A name is one node's while it lives. A process that took it over is seen with the next beat, and ends this one's life.
-N2  A node is gone when its row went, has another life, or was the same for a lease at a fresh read, and the engine answered this node all
-    that time: after an outage everybody has a lease to give a sign again. Clocks of different machines are never compared.
-N3  Whether a node is gone decides who tries to take a queue over, and nothing else: what an owner may write, its owner row decides.
+N2  A node is gone when its row went, has another life, or was the same for a lease, and the engine took this node's own signs all that
+    time: after an outage, and from a full engine, which takes none, everybody has a lease to give a sign again. Clocks of different machines
+    are never compared.
+N3  Whether a node is gone decides who tries to take a queue over, and nothing else: what an owner may write, its owner row decides. Whoever
+    tries compares the row by which he judged (`judged`).
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class Nodes:
         self._beat = 0
         self._row: bytes | None = None  # ours, as it stands in the engine
         self._seen: dict[str, _Seen] = {}
-        self._reached_s: float | None = None  # since when the engine answers
+        self._reached_s: float | None = None  # since when the engine takes our signs
+        self._answers_s: float | None = None  # since when it answers
 
     async def join(self) -> None:
         """The first sign of life. One that has this name and was not seen for a lease is replaced, which takes that lease.
@@ -89,7 +92,7 @@ class Nodes:
         """
         await self.look()
         (row,) = await self._engine.get([node_key(self.name)])
-        if row is not None and not self._is_stale(self.name, row):
+        if row is not None and not self._is_stale(self.name, row, self._answers_s):
             raise NameTaken(f"a node named {self.name!r} lives, or was there a moment ago: it is gone after {self._lease_s:.0f} s")
         await self._write(row)
 
@@ -114,6 +117,8 @@ class Nodes:
             done = True
         if done:
             self._row = row
+            if self._reached_s is None:
+                self._reached_s = self._clock()
             return
         (there,) = await self._engine.get([key])
         node = None if there is None else _unpack(self.name, there)
@@ -132,11 +137,11 @@ class Nodes:
         try:
             rows = await self._engine.scan(_PREFIX, _END, self._nodes_max, 1 << 20)
         except EngineError:
-            self._reached_s = None
+            self._reached_s = self._answers_s = None
             raise
         now = self._clock()
-        if self._reached_s is None:
-            self._reached_s = now
+        if self._answers_s is None:
+            self._answers_s = now
         living: dict[str, Node] = {}
         names: set[str] = set()
         for key, value in rows:
@@ -146,16 +151,21 @@ class Nodes:
             if seen is None or seen.value != value:
                 self._seen[name] = _Seen(value, now)
             node = _unpack(name, value)
-            if node is not None and not self._is_stale(name, value):
+            if node is not None and not self._is_stale(name, value, self._reached_s):
                 living[name] = node
         self._seen = {name: seen for name, seen in self._seen.items() if name in names}
         self.living = living
 
-    def _is_stale(self, name: str, value: bytes) -> bool:
+    def _is_stale(self, name: str, value: bytes, since_s: float | None) -> bool:
         seen = self._seen.get(name)
-        if seen is None or seen.value != value or self._reached_s is None:
+        if seen is None or seen.value != value or since_s is None:
             return False
-        return self._clock() - max(seen.since_s, self._reached_s) >= self._lease_s
+        return self._clock() - max(seen.since_s, since_s) >= self._lease_s
+
+    def judged(self, name: str) -> tuple[bytes, bytes | None]:
+        """The row of a node as the last look read it: a condition of whoever takes its queues over."""
+        seen = self._seen.get(name)
+        return node_key(name), None if seen is None else seen.value
 
     def is_gone(self, name: str, life: str) -> bool:
         """Whether this life of a node was over at the last look (N2)."""
@@ -165,7 +175,7 @@ class Nodes:
     async def forget(self, name: str) -> bool:
         """Removes the row of a node that is gone. False: it lives, or there is none. Raises: EngineError."""
         (row,) = await self._engine.get([node_key(name)])
-        if row is None or not self._is_stale(name, row):
+        if row is None or not self._is_stale(name, row, self._reached_s):
             return False
         return await self._engine.commit(Commit([(node_key(name), row)], deletes=[node_key(name)]))
 

@@ -34,10 +34,12 @@ from flintmq.shared.layout import (
     parts_count,
     parts_of,
     parts_value,
+    quiet_key,
     renumbered,
     row_numbers,
     segment_key,
 )  # fmt: skip
+from flintmq.shared.taking_over import TakenOver
 
 log = logging.getLogger("flintmq.shared")
 
@@ -75,22 +77,22 @@ class Ends:
 
 
 class QueueLog:
-    """Of one queue, by its owner. Args: on_settled: called when confirms may leave; on_lost: once, with the reason, when the ownership is
-    over."""
+    """Of one queue, by its owner. Args: taken: what `restore` came to; on_settled: called when confirms may leave; on_lost: once, with the
+    reason, when the ownership is over."""
 
     def __init__(
         self,
         engine: Engine,
         queue: bytes,
         mirror: Mirror,
-        owner: Owner,
+        taken: TakenOver,
         limits: Limits,
         on_settled: Callable[[], None],
         on_lost: Callable[[BaseException], None],
     ) -> None:
-        self.owner = owner
+        self.owner = taken.owner
         self.is_full = False
-        self.seen = False
+        self.is_quiet = True
         self._asks = False
         self._engine = engine
         self._queue = queue
@@ -103,7 +105,8 @@ class QueueLog:
         self._settled = 0
         self._marked = 0
         self._batches: dict[int, int] = {}  # position -> batch, of segments that no mark covers
-        self._parts: dict[int, int] = {}
+        self._parts = dict(taken.parts)
+        self._flagged = taken.flagged
         self._line: Ends | None = None  # those under way
         self._doubt = False
         self._lost: BaseException | None = None
@@ -112,10 +115,6 @@ class QueueLog:
         self._changed = asyncio.Event()
 
     # --- what others ask ------------------------------------------------------------------------------------------------
-
-    def note_parts(self, position: int, count: int) -> None:
-        """A segment that was taken over is in so many parts."""
-        self._parts[position] = count
 
     def look(self) -> None:
         """There is news: starts what can be started."""
@@ -129,19 +128,17 @@ class QueueLog:
             self._start(self._load(position))
 
     async def open(self) -> None:
-        """Before a consumer or a get comes to a queue that had none: whoever takes over flags what it gets (R6).
+        """Before a consumer or a get comes to a queue that had none: whoever takes over flags what it gets (R6). A full engine takes it.
 
         Raises: Lost; Unavailable: not within `shared_waiting_ms_max`."""
-        if self.seen:
+        if not self.is_quiet:
             return
-        self.seen = True
-        task = self._start(self._write_mark())
-        done, _ = await asyncio.wait([task], timeout=self._limits.shared_waiting_ms_max / 1000)
+        task = self._start(self._open())
+        await asyncio.wait([task], timeout=self._limits.shared_waiting_ms_max / 1000)
         self._check()
-        if not done or not task.result():
+        if self.is_quiet:
             # It may still arrive: the queue then flags more than it has to.
-            self.seen = False
-            raise Unavailable("the engine of shared queues does not answer, or is full")
+            raise Unavailable("the engine of shared queues does not answer")
 
     async def drain(self) -> None:
         """Everything that came and ended is in the engine. Raises: Lost."""
@@ -157,13 +154,10 @@ class QueueLog:
 
         Raises: Lost; EngineError: the ownership is over, and another node may have it."""
         after = self.owner.next(node, life)
-        mark = Mark(self.owner.epoch, self._settled, self._mirror.sent_to(), False)
-        before = self.owner
+        mark, before = self._mark(), self.owner
         self._lose(Lost(f"the queue was handed over to {node}"))
-        commit = Commit(
-            [(owner_key(self._queue), before.pack())], {owner_key(self._queue): after.pack(), mark_key(self._queue): mark.pack()}
-        )
-        if not await self._engine.commit(commit):
+        rows = {owner_key(self._queue): after.pack(), mark_key(self._queue): mark.pack(), quiet_key(self._queue): b""}
+        if not await self._engine.commit(Commit([(owner_key(self._queue), before.pack())], rows)):
             raise Lost("another node has taken the queue")
         return after
 
@@ -290,7 +284,7 @@ class QueueLog:
             ends.clears.append(parts_of(self._queue, position))
 
     def _mark(self) -> Mark:
-        return Mark(self.owner.epoch, self._settled, self._mirror.sent_to(), self.seen)
+        return Mark(self.owner.epoch, self._settled, self._mirror.sent_to(), self._flagged)
 
     def _told(self, ends: Ends) -> None:
         """The engine has them."""
@@ -352,14 +346,11 @@ class QueueLog:
             await self._changed.wait()
         self._check()
 
-    async def _write_mark(self) -> None:
+    async def _open(self) -> None:
         await self._line_free()
-        ends = self._take_ends(0, 0)
-        try:
-            await self._commit({}, ends)
-        except Full:
-            self._give_back(ends)
-            raise
+        self._line = Ends(deletes=[quiet_key(self._queue)])
+        await self._commit({}, self._line)
+        self.is_quiet = False
 
     async def _thin(self, positions: list[int]) -> None:
         """Writes rows anew that are mostly of ended messages: what waits takes twice its size at most."""
@@ -483,7 +474,7 @@ class QueueLog:
             if not flight.is_in:
                 late += keys
         self._land()
-        mark = Mark(self.owner.epoch, 0, self._mirror.sent_to(), self.seen)
+        mark = Mark(self.owner.epoch, 0, self._mirror.sent_to(), self._flagged)
         commit = Commit([(owner_key(self._queue), self.owner.pack())], {mark_key(self._queue): mark.pack()}, late)
         if not await self._try(commit):
             return False

@@ -27,11 +27,13 @@ from flintmq.shared.layout import (
     part_key,
     parts_count,
     position_of,
+    quiet_key,
     row_numbers,
     segment_key,
 )  # fmt: skip
 
-LEVEL_SHIFT = 56
+# a position has its level above these bits (queue/types.pxd)
+_INDEX_BITS = 56
 # rows of ends that one page has: some 80 bytes each
 _ENDS_ROWS = 4_096
 _SEGMENT_ROWS = 1_024
@@ -43,24 +45,31 @@ class Taken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """owner: as it stands in the engine; parts: position -> parts of segments in parts; messages: restored."""
+    """owner: as it stands in the engine; parts: position -> parts of segments in parts; flagged: see Mark; messages: restored."""
 
     owner: Owner
     parts: dict[int, int]
+    flagged: list[int]
     messages: int
 
 
-async def claim(engine: Engine, queue: bytes, before: Owner | None, node: str, life: str) -> Owner:
+async def claim(
+    engine: Engine, queue: bytes, before: Owner | None, node: str, life: str, judged: tuple[bytes, bytes | None] | None = None
+) -> Owner:
     """Raises the epoch, also of a queue that was handed over, or of which a `restore` failed: a commit of that one may still arrive.
 
-    Args: before: the owner row, None: there is none, which is a queue that nobody has served yet.
+    Args: before: the owner row, None: there is none, which is a queue that nobody has served yet; judged: the row of the node by which it
+    counts as gone, as it was read: it is compared, for the commit may arrive long after the judgement.
 
     Raises: Taken; EngineError: nothing is known of the outcome, and the caller reads the owner row again.
     """
     key = owner_key(queue)
+    conditions = [(key, None if before is None else before.pack())]
+    if judged is not None:
+        conditions.append(judged)
     owner = Owner(1, node, life) if before is None else before.next(node, life)
     try:
-        done = await engine.commit(Commit([(key, None if before is None else before.pack())], {key: owner.pack()}))
+        done = await engine.commit(Commit(conditions, {key: owner.pack()}))
     except UnknownOutcome:
         (value,) = await engine.get([key])
         if value != owner.pack():
@@ -76,16 +85,18 @@ async def restore(engine: Engine, queue: bytes, owner: Owner, mirror: Mirror, li
 
     Raises: Taken; ValueError: a row is damaged; EngineError: to be begun anew with `claim`, and with another queue.
     """
-    reader = _Reader(engine, queue, mirror, limits)
-    (value,) = await engine.get([mark_key(queue)])
+    value, quiet = await engine.get([mark_key(queue), quiet_key(queue)])
     mark = Mark.unpack(value)
+    # A queue without a mark is new, or its messages were seen by nobody but the owner that declared it: it has consumers only after a mark.
+    reader = _Reader(engine, queue, mirror, limits, None if quiet is None and value is not None else mark.flagged)
     behind = await reader.read(mark)
     kept, cut = _prefix(mark, behind)
-    await reader.put(kept, mark.seen)
+    await reader.put(kept)
     tails = reader.tails(mark)
-    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, False), [position for position, _ in cut])
+    flagged = tails if quiet is None and value is not None else mark.flagged
+    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, flagged), [position for position, _ in cut])
     mirror.restored(tails)
-    return TakenOver(owner, reader.parts, reader.messages)
+    return TakenOver(owner, reader.parts, flagged, reader.messages)
 
 
 def _prefix(mark: Mark, behind: list[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
@@ -103,11 +114,11 @@ async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: l
     condition = [(owner_key(queue), owner.pack())]
     most = engine.limits.commit_rows // 2
     # Parts behind the last segment of a level are of a batch that never came.
-    clears = [(part_key(queue, (level << LEVEL_SHIFT) | (tail + 1), 0), part_key(queue, (level + 1) << LEVEL_SHIFT, 0))
+    clears = [(part_key(queue, (level << _INDEX_BITS) | (tail + 1), 0), part_key(queue, (level + 1) << _INDEX_BITS, 0))
               for level, tail in enumerate(mark.tails)]  # fmt: skip
     commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[at : at + most]]) for at in range(0, len(cut), most)]
     commits += [Commit(condition, {}, [], clears[at : at + most]) for at in range(0, len(clears), most)]
-    commits.append(Commit(condition, {mark_key(queue): mark.pack()}))
+    commits.append(Commit(condition, {mark_key(queue): mark.pack(), quiet_key(queue): b""}))
     for commit in commits:
         if not await engine.commit(commit):
             raise Taken("another node has taken the queue")
@@ -116,13 +127,14 @@ async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: l
 class _Reader:
     """Reads the rows of a queue in their order, and restores those that count whatever is missing."""
 
-    def __init__(self, engine: Engine, queue: bytes, mirror: Mirror, limits: Limits) -> None:
+    def __init__(self, engine: Engine, queue: bytes, mirror: Mirror, limits: Limits, flagged: list[int] | None) -> None:
         self.parts: dict[int, int] = {}
         self.messages = 0
         self._engine = engine
         self._queue = queue
         self._mirror = mirror
         self._size = limits.shared_scan_bytes
+        self._flagged = flagged  # None: everything
         self._tails: dict[int, int] = {}
 
     async def read(self, mark: Mark) -> list[tuple[int, bytes]]:
@@ -134,20 +146,25 @@ class _Reader:
             for key, row in rows:
                 epoch, batch = row_numbers(head_of(row))
                 (behind if epoch == mark.epoch and batch > mark.settled else before).append((position_of(key), row))
-            await self.put(before, mark.seen)
+            await self.put(before)
             begin = rows[-1][0] + b"\0"
         return behind
 
-    async def put(self, rows: list[tuple[int, bytes]], seen: bool) -> None:
+    async def put(self, rows: list[tuple[int, bytes]]) -> None:
+        """Restores rows, which rise in each level."""
         if not rows:
             return
         ends = await self._ends(rows[0][0], rows[-1][0])
         for position, value in rows:
             row = await self._whole(position, value)
-            self.messages += self._mirror.restore(row, ends.get(position, b""), seen)
+            self.messages += self._mirror.restore(row, ends.get(position, b""), self._is_flagged(position))
             first, places = struct.unpack_from("<QI", row, 24)
-            level = position >> LEVEL_SHIFT
+            level = position >> _INDEX_BITS
             self._tails[level] = max(self._tails.get(level, 0), first + places - 1)
+
+    def _is_flagged(self, position: int) -> bool:
+        level, index = position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1)
+        return self._flagged is None or (level < len(self._flagged) and index <= self._flagged[level])
 
     async def _ends(self, first: int, last: int) -> dict[int, bytes]:
         begin, end = ends_key(self._queue, first), ends_key(self._queue, last) + b"\0"
