@@ -33,17 +33,16 @@ from cython.cimports.flintmq.mirror.segments import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
-from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
-from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_past_window, list_slot_locked
+from cython.cimports.flintmq.queue.entry_list import list_past_window, list_slot_locked
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_keep, queue_set_ports, queue_set_tail
-from cython.cimports.flintmq.queue.residency import queue_content_loaded, queue_next_cold
+from cython.cimports.flintmq.queue.residency import queue_content_loaded, queue_cool, queue_next_cold
 from cython.cimports.flintmq.queue.restoring import list_insert
-from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow, slot_hold, slot_set_cold, slot_unhold
+from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED, ENTRY_STATE_MASK,
-    INDEX_MASK, LEVEL_SHIFT, PRESSURE_NONE, QUEUE_MIRRORED, queue_t, segment_t, slot_t, swept_t,
+    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, INDEX_MASK,
+    LEVEL_SHIFT, PRESSURE_NONE, QUEUE_MIRRORED, queue_t, segment_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -272,46 +271,6 @@ def _open(data: bytes, reader: pointer[row_reader_t]) -> c_int:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _cool(queue: pointer[queue_t], row: pointer[row_t]) -> void:
-    """Contents of a settled row leave memory as far as the queue's window is passed (M3)."""
-    contents: pointer[content_t][64]
-    hot_bytes: uint64_t = at_load64(address(queue.port.hot_bytes))
-    segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
-    count: uint32_t
-    state: uint64_t
-    index: uint64_t = row.first
-    last: uint64_t = row.first + row.places - 1
-    end: uint64_t
-    if hot_bytes == ALL_HOT or not list_past_window(address(queue.entries), 0, hot_bytes):
-        return
-    while index <= last:
-        end = min(last, index + SECTION - 1)
-        count = 0
-        spin_lock(address(queue.entries.lock))
-        while index <= end:
-            slot = list_slot_locked(address(queue.entries), (cast(uint64_t, row.level) << LEVEL_SHIFT) | index, address(segment))
-            index += 1
-            state = slot_hold(slot, False) if slot != NULL else 0
-            if state == 0:
-                continue
-            if not state & ENTRY_NOT_RESIDENT and list_past_window(address(queue.entries), 0, hot_bytes):
-                contents[count] = slot.content
-                count_evicted(address(queue.entries), slot.content.body_len)
-                slot_set_cold(slot, slot.content.body_len)
-                count_cold(address(queue.entries), 1)
-                state |= ENTRY_NOT_RESIDENT
-                count += 1
-            slot_unhold(slot, state)
-        spin_unlock(address(queue.entries.lock))
-        while count:
-            count -= 1
-            content_decref(contents[count])
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _counts_of(queue: pointer[queue_t], row: pointer[row_t], counts: pointer[uint16_t]) -> uint16_t:
     """(place, returns) of the entries of a row that came back, two numbers each; returns how many."""
     segment: pointer[segment_t] = NULL
@@ -531,6 +490,8 @@ class Mirror:
         lane: pointer[lane_t]
         row: pointer[row_t]
         first: uint64_t
+        first_position: uint64_t
+        places: uint32_t
         for position in positions:
             lane = self._lane(position)
             first = position & INDEX_MASK
@@ -547,10 +508,12 @@ class Mirror:
                 row = NULL
             elif row.state & ROW_DIRTY:
                 mirror_soil(self.mirror, row)
+            places = 0 if row == NULL else row.places
             spin_unlock(address(self.mirror.lock))
-            if row != NULL:
+            if places:
+                first_position = position
                 with nogil:
-                    _cool(self.mirror.queue, row)
+                    queue_cool(self.mirror.queue, first_position, places)
 
     def cover(self, arrived: int) -> None:
         value: uint64_t = arrived

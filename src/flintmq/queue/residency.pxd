@@ -23,6 +23,9 @@ cdef uint64_t queue_load_room(queue_t *queue) noexcept nogil
 # than the node's log_port_t.content_bytes, or while those that fill the window are in consumers' hands; else `hot_bytes`. A queue that got
 # more than its own is on log_port_t.wide from then on, and is seen to (sweep.pxd). O(1) below content_bytes, else O(consumers).
 cdef uint64_t queue_window(queue_t *queue, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
+# Takes the available ones of `count` entries from `position` on out of memory, as far as the queue's window (log_port_t.hot_bytes) is passed:
+# entries with a message id, of which somebody has another copy. O(count), in sections of some microseconds.
+cdef void queue_cool(queue_t *queue, uint64_t position, uint32_t count) noexcept nogil
 # A basic.get whose head is cold: add the waiter, pull again, wait if it is still cold; `wake` is called (any thread) when the head
 # may have changed. After the removal it is not called any more.
 cdef void queue_add_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil

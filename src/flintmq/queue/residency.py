@@ -14,14 +14,14 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, pointer, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.content import content_bytes_mapped, content_incref, content_t
+from cython.cimports.flintmq.core.content import content_bytes_mapped, content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
     manager_add_waiter, manager_available, manager_changed, manager_figures, manager_remove_waiter, manager_wake_waiters,
 )  # fmt: skip
-from cython.cimports.flintmq.queue.counts import count_cold, count_resident
-from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
+from cython.cimports.flintmq.queue.counts import count_cold, count_evicted, count_resident
+from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_past_window, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
-from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_unhold
+from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, log_port_t, place_t, queue_t, segment_t, slot_t, waiter_t,
 )  # fmt: skip
@@ -129,6 +129,43 @@ def queue_window(queue: pointer[queue_t], body_len: uint32_t, hot_bytes: uint64_
         port.wide = queue
         spin_unlock(address(port.wide_lock))
     return ~cast(uint64_t, 0)
+
+
+def queue_cool(queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> void:
+    contents: pointer[content_t][64]
+    hot_bytes: uint64_t = at_load64(address(queue.port.hot_bytes))
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    content: pointer[content_t]
+    cooled: uint32_t
+    state: uint64_t
+    end: uint64_t
+    last: uint64_t = position + count
+    if hot_bytes == ALL_HOT or not list_past_window(address(queue.entries), 0, hot_bytes):
+        return
+    while position < last:
+        end = min(last, position + 64)
+        cooled = 0
+        spin_lock(address(queue.entries.lock))
+        while position < end:
+            slot = list_slot_locked(address(queue.entries), position, address(segment))
+            position += 1
+            state = slot_hold(slot, False) if slot != NULL else 0
+            if state == 0:
+                continue
+            content = slot_content(slot)
+            if content != NULL and slot.message_id and list_past_window(address(queue.entries), 0, hot_bytes):
+                contents[cooled] = content
+                cooled += 1
+                slot_set_cold(slot, content.body_len)
+                count_evicted(address(queue.entries), content.body_len)
+                count_cold(address(queue.entries), 1)
+                state |= ENTRY_NOT_RESIDENT
+            slot_unhold(slot, state)
+        spin_unlock(address(queue.entries.lock))
+        while cooled:
+            cooled -= 1
+            content_decref(contents[cooled])
 
 
 def queue_add_waiter(queue: pointer[queue_t], waiter: pointer[waiter_t]) -> void:

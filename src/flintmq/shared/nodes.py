@@ -4,8 +4,7 @@ in: rows of nodes; this node's monotonic clock. out: who lives, with addresses; 
 
 N1  A name is one node's while it lives. A process that took it over is seen with the next beat, and ends this one's life.
 N2  A node is gone when its row went, has another life, or was the same for a lease, and the engine took this node's own signs all that
-    time: after an outage, and from a full engine, which takes none, everybody has a lease to give a sign again. Clocks of different machines
-    are never compared.
+    time: after an outage, and from a full engine, which takes none, everybody has a lease to give a sign again. Clocks are never compared.
 N3  Whether a node is gone decides who tries to take a queue over, and nothing else: what an owner may write, its owner row decides. Whoever
     tries compares the row by which he judged (`judged`).
 """
