@@ -1,0 +1,28 @@
+"""The engines that the conformance suite runs on.
+
+Each entry makes a store of its own: a function that opens one more client of it. `alone`: it gives one client only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flintmq.config import Limits
+from flintmq.engines.engine import Engine
+from flintmq.engines.memory import MemoryEngine, MemoryStore
+
+LIMITS = Limits()
+
+Open = Callable[[], Engine]
+
+
+def memory(path: Path) -> Open:
+    store = MemoryStore(LIMITS.engine_watch_keys_max)
+    return lambda: MemoryEngine(store, LIMITS)
+
+
+# name -> a new, empty store (a directory for its files): what opens its clients. It may skip the test
+ENGINES: dict[str, Callable[[Path], Open]] = {
+    "memory": memory,
+}
