@@ -11,6 +11,7 @@ from pathlib import Path
 from flintmq.config import Limits
 from flintmq.engines.engine import Engine
 from flintmq.engines.memory import MemoryEngine, MemoryStore
+from tests.twins.faulty_engine import FaultyEngine, RandomPlan
 
 LIMITS = Limits()
 
@@ -22,7 +23,14 @@ def memory(path: Path) -> Open:
     return lambda: MemoryEngine(store, LIMITS)
 
 
+def faulty(path: Path) -> Open:
+    """With no fault planned and every call held up: what stands between must not change an answer."""
+    opened, plan = memory(path), RandomPlan(1, 0.0)
+    return lambda: FaultyEngine(opened(), plan)
+
+
 # name -> a new, empty store (a directory for its files): what opens its clients. It may skip the test
 ENGINES: dict[str, Callable[[Path], Open]] = {
     "memory": memory,
+    "memory-faulty": faulty,
 }
