@@ -11,6 +11,7 @@ from pathlib import Path
 from flintmq.config import Limits
 from flintmq.engines.engine import Engine
 from flintmq.engines.memory import MemoryEngine, MemoryStore
+from flintmq.engines.sqlite import SqliteEngine
 from tests.twins.faulty_engine import FaultyEngine, RandomPlan
 
 LIMITS = Limits()
@@ -29,8 +30,13 @@ def faulty(path: Path) -> Open:
     return lambda: FaultyEngine(opened(), plan)
 
 
+def sqlite(path: Path) -> Open:
+    return lambda: SqliteEngine(path / "rows.db", LIMITS)
+
+
 # name -> a new, empty store (a directory for its files): what opens its clients. It may skip the test
 ENGINES: dict[str, Callable[[Path], Open]] = {
     "memory": memory,
     "memory-faulty": faulty,
+    "sqlite": sqlite,
 }

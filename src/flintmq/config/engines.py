@@ -17,3 +17,9 @@ class EnginesLimits(Frozen):
     engine_commit_rows_max: int = 20_000
     # keys that a watch keeps for a reader that is late; it says None instead of more
     engine_watch_keys_max: int = 10_000
+    # commits that wait for SQLite; one more is refused (Unavailable): the disk has stopped, or callers do not wait for answers
+    engine_sqlite_waiting_max: int = 10_000
+    # bytes of values of one SQLite transaction: commits behind them wait for the next sync, some 50 ms
+    engine_sqlite_group_bytes: int = 8 * MIB
+    # bytes of the file system that stay free for the log of deletes; below them puts are refused (Full)
+    engine_sqlite_reserve_bytes: int = 64 * MIB
