@@ -141,6 +141,7 @@ class FaultyEngine:
                     feed.tell(keys)
 
         await anext(inner)  # from here on nothing is missed
+        feed.lose()
         task = asyncio.create_task(pump())
         self._feeds.append(feed)
         try:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 
 
 class Feed:
-    """Keys between an engine and one reader of a watch. It begins with None. One event loop.
+    """Keys between an engine and one reader of a watch. One event loop.
 
     Args: begin, end: the range; keys_max: keys that wait at most; above it the reader is told None instead of them.
     """
@@ -20,9 +20,8 @@ class Feed:
         self.end = end
         self._keys_max = keys_max
         self._keys: set[bytes] = set()
-        self._is_lost = True
+        self._is_lost = False
         self._wake = asyncio.Event()
-        self._wake.set()
 
     def tell(self, keys: Iterable[bytes]) -> None:
         """These keys changed; those outside of the range are left out."""
@@ -68,6 +67,7 @@ class Feeds:
     async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
         """See Engine.watch. It counts from its first event on."""
         feed = Feed(begin, end, self._keys_max)
+        feed.lose()
         self._feeds.append(feed)
         try:
             while True:
