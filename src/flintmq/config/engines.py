@@ -44,3 +44,5 @@ class EnginesLimits(Frozen):
     engine_etcd_quota_bytes: int = 2_048 * MIB
     # milliseconds that the defragmentation of one member may take, some 10 s for each gigabyte; then it goes on unseen
     engine_etcd_defragment_ms: int = 120_000
+    # milliseconds between two defragmentations of an etcd with an alarm: each stops a member, and is in vain while rows fill the quota
+    engine_etcd_defragment_pause_ms: int = 600_000

@@ -36,8 +36,6 @@ _PAGE_TRIES = 3
 _VERSION = (3, 4)
 # share of the quota, in percent, that rows may take when an alarm is ended
 _ROOM_PERCENT = 80
-# share of a file, in percent, that free pages must be for a defragmentation, which stops the member for some 10 s a gigabyte
-_FREE_PERCENT = 10
 
 
 class EtcdEngine:
@@ -56,6 +54,8 @@ class EtcdEngine:
         self._prefix = prefix
         self._is_fit = False
         self._is_full = False  # etcd said so, and nobody has seen it end since
+        self._defragmented = float("-inf")  # time.monotonic() of the last one
+        self._defragmented_revision = 0
         self._revisions: deque[tuple[float, int]] = deque()  # (time.monotonic(), the newest revision then)
 
     async def connect(self) -> None:
@@ -188,7 +188,7 @@ class EtcdEngine:
         revision = wire.range_answer(await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))).revision
         if alarms:
             await self._compact(revision)
-            await self._make_room(alarms)
+            await self._make_room(alarms, revision)
             return
         now = time.monotonic()
         self._revisions.append((now, revision))
@@ -204,15 +204,16 @@ class EtcdEngine:
         with contextlib.suppress(Compacted):  # another node did
             await self._members.call(wire.COMPACT, wire.compaction(revision))
 
-    async def _make_room(self, alarms: list[int]) -> None:
-        quota = (await self.usage()).bytes_max
-        for member in range(self._members.count):  # one after the other: a member answers nothing meanwhile
-            with contextlib.suppress(Unavailable):
-                status = await self._status(member)
-                if status.bytes - status.bytes_used > status.bytes * _FREE_PERCENT // 100:
+    async def _make_room(self, alarms: list[int], revision: int) -> None:
+        # whether it is of use is not known before: an idle etcd counts pages as used that a compaction has freed. Deletes move the revision
+        is_due = time.monotonic() >= self._defragmented + self._settings.engine_etcd_defragment_pause_ms / 1_000
+        if is_due and revision != self._defragmented_revision:
+            for member in range(self._members.count):  # one after the other: a member answers nothing meanwhile
+                with contextlib.suppress(Unavailable):
                     await self._members.ask(member, wire.DEFRAGMENT, b"", self._settings.engine_etcd_defragment_ms)
-        statuses = await self._statuses()
-        if max(status.bytes for status in statuses) < quota * _ROOM_PERCENT // 100:
+            self._defragmented, self._defragmented_revision = time.monotonic(), revision
+        usage = await self.usage()
+        if usage.bytes < usage.bytes_max * _ROOM_PERCENT // 100:
             for alarm in alarms:
                 await self._members.call(wire.ALARM, wire.disarm(alarm))
             self._is_full = False

@@ -216,11 +216,10 @@ def watch_answer(data: bytes) -> WatchAnswer:
 
 @dataclass(slots=True)
 class StatusAnswer:
-    """Of one member. bytes: of its file; bytes_used: of them with rows; bytes_max: its quota, 0: it does not say (before etcd 3.6)."""
+    """Of one member. bytes: of its file; bytes_max: its quota, 0: it does not say (before etcd 3.6)."""
 
     version: str = ""
     bytes: int = 0
-    bytes_used: int = 0
     bytes_max: int = 0
 
 
@@ -232,8 +231,6 @@ def status_answer(data: bytes) -> StatusAnswer:
             answer.version = str(part, "utf-8", "replace")
         elif index == 3:
             answer.bytes = number
-        elif index == 9:
-            answer.bytes_used = number
         elif index == 12:
             answer.bytes_max = number
     return answer
