@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.engines.engine import Commit, Engine, EngineError, TooLarge
+from flintmq.engines.engine import Commit, Engine, EngineError, TooLarge, Unavailable, UnknownOutcome
 from tests.engines.engines import ENGINES, Open
 
 WAIT_S = 60
@@ -327,6 +327,22 @@ def test_usage_and_tidying_answer_on_an_engine_in_use(store: Open) -> None:
         await engine.tidy()
         await engine.tidy()
         assert await engine.get([b"a"]) == [bytes(10_000)]
+
+    run(store, story)
+
+
+def test_calls_that_are_under_way_when_the_engine_is_closed_end_with_an_answer_or_an_error_of_the_port(store: Open) -> None:
+    async def story(engine: Engine) -> None:
+        await engine.connect()
+        commits = [asyncio.create_task(engine.commit(Commit(puts={b"%d" % number: bytes(100_000)}))) for number in range(5)]
+        reads = [asyncio.create_task(engine.scan(b"", b"\xff", 10, 1 << 20)) for _ in range(5)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await engine.close()
+        for outcome in await asyncio.gather(*commits, return_exceptions=True):
+            assert outcome is True or isinstance(outcome, Unavailable | UnknownOutcome), repr(outcome)
+        for outcome in await asyncio.gather(*reads, return_exceptions=True):
+            assert isinstance(outcome, list | Unavailable), repr(outcome)
 
     run(store, story)
 

@@ -29,7 +29,7 @@ class EnginesLimits(Frozen):
     engine_etcd_commit_bytes_max: int = 1 * MIB
     engine_etcd_commit_rows_max: int = 120
     # milliseconds that etcd has to answer; then a commit's outcome is unknown, and a read has failed (Unavailable)
-    engine_etcd_request_ms: int = 5_000
+    engine_etcd_request_ms: int = 3_000
     # milliseconds without a sign from a member after which it is asked for one (etcd allows no less than 5,000); half of them later it is
     # taken for gone
     engine_etcd_keepalive_ms: int = 10_000

@@ -28,8 +28,10 @@ from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import Compacted, Members, NoSpace
 from flintmq.engines.feed import Feed
 
-# rows of the first request of a page, before anything is known of their sizes: some megabytes at most
-_FIRST_ROWS = 16
+# rows of the first request of a page, before anything is known of their sizes; bytes of a later one: the event loop decodes them in a
+# millisecond
+_FIRST_ROWS = 8
+_PIECE = 1 << 20
 # times that a page begins anew because its revision was compacted
 _PAGE_TRIES = 3
 # etcd 3.4 is the first that sends large revisions in fragments
@@ -62,11 +64,9 @@ class EtcdEngine:
         if self._is_fit:
             return
         await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))
-        for member in range(self._members.count):
-            with contextlib.suppress(Unavailable):
-                version = (await self._status(member)).version
-                if tuple(map(int, version.split(".")[:2])) < _VERSION:
-                    raise Unfit(f"{self.name}: etcd {version} is too old. Use 3.4 or later")
+        for status in await self._statuses():
+            if tuple(map(int, status.version.split(".")[:2])) < _VERSION:
+                raise Unfit(f"{self.name}: etcd {status.version} is too old. Use 3.4 or later")
         self._is_fit = True
 
     # --- commits and reads --------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class EtcdEngine:
             last = answer.rows[-1][0]
             begin, end = (begin, last) if reverse else (last + b"\0", end)
             mean = (size - room) // len(page) + 1
-            step = max(1, min(rows - len(page), room // mean + 1))
+            step = max(1, min(rows - len(page), min(room, _PIECE) // mean + 1))
 
     # --- watches ------------------------------------------------------------------------------------------------------
     async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:

@@ -7,7 +7,7 @@ M1  A request that must not happen twice is sent on a channel that is connected,
 M2  Nothing happened (Unavailable, TooLarge): no channel could be connected, or etcd's own text says that it refused the request before it
     gave it to the log (_REFUSED, _ELSEWHERE). Every other error leaves it open: a deadline, a lost connection, a stopped server, "request
     timed out", and etcd's lack of space too, since a request that crosses the quota is made and then answered with that error.
-M3  After any error of a member the next call begins with another one.
+M3  After any error of a member the next call begins with another one. A member that let a call's time run out loses its streams, too.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Members:
         self._token = ""
         self._logging_in = asyncio.Lock()
         self._is_closed = False
+        self._streams: list[set[Any]] = [set() for _ in addresses]  # the calls of open streams of each
 
     def _channel(self, member: int) -> grpc.aio.Channel:
         channel = self._channels[member]
@@ -122,7 +123,7 @@ class Members:
                     if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
                         return False
                     await channel.wait_for_state_change(state)
-        except TimeoutError:
+        except (TimeoutError, grpc.aio.UsageError):  # the second: it was closed meanwhile
             return False
         return True
 
@@ -154,13 +155,18 @@ class Members:
                 continue
             try:
                 # half of the time for the first member of a read: one that hangs must not use up all of it
-                return await self._send(member, path, request, min(rest, limit_s / 2) if repeat else limit_s)
+                if repeat:
+                    return await self._send(member, path, request, min(rest, limit_s / 2))
+                return await self._send(member, path, request, limit_s, UnknownOutcome)
             except grpc.aio.AioRpcError as error:
                 kind, text = (
                     judge(error.code(), error.details() or ""),
                     f"{self._addresses[member]}: {error.details() or error.code().name}",
                 )
                 reason = text
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    for stream in self._streams[member]:
+                        stream.cancel()
             if kind in (_Kind.ELSEWHERE, _Kind.OPEN):
                 self._leave(member)
             self._raise_final(kind, text)
@@ -181,13 +187,16 @@ class Members:
         if kind is _Kind.STALE and self._login is None:
             raise Unavailable(f"{text}. This etcd asks for a user: etcd://USER:PASSWORD@...")
 
-    async def _send(self, member: int, path: str, request: bytes, timeout_s: float) -> bytes:
+    async def _send(self, member: int, path: str, request: bytes, timeout_s: float, closed: type[EngineError] = Unavailable) -> bytes:
+        """Raises: AioRpcError; closed: the engine was closed meanwhile."""
         token = await self._authorized(member, timeout_s)
         try:
             answer: bytes = await self._channel(member).unary_unary(path)(request, timeout=timeout_s, metadata=_metadata(token))
             return answer
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-            raise UnknownOutcome("the engine was closed") from error
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            if _is_cancelled():
+                raise
+            raise closed("the engine was closed during the call") from None
         except grpc.aio.AioRpcError as error:
             if judge(error.code(), error.details() or "") is _Kind.STALE:
                 self.forget(token)
@@ -231,14 +240,18 @@ class Members:
                 raise Unavailable(f"no connection to {self._addresses[member]}")
             token = await self._authorized(member, self._limits.engine_etcd_request_ms / 1_000)
             call = self._channel(member).stream_stream(path)(metadata=_metadata(token))
+            self._streams[member].add(call)
             try:
                 await call.write(request)
                 while (answer := await call.read()) is not grpc.aio.EOF:
                     yield answer
             finally:
+                self._streams[member].discard(call)
                 call.cancel()
             raise Unavailable(f"{self._addresses[member]} ended the stream")
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+        except (asyncio.CancelledError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            if _is_cancelled():
+                raise
             self._leave(member)
             raise Unavailable(f"{self._addresses[member]}: the stream broke") from error
         except Unavailable:
@@ -252,6 +265,12 @@ class Members:
         for channel in channels:
             if channel is not None:
                 await channel.close()
+
+
+def _is_cancelled() -> bool:
+    """Whether the task is to end. gRPC raises CancelledError for a call that its channel, or another task, ended."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _not_sent(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
