@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,48 @@ def test_clients_that_compare_and_set_lose_no_step(store: Open) -> None:
         await other.close()
 
     run(store, story)
+
+
+def test_commits_of_several_keys_could_have_run_one_after_the_other(store: Open) -> None:
+    """Each compares three keys and writes two of them, with values of its own: versions of a key are a chain, and an order of all commits
+    puts each behind the writers of what it compared, and before the writers of what came next."""
+    keys = [b"k%d" % number for number in range(5)]
+    made: dict[bytes, tuple[dict[bytes, bytes | None], list[bytes]]] = {}  # its value -> (what it compared, what it wrote)
+
+    async def story(engine: Engine) -> None:
+        async def play(client: Engine, me: int) -> None:
+            chance = random.Random(me)
+            for number in range(25):
+                chosen = chance.sample(keys, 3)
+                values = await client.get(chosen)
+                mine = b"%d.%d" % (me, number)
+                if chance.random() < 0.2:
+                    await asyncio.sleep(0)
+                if await client.commit(Commit(list(zip(chosen, values)), dict.fromkeys(chosen[:2], mine))):
+                    made[mine] = (dict(zip(chosen, values)), chosen[:2])
+
+        other = engine if engine.limits.alone else store()
+        await asyncio.gather(*(play((engine, other)[me % 2], me) for me in range(8)))
+        final = await engine.get(keys)
+        await other.close()
+        overwriters: dict[tuple[bytes, bytes | None], bytes] = {}  # (key, version) -> the commit that replaced it
+        for mine, (compared, written) in made.items():
+            for key in written:
+                assert (key, compared[key]) not in overwriters, "a version was replaced twice"
+                overwriters[key, compared[key]] = mine
+        for key, last in zip(keys, final):
+            assert (key, last) not in overwriters
+        later = {
+            mine: {overwriters[pair] for pair in compared.items() if pair in overwriters} - {mine} for mine, (compared, _) in made.items()
+        }
+        before: dict[bytes, set[bytes]] = {mine: {value for value in compared.values() if value} for mine, (compared, _) in made.items()}
+        for mine, others in later.items():
+            for one in others:
+                before[one].add(mine)
+        list(TopologicalSorter(before).static_order())  # raises CycleError
+
+    run(store, story)
+    assert len(made) > 20
 
 
 def test_eight_commits_in_flight_are_all_made_and_seen_by_another_client(store: Open) -> None:

@@ -82,6 +82,39 @@ def test_calls_wait_for_the_gate_and_lost_watches_say_none() -> None:
     run(plan, story)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_becomes_of_calls_outcomes_are_true_and_a_changed_row_ends_late_commits(seed: int) -> None:
+    plan = RandomPlan(seed, 0.4)
+    confirmed: set[bytes] = set()
+    refused: set[bytes] = set()
+
+    async def story(engine: FaultyEngine, store: MemoryStore) -> None:
+        async def write(me: int) -> None:
+            for number in range(20):
+                key = b"row/%d/%d" % (me, number)
+                try:
+                    assert await engine.commit(Commit([(b"owner", b"me"), (key, None)], {key: b""}))
+                    confirmed.add(key)
+                except (Unavailable, Full):
+                    refused.add(key)
+                except UnknownOutcome:
+                    pass
+
+        store.apply(Commit(puts={b"owner": b"me"}))
+        await asyncio.gather(*map(write, range(4)))
+        assert store.apply(Commit([(b"owner", b"me")], {b"owner": b"other"}))
+        kept = set(store.keys)
+        while plan.late:
+            assert not await plan.let_happen()
+        assert set(store.keys) == kept
+        assert confirmed <= kept
+        assert not refused & kept
+
+    run(plan, story)
+    assert confirmed
+    assert refused
+
+
 def test_a_seed_gives_the_same_history_again() -> None:
     def history(seed: int) -> list[str]:
         outcomes: list[str] = []

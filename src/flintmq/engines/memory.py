@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Sequence
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, EngineLimits, Row, Unavailable, Usage, check
+from flintmq.engines.engine import Commit, Engine, EngineLimits, Row, Unavailable, Usage, check
 from flintmq.engines.feed import Feeds
 
 
@@ -114,7 +114,7 @@ class MemoryEngine:
         self._is_closed = True
 
 
-def open_url(url: str, limits: Limits, prefix: bytes) -> MemoryEngine:
+def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
     """`memory:`: a store of its own. Raises: ValueError: it has a name."""
     if url != "memory:":
         raise ValueError(f"{url!r}: an engine in memory has no name: memory:")

@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, EngineError, EngineLimits, Full, Row, Unavailable, Unfit, UnknownOutcome, Usage, check
+from flintmq.engines.engine import Commit, Engine, EngineError, EngineLimits, Full, Row, Unavailable, Unfit, UnknownOutcome, Usage, check
 from flintmq.engines.feed import Feeds
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ class SqliteEngine:
         self._reads.shutdown(wait=False)
 
 
-def open_url(url: str, limits: Limits, prefix: bytes) -> SqliteEngine:
+def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
     """`sqlite:PATH`. The file is the engine's own, so keys have no prefix. Raises: ValueError: no path."""
     path = url.removeprefix("sqlite:")
     if not path or path.startswith(":"):

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import grpc
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, EngineError, EngineLimits, Full, Row, Unavailable, Unfit, Usage, check
+from flintmq.engines.engine import Commit, Engine, EngineError, EngineLimits, Full, Row, Unavailable, Unfit, Usage, check
 from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import Compacted, Members, NoSpace
 from flintmq.engines.feed import Feed
@@ -226,8 +226,10 @@ class EtcdEngine:
 _FORM = "etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT], or etcds:// for TLS with ?ca=FILE&cert=FILE&key=FILE"
 
 
-def open_url(url: str, limits: Limits, prefix: bytes) -> EtcdEngine:
-    """`etcd://` and `etcds://`. Raises: ValueError: the URL, or a file that it names, can't be read."""
+def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
+    """`etcd://` and `etcds://`. Raises: ValueError: the URL, or a file that it names, can't be read; there is no prefix."""
+    if not prefix:
+        raise ValueError("an engine on etcd needs a prefix: etcd has no empty key")
     parts = urlsplit(url)
     login_text, sign, hosts = parts.netloc.rpartition("@")
     user, colon, password = login_text.partition(":")
