@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.servers import Unavailable, ensure_debian_packages, free_ports
@@ -36,14 +36,22 @@ def etcd_program() -> str:
 
 
 class EtcdCluster:
-    """Members on loopback. Args: count: of members."""
+    """Members on loopback.
 
-    def __init__(self, count: int = 1) -> None:
+    Args: count: of members; options: more of the server's; tls: files (certificate, its key, authority) of members that ask clients for a
+    certificate of that authority.
+    """
+
+    def __init__(self, count: int = 1, options: Sequence[str] = (), tls: tuple[str, str, str] | None = None) -> None:
         self._program = etcd_program()
         self.base = Path(tempfile.mkdtemp(prefix="flintmq-etcd-"))
-        ports = list(free_ports(2 * count))
-        self._client_ports, self._peer_ports = ports[:count], ports[count:]
-        self.endpoints = tuple(f"http://127.0.0.1:{port}" for port in self._client_ports)
+        ports = list(free_ports(3 * count))
+        self._client_ports, self._peer_ports, self._health_ports = ports[:count], ports[count : 2 * count], ports[2 * count :]
+        self.endpoints = tuple(f"{'https' if tls else 'http'}://127.0.0.1:{port}" for port in self._client_ports)
+        self._options = list(options)
+        if tls:
+            certificate, key, authority = tls
+            self._options += ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority, "--client-cert-auth"]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
         for number in range(count):
             self.start(number)
@@ -56,6 +64,7 @@ class EtcdCluster:
         command = [self._program, "--name", f"m{number}", "--data-dir", str(self.base / f"m{number}"), "--initial-cluster", members]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--log-level", "error"]
+        command += ["--listen-metrics-urls", f"http://127.0.0.1:{self._health_ports[number]}", *self._options]
         with (self.base / f"m{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
@@ -63,7 +72,7 @@ class EtcdCluster:
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", self._client_ports[number], timeout=5)
+                connection = http.client.HTTPConnection("127.0.0.1", self._health_ports[number], timeout=5)
                 connection.request("GET", "/health")
                 healthy = b'"true"' in connection.getresponse().read()
                 connection.close()
@@ -84,6 +93,12 @@ class EtcdCluster:
             process.wait()
             self.processes[number] = None
 
+    def signal(self, number: int, signal_number: signal.Signals) -> None:
+        """SIGSTOP, SIGCONT."""
+        process = self.processes[number]
+        assert process is not None
+        process.send_signal(signal_number)
+
     def close(self) -> None:
         for number in range(len(self.processes)):
             self.kill(number)
@@ -91,9 +106,9 @@ class EtcdCluster:
 
 
 @contextlib.contextmanager
-def etcd_cluster(count: int = 1) -> Iterator[EtcdCluster]:
-    """Raises: Unavailable."""
-    cluster = EtcdCluster(count)
+def etcd_cluster(count: int = 1, options: Sequence[str] = (), tls: tuple[str, str, str] | None = None) -> Iterator[EtcdCluster]:
+    """See EtcdCluster. Raises: Unavailable."""
+    cluster = EtcdCluster(count, options, tls)
     try:
         yield cluster
     finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flintmq.config.dataplane import DataplaneLimits
+from flintmq.config.engines import EnginesLimits
 from flintmq.config.http import HttpLimits
 from flintmq.config.moves import MovesLimits
 from flintmq.config.shared import SharedLimits
@@ -28,7 +29,7 @@ __all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
 ON_DEMAND, AT_ONCE = FLIGHT_STARTS = ("on-demand", "at-once")
 
 
-class Limits(DataplaneLimits, HttpLimits, MovesLimits, SharedLimits):
+class Limits(DataplaneLimits, EnginesLimits, HttpLimits, MovesLimits, SharedLimits):
     """Limits of one node. Each comment: unit; reason; behaviour at the limit. Those of a large subject stand in a module of its own."""
 
     # --- connection -------------------------------------------------------------------------------------------------
