@@ -89,6 +89,13 @@ class Consumer:
         if self._is_there() and self.held:
             self.held.pop(place % len(self.held)).holder = None
 
+    def reject(self, place: int) -> None:
+        """A nack without requeue: the message becomes a letter."""
+        if self._is_there() and self.held and self.owner is not None:
+            entry = self.held.pop(place % len(self.held))
+            entry.holder = None
+            self.owner.letter(entry)
+
     def leave(self) -> None:
         """It goes, or dies: what it holds comes back."""
         if self._is_there() and self.owner is not None:

@@ -200,6 +200,11 @@ class CountsPositions(Rules):
         return False
 
 
+class EndsBeforeLetter(Rules):
+    def ends_after_letter(self) -> bool:
+        return False
+
+
 MISTAKES: dict[str, type[Rules]] = {
     "R1 batches compare no owner row": BatchesUnfenced,
     "R1 the line compares no owner row": LineUnfenced,
@@ -235,6 +240,7 @@ MISTAKES: dict[str, type[Rules]] = {
     "R7 the life is not compared": IgnoresLife,
     "R8 a batch without messages has a number": EmptyBatch,
     "R8 positions are counted over holes": CountsPositions,
+    "R9 an end is written before the letter is stored": EndsBeforeLetter,
     "R11 an owner delivers after its lease": DeliversStale,
     "R11 after its lease an owner does not read its row": TrustsNewBeat,
 }

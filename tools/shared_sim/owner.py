@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # messages of a batch; batches under way; segments that one commit of the line touches
 BATCH, WINDOW, LINE_SEGMENTS = 4, 3, 3
+# numbers of attempts from here on are letters
+LETTERS = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +43,23 @@ class Entry:
     copy: Copy
     flagged: bool = False
     ended: bool = False
-    holder: Consumer | None = None
-    publisher: Publisher | None = None
+    holder: Consumer | Letter | None = None
+    publisher: Publisher | Letter | None = None
+
+
+class Letter:
+    """Holds an entry whose message is on its way to another place, and is the publisher there."""
+
+    def __init__(self, owner: Owner, entry: Entry) -> None:
+        self.owner, self.entry = owner, entry
+        self.held: list[Entry] = [entry]
+
+    def confirm(self, number: int) -> None:
+        if not self.entry.ended:
+            self.owner.end(self.entry)
+
+    def refuse(self, number: int) -> None:
+        self.entry.holder = None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +112,7 @@ class Owner:
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def publish(self, publisher: Publisher, copy: Copy, level: int) -> bool:
+    def publish(self, publisher: Publisher | Letter, copy: Copy, level: int) -> bool:
         """False: not now."""
         if self.moving is not None:
             return False
@@ -126,6 +143,17 @@ class Owner:
             self.unsent.remove(entry)
             del self.state.entries[entry.position]
             self._confirm(entry, is_stored=False)
+
+    def letter(self, entry: Entry) -> None:
+        """R9: the message goes to another place, here the queue's own end, and ends when it is there for good."""
+        if self.full or self.moving is not None:
+            return
+        entry.holder = letter = Letter(self, entry)
+        self.world.letters += 1
+        publisher, number, _ = entry.copy
+        self.publish(letter, (publisher, number, LETTERS + self.world.letters), entry.position[0])
+        if not self.rules.ends_after_letter():
+            letter.confirm(number)
 
     def attach(self, consumer: Consumer) -> None:
         if self.moving is None:
@@ -388,22 +416,20 @@ class Owner:
         self.marked = max(self.marked, data.get("marked", 0))
         if data.get("open"):
             self.is_open = True
-        late: set[Position] = set()
         for key, ended in data.get("written", {}).items():
             if key in self.state.stored:
                 self.state.stored[key].written = ended
         merged = data.get("merged")
         kept = {(merged[1].level, index) for index, _ in merged[1].row.items} if merged else set()
         for key in data.get("removed", ()):
-            one = self.state.stored.pop(key, None)
-            for index, _ in one.row.items if one is not None else ():
-                if (one.level, index) not in kept:
-                    self.state.entries.pop((one.level, index), None)
+            gone: Stored | None = self.state.stored.pop(key, None)
+            for index, _ in gone.row.items if gone is not None else ():
+                if (key[1], index) not in kept:
+                    self.state.entries.pop((key[1], index), None)
         if merged:
             self.state.stored[merged[0]] = merged[1]
             if not self.rules.rewrite_sees_late_ends():
-                late = {place for place in kept if self.state.entries[place].ended}
-                merged[1].written = frozenset(index for _, index in late)
+                merged[1].written = self._ended(merged[1])
 
     # --- a planned move ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 class Rules:
-    """R1 to R8 and R11 of the ADR."""
+    """R1 to R9 and R11 of the ADR."""
 
     def compares_owner(self, kind: str) -> bool:
         """R1: every commit of an owner compares its owner row. kind: batch, line, settle, move."""
@@ -125,7 +125,7 @@ class Rules:
         """R7: an owner of another life than the node's row is gone."""
         return True
 
-    # --- R8 ---------------------------------------------------------------------------------------------------------
+    # --- R8, R9 ---------------------------------------------------------------------------------------------------------
 
     def numbers_what_is_sent(self) -> bool:
         """R8: a batch without messages has no number."""
@@ -133,4 +133,8 @@ class Rules:
 
     def keeps_positions(self) -> bool:
         """R8: a row names the position of each message; there are holes."""
+        return True
+
+    def ends_after_letter(self) -> bool:
+        """R9: an end that gave its message to another place is written after that place has it for good."""
         return True

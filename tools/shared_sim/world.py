@@ -50,7 +50,7 @@ class World:
         self.delivered_copies: set[Copy] = set()
         self.delivered_numbers: set[tuple[int, int]] = set()
         self.newest: dict[tuple[int, int], int] = {}  # publisher, level -> the highest number delivered
-        self.take_overs = self.confirms = self.rewrites = 0
+        self.take_overs = self.confirms = self.rewrites = self.letters = 0
         self.patience = 0  # each so-manyth message of a publisher is acked by nobody until the walk's end; 0: none is
         self.engine.faults = 0.0
         for _ in range(LEASE):
@@ -240,6 +240,7 @@ WEIGHTS = {
     "tick": 110,
     "observe": 60,
     "back": 8,
+    "reject": 8,
     "die": 6,
     "lose": 5,
     "kill": 5,
@@ -283,6 +284,8 @@ def draw_event(world: World, weights: dict[str, int], losses: float) -> None:
         consumer.ack(0 if place % 3 == 0 else place)
     elif event == "back":
         consumer.give_back(place)
+    elif event == "reject":
+        consumer.reject(place)
     elif event == "die":
         consumer.leave()
     elif event == "lose":
