@@ -7,6 +7,7 @@
 #   make bench-fairness  scheduling, streams, held polls, cold drains beside hot queues (docs/FAIRNESS.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make replication-sim   the state machine of ADR 13: 20,000 random walks, and planted mistakes (ARGS="--walks N")
+#   make shared-sim        the state machine of ADR 15: 20,000 random walks, and planted mistakes (ARGS="--walks N")
 #   make crash-shared      three brokers and three members of etcd in network namespaces, and what breaks them (root; ARGS="--seconds 180 --runs 28")
 #   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
@@ -28,7 +29,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.c') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim shared-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
 
 build: .venv/.compiled
 
@@ -90,6 +91,9 @@ actors: .venv/.compiled .venv/.test
 
 replication-sim: .venv/.base
 	@exec $(BIN)/python -m tools.replication_sim.campaign $(ARGS)
+
+shared-sim: .venv/.base
+	@exec $(BIN)/python -m tools.shared_sim.campaign $(ARGS)
 
 crash-shared: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m tools.faults.shared_campaign $(ARGS)
