@@ -6,12 +6,13 @@ import asyncio
 
 from flintmq.config import Limits
 from flintmq.engines.engine import EngineError
+from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.mirror.mirror import Mirror, MirrorPort
 from flintmq.queue.control import QueueHandle
 from flintmq.shared.layout import Owner, owner_key, rows_of
 from flintmq.shared.queue_log import QueueLog
 from flintmq.shared.taking_over import Taken, claim, restore
-from tests.shared.faulty_engine import FaultyEngine, Store
+from tests.twins.faulty_engine import Fate, FaultyEngine, RandomPlan
 
 QUEUE = b"00000000000000aa"
 PERSISTENT = 1
@@ -22,14 +23,40 @@ LIMITS = Limits().replace(
 )  # fmt: skip
 
 
+class Faults(RandomPlan):
+    """Fates by chance; `full`: the engine takes no puts."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, 0.0)
+        self.full = False
+
+    async def fate(self, call: str) -> Fate:
+        fate = await super().fate(call)
+        return Fate.FULL if self.full and call == "commit" else fate
+
+
+class Store:
+    """The engine of several nodes. Args: value_bytes: of one row."""
+
+    def __init__(self, seed: int = 1, value_bytes: int = 1 << 20) -> None:
+        self.store = MemoryStore(10_000)
+        self.faults = Faults(seed)
+        self._limits = Limits().replace(engine_value_bytes_max=value_bytes)
+
+    @property
+    def rows(self) -> dict[bytes, bytes]:
+        return self.store.rows
+
+    def engine(self) -> FaultyEngine:
+        return FaultyEngine(MemoryEngine(self.store, self._limits), self.faults)
+
+
 class OwnerNode:
     """A node that owns the queue from `take_over` on."""
 
-    def __init__(
-        self, store: Store, name: str, seed: int, faults: float = 0.0, value_bytes: int = 1 << 20, limits: Limits = LIMITS
-    ) -> None:
+    def __init__(self, store: Store, name: str, limits: Limits = LIMITS) -> None:
         self.name = name
-        self.engine = FaultyEngine(store, seed, faults, value_bytes)
+        self.engine = store.engine()
         self.limits = limits
         self.lost: BaseException | None = None
         self.settled = 0
@@ -37,8 +64,8 @@ class OwnerNode:
 
     async def take_over(self) -> OwnerNode:
         while True:
-            (value,) = await self.engine.get([owner_key(QUEUE)])
             try:
+                (value,) = await self.engine.get([owner_key(QUEUE)])
                 owner = await claim(self.engine, QUEUE, None if value is None else Owner.unpack(value), self.name, self.name)
                 self.port = MirrorPort(2**64 - 1, 1 << 20, 1 << 21)
                 self.handle = QueueHandle(1)
@@ -96,4 +123,4 @@ class OwnerNode:
 
 def row_count(store: Store) -> int:
     begin, end = rows_of(QUEUE)
-    return sum(begin <= key < end for key in store.keys)
+    return sum(begin <= key < end for key in store.rows)

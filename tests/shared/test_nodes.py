@@ -11,7 +11,7 @@ import pytest
 from flintmq.config import Limits
 from flintmq.engines.engine import EngineError, Full
 from flintmq.shared.nodes import NameTaken, Nodes, Replaced, candidates
-from tests.shared.faulty_engine import FaultyEngine, Store
+from tests.shared.owners_of_one_queue import Store
 
 LEASE_S = 5.0
 
@@ -27,14 +27,14 @@ class Clock:
 class Cluster:
     """Nodes of one engine, each with a clock of its own that runs as the others."""
 
-    def __init__(self) -> None:
-        self.store = Store()
+    def __init__(self, seed: int = 1) -> None:
+        self.store = Store(seed)
         self.clocks: dict[str, Clock] = {}
 
     def node(self, name: str, offset_s: float = 0.0) -> Nodes:
         clock = self.clocks[name] = Clock()
         clock.now += offset_s
-        return Nodes(FaultyEngine(self.store, 1), name, {"amqp": f"{name}:5672"}, Limits(), clock)
+        return Nodes(self.store.engine(), name, {"amqp": f"{name}:5672"}, Limits(), clock)
 
     def pass_time(self, seconds: float) -> None:
         for clock in self.clocks.values():
@@ -77,12 +77,12 @@ def test_after_an_outage_of_the_engine_everybody_has_a_lease_to_give_a_sign() ->
         await a.join()
         await b.join()
         await a.look()
-        a._engine.faults = 1.0  # type: ignore[attr-defined]
+        cluster.store.faults.share = 1.0
         with pytest.raises(EngineError):
             for _ in range(20):
                 await a.beat()
         cluster.pass_time(120)
-        a._engine.faults = 0.0  # type: ignore[attr-defined]
+        cluster.store.faults.share = 0.0
         await a.look()
         assert not a.is_gone("b", b.life)
         await a.beat()
@@ -100,7 +100,7 @@ def test_in_a_full_engine_that_takes_no_signs_nobody_is_gone() -> None:
         await a.join()
         await b.join()
         await a.look()
-        a._engine.full = True  # type: ignore[attr-defined]
+        cluster.store.faults.full = True
         for _ in range(10):
             cluster.pass_time(LEASE_S)
             with pytest.raises(Full):
@@ -178,16 +178,16 @@ def test_a_node_that_leaves_or_begins_anew_is_gone_at_once() -> None:
 def test_a_beat_without_an_answer_ends_no_life() -> None:
     async def scene() -> None:
         for seed in range(60):
-            cluster = Cluster()
+            cluster = Cluster(seed)
             a = cluster.node("a")
             await a.join()
-            a._engine = FaultyEngine(cluster.store, seed, 0.4)
+            cluster.store.faults.share = 0.4
             for _ in range(30):
                 try:
                     await a.beat()
                 except EngineError:
                     continue
-            a._engine.faults = 0.0  # type: ignore[attr-defined]
+            cluster.store.faults.share = 0.0
             await a.beat()
 
     run(scene)

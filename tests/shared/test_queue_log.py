@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from flintmq.shared.queue_log import Lost
-from tests.shared.faulty_engine import Store
-from tests.shared.owners_of_one_queue import LIMITS, OwnerNode, row_count
+from tests.shared.owners_of_one_queue import LIMITS, OwnerNode, Store, row_count
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -21,13 +20,13 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_what_is_settled_is_the_next_owner_s_in_order() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         for number in range(100):
             first.publish(b"%d" % number)
         await first.drain()
         assert first.mirror.is_settled(100) and first.mirror.waiting_bytes == 0
         first.kill()
-        second = await OwnerNode(store, "b", 2).take_over()
+        second = await OwnerNode(store, "b").take_over()
         assert second.bodies() == [b"%d" % number for number in range(100)]
 
     run(scene)
@@ -36,14 +35,14 @@ def test_what_is_settled_is_the_next_owner_s_in_order() -> None:
 def test_ended_messages_are_gone_and_their_rows_too() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         for number in range(100):
             first.publish(b"%d" % number)
         await first.drain()
         assert len(first.bodies()) == 100
         await first.drain()
         assert row_count(store) == 2  # the mark, and that nobody consumes
-        second = await OwnerNode(store, "b", 2).take_over()
+        second = await OwnerNode(store, "b").take_over()
         assert second.restored == 0
         assert second.publish(b"x") > 100
 
@@ -53,32 +52,32 @@ def test_ended_messages_are_gone_and_their_rows_too() -> None:
 def test_an_owner_that_was_replaced_writes_nothing_and_confirms_nothing() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         first.publish(b"1")
         await first.drain()
-        second = await OwnerNode(store, "b", 2).take_over()
+        second = await OwnerNode(store, "b").take_over()
         position = first.publish(b"2")
         with pytest.raises(Lost):
             await first.drain()
         assert first.lost is not None and not first.mirror.is_settled(position)
         assert second.bodies() == [b"1"]
         await second.drain()
-        assert (await OwnerNode(store, "c", 3).take_over()).restored == 0
+        assert (await OwnerNode(store, "c").take_over()).restored == 0
 
     run(scene)
 
 
 def test_a_message_above_the_engine_s_row_is_in_parts_and_they_go_with_it() -> None:
     async def scene() -> None:
-        store = Store()
-        first = await OwnerNode(store, "a", 1, value_bytes=500).take_over()
+        store = Store(value_bytes=500)
+        first = await OwnerNode(store, "a").take_over()
         body = bytes(range(256)) * 20
         first.publish(b"before")
         await first.drain()
         first.publish(body)
         await first.drain()
         first.kill()
-        second = await OwnerNode(store, "b", 2, value_bytes=500).take_over()
+        second = await OwnerNode(store, "b").take_over()
         assert second.bodies() == [b"before", body]
         await second.drain()
         assert row_count(store) == 2
@@ -89,7 +88,7 @@ def test_a_message_above_the_engine_s_row_is_in_parts_and_they_go_with_it() -> N
 def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         for number in range(40):
             first.publish(b"%d" % number)
         await first.drain()
@@ -97,7 +96,7 @@ def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
             first.take()
         await first.drain()  # a mark covers the batches
         rows = row_count(store)
-        first.engine.full = True
+        store.faults.full = True
         position = first.publish(b"waits")
         for _ in range(30):
             first.take()
@@ -105,10 +104,10 @@ def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
             await asyncio.sleep(0.001)
         assert row_count(store) < rows
         assert not first.mirror.is_settled(position) and first.log is not None and first.log.is_full
-        first.engine.full = False
+        store.faults.full = False
         await first.drain()
         first.kill()
-        second = await OwnerNode(store, "b", 2).take_over()
+        second = await OwnerNode(store, "b").take_over()
         assert second.bodies() == [b"38", b"39", b"waits"]
 
     run(scene)
@@ -117,16 +116,16 @@ def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
 def test_before_anything_is_delivered_the_engine_knows_and_the_next_owner_flags() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         first.publish(b"1")
         await first.drain()
-        unseen = await OwnerNode(store, "b", 2).take_over()
+        unseen = await OwnerNode(store, "b").take_over()
         assert unseen.take() == (1, b"1", False)
         unseen.kill()
-        third = await OwnerNode(store, "c", 3).take_over()
+        third = await OwnerNode(store, "c").take_over()
         assert third.log is not None
         await third.log.open()
-        fourth = await OwnerNode(store, "d", 4).take_over()
+        fourth = await OwnerNode(store, "d").take_over()
         assert fourth.take() == (1, b"1", True)
 
     run(scene)
@@ -135,7 +134,7 @@ def test_before_anything_is_delivered_the_engine_knows_and_the_next_owner_flags(
 def test_a_queue_that_is_handed_over_flags_only_what_came_back() -> None:
     async def scene() -> None:
         store = Store()
-        first = await OwnerNode(store, "a", 1).take_over()
+        first = await OwnerNode(store, "a").take_over()
         assert first.log is not None
         await first.log.open()
         first.publish(b"1")
@@ -144,7 +143,7 @@ def test_a_queue_that_is_handed_over_flags_only_what_came_back() -> None:
         assert first.handle.hold(2) and first.handle.release_held(2, delivered=True)
         await first.drain()
         await first.log.hand_over("b", "b")
-        second = await OwnerNode(store, "b", 2).take_over()
+        second = await OwnerNode(store, "b").take_over()
         assert [second.take(), second.take()] == [(1, b"1", False), (2, b"2", True)]
 
     run(scene)
@@ -159,12 +158,13 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
 
     async def scene() -> None:
         rng = random.Random(seed)
-        store = Store()
+        store = Store(seed)
+        store.faults.share = 0.15
         number = 0
         waiting: dict[int, bytes] = {}  # position -> published, not confirmed
         alive: dict[int, bytes] = {}
         ending: dict[int, bytes] = {}  # ended, perhaps not for good
-        node = await OwnerNode(store, "n0", seed, 0.15).take_over()
+        node = await OwnerNode(store, "n0").take_over()
         for life in range(1, 6):
             for _ in range(rng.randrange(5, 60)):
                 step = rng.random()
@@ -188,7 +188,7 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
                 alive.update(waiting)
                 waiting, ending = {}, {}
             node.kill()
-            node = await OwnerNode(store, f"n{life}", seed * 100 + life, 0.15).take_over()
+            node = await OwnerNode(store, f"n{life}").take_over()
             there: dict[int, bytes] = {}
             position = node.handle.next_available(1)
             while position:
@@ -201,7 +201,7 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
             kept = [one for one in waiting if one in extra]
             assert kept == sorted(waiting)[: len(kept)]
             alive, waiting, ending = there, {}, {}
-        node.engine.faults = 0
+        store.faults.share = 0.0
         assert node.bodies() == [alive[position] for position in sorted(alive)]
         await node.drain()
         assert row_count(store) <= 2
@@ -213,7 +213,7 @@ def test_the_rows_of_a_queue_take_twice_its_messages_at_most() -> None:
     async def scene() -> None:
         store = Store()
         limits = LIMITS.replace(shared_segment_messages=100)
-        node = await OwnerNode(store, "a", 1, limits=limits).take_over()
+        node = await OwnerNode(store, "a", limits=limits).take_over()
         positions = [node.publish(b"x" * 1_000) for _ in range(1_000)]
         await node.drain()
         for position in positions:
@@ -223,6 +223,6 @@ def test_the_rows_of_a_queue_take_twice_its_messages_at_most() -> None:
         await node.drain()
         assert sum(map(len, store.rows.values())) <= 2 * 100 * 1_100 + 4 * 10_000
         node.kill()
-        assert (await OwnerNode(store, "b", 2).take_over()).restored == 100
+        assert (await OwnerNode(store, "b").take_over()).restored == 100
 
     run(scene)

@@ -199,11 +199,9 @@ def _place(
     if destination.flags & DEST_SHARED:
         _place_on_shared(connection, destination, content, expires_at, tally)
         return
-    if destination.flags & DEST_MIRRORED and not mirror_admits(mirror_of(destination.queue), content.body_len):
-        tally.refused += 1
-        connection.dropped[DROP_REFUSED] += 1
-        return
-    if destination.share != NULL and not share_takes(destination.share, 0, 0, content.body_len):
+    if (destination.share != NULL and not share_takes(destination.share, 0, 0, content.body_len)) or (
+        destination.flags & DEST_MIRRORED and not mirror_admits(mirror_of(destination.queue), content.body_len)
+    ):
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         return

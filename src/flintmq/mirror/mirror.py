@@ -750,8 +750,8 @@ class Mirror:
         if len(ends) != ENDS_HEAD + 4 * number or ends[0] != ENDS_FORMAT:
             raise ValueError("a row of ends of a shared queue is damaged")
         return {
-            int.from_bytes(ends[at : at + 2], "little"): int.from_bytes(ends[at + 2 : at + 4], "little")
-            for at in range(ENDS_HEAD, len(ends), 4)
+            int.from_bytes(ends[begin : begin + 2], "little"): int.from_bytes(ends[begin + 2 : begin + 4], "little")
+            for begin in range(ENDS_HEAD, len(ends), 4)
         }
 
     def restored(self, tails: list) -> None:
@@ -778,7 +778,7 @@ class Mirror:
         spin_unlock(address(self.mirror.lock))
         while row != NULL:
             positions.append((cast(uint64_t, row.level) << LEVEL_SHIFT) | row.first)
-            # Who wants it from here on asks anew.
+            # A reader that wants it from here on asks anew.
             following: pointer[row_t] = row.next_wanted
             spin_lock(address(self.mirror.lock))
             row.state &= ~cast(uint32_t, ROW_WANTED)

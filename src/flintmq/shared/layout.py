@@ -84,7 +84,7 @@ def renumbered(row: bytes, epoch: int, batch: int) -> bytes:
 
 
 def parts_value(row: bytes, count: int) -> bytes:
-    """What stands for a row that is in parts: its head, and how many there are."""
+    """The value of a row that is in parts: its head, and how many there are."""
     return _PARTS.pack(IN_PARTS, count) + row[:40]
 
 

@@ -475,9 +475,13 @@ class QueueLog:
                 late += keys
         self._land()
         mark = Mark(self.owner.epoch, 0, self._mirror.sent_to(), self._flagged)
-        commit = Commit([(owner_key(self._queue), self.owner.pack())], {mark_key(self._queue): mark.pack()}, late)
-        if not await self._try(commit):
-            return False
+        condition = [(owner_key(self._queue), self.owner.pack())]
+        most = self._engine.limits.commit_rows // 2
+        commits = [Commit(condition, deletes=late[begin : begin + most]) for begin in range(0, len(late), most)]
+        commits.append(Commit(condition, {mark_key(self._queue): mark.pack()}))
+        for commit in commits:
+            if not await self._try(commit):
+                return False
         self._settled, self._marked, self._batches = 0, 0, {}
         return True
 

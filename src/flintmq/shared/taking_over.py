@@ -116,8 +116,8 @@ async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: l
     # Parts behind the last segment of a level are of a batch that never came.
     clears = [(part_key(queue, (level << _INDEX_BITS) | (tail + 1), 0), part_key(queue, (level + 1) << _INDEX_BITS, 0))
               for level, tail in enumerate(mark.tails)]  # fmt: skip
-    commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[at : at + most]]) for at in range(0, len(cut), most)]
-    commits += [Commit(condition, {}, [], clears[at : at + most]) for at in range(0, len(clears), most)]
+    commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[begin : begin + most]]) for begin in range(0, len(cut), most)]
+    commits += [Commit(condition, {}, [], clears[begin : begin + most]) for begin in range(0, len(clears), most)]
     commits.append(Commit(condition, {mark_key(queue): mark.pack(), quiet_key(queue): b""}))
     for commit in commits:
         if not await engine.commit(commit):
