@@ -252,25 +252,57 @@ def test_above_the_quota_puts_are_refused_and_deletes_then_tidying_end_it() -> N
 
         async def story(engine: Engine) -> None:
             numbers = iter(range(1_000))
-            with pytest.raises((UnknownOutcome, Full)):
-                while True:
-                    await engine.commit(Commit([(b"owner", None)], {b"row%03d" % next(numbers): bytes(256 * 1024)}))
+            confirmed, refused = set(), set()
+
+            async def fill() -> None:
+                for number in numbers:
+                    key = b"row%03d" % number
+                    try:
+                        assert await engine.commit(Commit([(b"owner", None)], {key: bytes(256 * 1024)}))
+                        confirmed.add(key)
+                    except UnknownOutcome:
+                        pass  # etcd answers the commit that crosses its quota as those that it refuses
+                    except Full:
+                        refused.add(key)
+                        return
+
+            await asyncio.gather(*(fill() for _ in range(8)))
+            kept = {key for key, _ in await engine.scan(b"row", b"rox", 1_000, 1 << 30)}
+            assert confirmed <= kept
+            assert not refused & kept
             with pytest.raises(Full):
                 await engine.commit(Commit(puts={b"a": b""}))
             usage = await engine.usage()
             assert usage.full
             assert usage.bytes > quota // 2
-            keys = [key for key, _ in await engine.scan(b"row", b"rox", 1_000, 1 << 30)]
             await engine.tidy()  # rows still take it all: the alarm stays
             with pytest.raises(Full):
                 await engine.commit(Commit(puts={b"a": b""}))
-            for key in keys:
+            for key in kept:
                 assert await engine.commit(Commit([(b"owner", None)], deletes=[key]))
             await engine.tidy()
             assert not (await engine.usage()).full
             assert await engine.commit(Commit(puts={b"a": b""}))
 
         run(etcd_url(cluster), story, Limits(engine_etcd_quota_bytes=quota, engine_etcd_defragment_pause_ms=0))
+
+
+def test_a_full_etcd_tells_a_user_without_the_rights_to_end_that() -> None:
+    quota = 8 << 20
+    with members(1, "--quota-backend-bytes", str(quota)) as cluster:
+        make_user(cluster, "root", "root")
+        make_user(cluster, "flint", "rows", b"flintmq/", b"flintmq0")
+        post(cluster, "/v3/auth/enable")
+
+        async def story(engine: Engine) -> None:
+            with contextlib.suppress(UnknownOutcome, Full):
+                for number in range(200):
+                    await engine.commit(Commit(puts={b"row%03d" % number: bytes(256 * 1024)}))
+            assert (await engine.usage()).full
+            with pytest.raises(Unavailable, match="role root"):
+                await engine.tidy()
+
+        run(f"etcd://flint:secret-word@{etcd_url(cluster).removeprefix('etcd://')}", story, Limits(engine_etcd_quota_bytes=quota))
 
 
 def test_pages_and_watches_go_on_while_another_node_compacts() -> None:

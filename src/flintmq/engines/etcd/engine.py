@@ -187,7 +187,6 @@ class EtcdEngine:
         alarms = await self._alarms()
         revision = wire.range_answer(await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))).revision
         if alarms:
-            await self._compact(revision)
             await self._make_room(alarms, revision)
             return
         now = time.monotonic()
@@ -198,25 +197,28 @@ class EtcdEngine:
         if len(self._revisions) > self._settings.engine_etcd_revisions_max:
             self._revisions.popleft()
         if old:
-            await self._compact(old)
-
-    async def _compact(self, revision: int) -> None:
-        with contextlib.suppress(Compacted):  # another node did
-            await self._members.call(wire.COMPACT, wire.compaction(revision))
+            with contextlib.suppress(Compacted):  # another node did
+                await self._members.call(wire.COMPACT, wire.compaction(old, physical=False))
 
     async def _make_room(self, alarms: list[int], revision: int) -> None:
         # whether it is of use is not known before: an idle etcd counts pages as used that a compaction has freed. Deletes move the revision
         is_due = time.monotonic() >= self._defragmented + self._settings.engine_etcd_defragment_pause_ms / 1_000
+        denied = False
         if is_due and revision != self._defragmented_revision:
             for member in range(self._members.count):  # one after the other: a member answers nothing meanwhile
-                with contextlib.suppress(Unavailable):
-                    await self._members.ask(member, wire.DEFRAGMENT, b"", self._settings.engine_etcd_defragment_ms)
+                for path, request in ((wire.COMPACT, wire.compaction(revision, physical=True)), (wire.DEFRAGMENT, b"")):
+                    try:
+                        await self._members.ask(member, path, request, self._settings.engine_etcd_defragment_ms)
+                    except Unavailable as error:  # else it is away, or the revision is compacted already
+                        denied = denied or "permission denied" in str(error)
             self._defragmented, self._defragmented_revision = time.monotonic(), revision
         usage = await self.usage()
         if usage.bytes < usage.bytes_max * _ROOM_PERCENT // 100:
             for alarm in alarms:
                 await self._members.call(wire.ALARM, wire.disarm(alarm))
             self._is_full = False
+        elif denied:
+            raise Unavailable(f"{self.name} is full, and its user may not defragment it. Have a user with the role root do so")
 
     async def close(self) -> None:
         await self._members.close()
