@@ -231,7 +231,7 @@ async def _put(engine: Engine, key: bytes) -> None:
     assert await engine.commit(Commit(puts={key: b"1"}))
 
 
-def test_tls_with_a_client_certificate_and_no_rows_without_one() -> None:
+def test_tls_with_a_client_certificate_and_no_rows_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with self_signed_certificate() as (cert, key), self_signed_certificate() as (other_cert, _), members(tls=(cert, key, cert)) as cluster:
         place = cluster.endpoints[0].removeprefix("https://")
         run(f"etcds://{place}?ca={cert}&cert={cert}&key={key}", lambda engine: _put(engine, b"a"))
@@ -241,6 +241,10 @@ def test_tls_with_a_client_certificate_and_no_rows_without_one() -> None:
                 await engine.connect()
 
         few = Limits(engine_etcd_request_ms=1_000)
+        with monkeypatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", cert)
+            run(f"etcds://{place}?cert={cert}&key={key}", lambda engine: _put(engine, b"b"))
+        run(f"etcds://{place}?cert={cert}&key={key}", refused, few)
         for url in (f"etcds://{place}?ca={cert}", f"etcds://{place}?ca={other_cert}&cert={cert}&key={key}", f"etcd://{place}"):
             run(url, refused, few)
 
@@ -381,6 +385,7 @@ def test_a_url_of_etcd_is_read_or_refused_by_a_text_without_the_password(tmp_pat
     for url in (
         "etcd://", "etcd://host", "etcd://host:x", "etcd://host:70000", "etcd://a:1,,b:2", "etcd://a:1/path", "etcd://u@a:1", "etcd://:secret@a:1",
         "etcd://u:secret@a:1?ca=x", "etcds://u:secret@a:1?cert=x", "etcds://u:secret@a:1?other=x", f"etcds://u:secret@a:1?ca={tmp_path}/none",
+        "etcd://u:secret/secret@a:1", "etcd://u:secret#secret@a:1", "etcd://u:secret?secret@a:1",
     ):  # fmt: skip
         with pytest.raises(ValueError) as error:
             open_engine(url, LIMITS)

@@ -27,6 +27,7 @@ from flintmq.engines.engine import Commit, Engine, EngineError, EngineLimits, Fu
 from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import Compacted, Members, NoSpace
 from flintmq.engines.feed import Feed
+from flintmq.engines.urls import shown
 
 # rows of the first request of a page, before anything is known of their sizes; bytes of a later one: the event loop decodes them in a
 # millisecond
@@ -224,6 +225,10 @@ class EtcdEngine:
         await self._members.close()
 
 
+# authorities of Debian's and of Red Hat's family, where OpenSSL itself is set up with a directory of them
+_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+
+
 # --- URLs -------------------------------------------------------------------------------------------------------------
 _FORM = "etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT], or etcds:// for TLS with ?ca=FILE&cert=FILE&key=FILE"
 
@@ -236,11 +241,13 @@ def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
     login_text, sign, hosts = parts.netloc.rpartition("@")
     user, colon, password = login_text.partition(":")
     addresses = hosts.split(",")
-    name = f"{parts.scheme}://{hosts}"
+    name = shown(url)
     if sign and not (user and colon):
         raise ValueError(f"{name}: a login is USER:PASSWORD. The form is {_FORM}")
-    if parts.path not in ("", "/") or not all(_is_address(address) for address in addresses):
-        raise ValueError(f"{name}{parts.path}: members are HOST:PORT with commas between them. The form is {_FORM}")
+    if parts.path not in ("", "/") or parts.fragment or not all(_is_address(address) for address in addresses):
+        raise ValueError(
+            f"{name}: members are HOST:PORT with commas between them, and / ? # @ of a password are percent-encoded. The form is {_FORM}"
+        )
     files = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(files.keys() - {"ca", "cert", "key"}):
         raise ValueError(f"{name}: no parameter is called {', '.join(unknown)}. The form is {_FORM}")
@@ -250,7 +257,7 @@ def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
         raise ValueError(f"{name}: a client certificate is a pair, cert=FILE and key=FILE")
     credentials = _credentials(files) if parts.scheme == "etcds" else None
     login = (unquote(user), unquote(password)) if sign else None
-    return EtcdEngine(Members(addresses, credentials, login, limits), name, limits, prefix)
+    return EtcdEngine(Members(addresses, credentials, login, limits), f"{parts.scheme}://{hosts}", limits, prefix)
 
 
 def _is_address(address: str) -> bool:
@@ -261,9 +268,10 @@ def _is_address(address: str) -> bool:
 def _credentials(files: dict[str, str]) -> grpc.ChannelCredentials:
     """Those of TLS. Without ca: the authorities of the system, as gRPC brings some of its own."""
     names = dict(files)
-    system = ssl.get_default_verify_paths().cafile
-    if "ca" not in names and system is not None:
-        names["ca"] = system
+    if "ca" not in names:
+        system = next((name for name in (ssl.get_default_verify_paths().cafile, *_AUTHORITIES) if name and Path(name).exists()), None)
+        if system is not None:
+            names["ca"] = system
     try:
         texts = {kind: Path(name).read_bytes() for kind, name in names.items()}
     except OSError as error:
