@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, Engine, EngineError, Full, TooLarge, Unavailable, UnknownOutcome
+from flintmq.engines.engine import Commit, Engine, EngineError, Full, TooLarge, Unavailable, Unfit, UnknownOutcome
 from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import _Kind, judge
 from flintmq.engines.opening import open_engine
@@ -377,6 +377,20 @@ def test_a_commit_above_etcds_own_limit_is_too_large() -> None:
             with pytest.raises(TooLarge):
                 await engine.commit(Commit(puts={b"a": bytes(200_000)}))
             assert await engine.get([b"a"]) == [None]
+
+        run(etcd_url(cluster), story)
+
+
+def test_an_etcd_that_is_too_old_or_no_etcd_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with members() as cluster:
+
+        async def story(engine: Engine) -> None:
+            for version in ("3.3.27", "", "x.y"):
+                monkeypatch.setattr(wire, "status_answer", lambda data, version=version: wire.StatusAnswer(version))
+                with pytest.raises(Unfit, match="too old"):
+                    await engine.connect()
+            monkeypatch.setattr(wire, "status_answer", lambda data: wire.StatusAnswer("3.10.0-rc.1"))
+            await engine.connect()
 
         run(etcd_url(cluster), story)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 import time
 from collections import deque
@@ -66,7 +67,8 @@ class EtcdEngine:
             return
         await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))
         for status in await self._statuses():
-            if tuple(map(int, status.version.split(".")[:2])) < _VERSION:
+            number = re.match(r"(\d+)\.(\d+)", status.version)
+            if number is None or (int(number[1]), int(number[2])) < _VERSION:
                 raise Unfit(f"{self.name}: etcd {status.version} is too old. Use 3.4 or later")
         self._is_fit = True
 
