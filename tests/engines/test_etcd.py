@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, Engine, EngineError, Full, TooLarge, Unavailable, UnknownOutcome
+from flintmq.engines.engine import Commit, Engine, EngineError, Full, TooLarge, Unavailable, Unfit, UnknownOutcome
 from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import _Kind, judge
 from flintmq.engines.opening import open_engine
@@ -231,7 +231,7 @@ async def _put(engine: Engine, key: bytes) -> None:
     assert await engine.commit(Commit(puts={key: b"1"}))
 
 
-def test_tls_with_a_client_certificate_and_no_rows_without_one() -> None:
+def test_tls_with_a_client_certificate_and_no_rows_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with self_signed_certificate() as (cert, key), self_signed_certificate() as (other_cert, _), members(tls=(cert, key, cert)) as cluster:
         place = cluster.endpoints[0].removeprefix("https://")
         run(f"etcds://{place}?ca={cert}&cert={cert}&key={key}", lambda engine: _put(engine, b"a"))
@@ -241,6 +241,10 @@ def test_tls_with_a_client_certificate_and_no_rows_without_one() -> None:
                 await engine.connect()
 
         few = Limits(engine_etcd_request_ms=1_000)
+        with monkeypatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", cert)
+            run(f"etcds://{place}?cert={cert}&key={key}", lambda engine: _put(engine, b"b"))
+        run(f"etcds://{place}?cert={cert}&key={key}", refused, few)
         for url in (f"etcds://{place}?ca={cert}", f"etcds://{place}?ca={other_cert}&cert={cert}&key={key}", f"etcd://{place}"):
             run(url, refused, few)
 
@@ -252,25 +256,57 @@ def test_above_the_quota_puts_are_refused_and_deletes_then_tidying_end_it() -> N
 
         async def story(engine: Engine) -> None:
             numbers = iter(range(1_000))
-            with pytest.raises((UnknownOutcome, Full)):
-                while True:
-                    await engine.commit(Commit([(b"owner", None)], {b"row%03d" % next(numbers): bytes(256 * 1024)}))
+            confirmed, refused = set(), set()
+
+            async def fill() -> None:
+                for number in numbers:
+                    key = b"row%03d" % number
+                    try:
+                        assert await engine.commit(Commit([(b"owner", None)], {key: bytes(256 * 1024)}))
+                        confirmed.add(key)
+                    except UnknownOutcome:
+                        pass  # etcd answers the commit that crosses its quota as those that it refuses
+                    except Full:
+                        refused.add(key)
+                        return
+
+            await asyncio.gather(*(fill() for _ in range(8)))
+            kept = {key for key, _ in await engine.scan(b"row", b"rox", 1_000, 1 << 30)}
+            assert confirmed <= kept
+            assert not refused & kept
             with pytest.raises(Full):
                 await engine.commit(Commit(puts={b"a": b""}))
             usage = await engine.usage()
             assert usage.full
             assert usage.bytes > quota // 2
-            keys = [key for key, _ in await engine.scan(b"row", b"rox", 1_000, 1 << 30)]
             await engine.tidy()  # rows still take it all: the alarm stays
             with pytest.raises(Full):
                 await engine.commit(Commit(puts={b"a": b""}))
-            for key in keys:
+            for key in kept:
                 assert await engine.commit(Commit([(b"owner", None)], deletes=[key]))
             await engine.tidy()
             assert not (await engine.usage()).full
             assert await engine.commit(Commit(puts={b"a": b""}))
 
         run(etcd_url(cluster), story, Limits(engine_etcd_quota_bytes=quota, engine_etcd_defragment_pause_ms=0))
+
+
+def test_a_full_etcd_tells_a_user_without_the_rights_to_end_that() -> None:
+    quota = 8 << 20
+    with members(1, "--quota-backend-bytes", str(quota)) as cluster:
+        make_user(cluster, "root", "root")
+        make_user(cluster, "flint", "rows", b"flintmq/", b"flintmq0")
+        post(cluster, "/v3/auth/enable")
+
+        async def story(engine: Engine) -> None:
+            with contextlib.suppress(UnknownOutcome, Full):
+                for number in range(200):
+                    await engine.commit(Commit(puts={b"row%03d" % number: bytes(256 * 1024)}))
+            assert (await engine.usage()).full
+            with pytest.raises(Unavailable, match="role root"):
+                await engine.tidy()
+
+        run(f"etcd://flint:secret-word@{etcd_url(cluster).removeprefix('etcd://')}", story, Limits(engine_etcd_quota_bytes=quota))
 
 
 def test_pages_and_watches_go_on_while_another_node_compacts() -> None:
@@ -345,10 +381,25 @@ def test_a_commit_above_etcds_own_limit_is_too_large() -> None:
         run(etcd_url(cluster), story)
 
 
+def test_an_etcd_that_is_too_old_or_no_etcd_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with members() as cluster:
+
+        async def story(engine: Engine) -> None:
+            for version in ("3.3.27", "", "x.y"):
+                monkeypatch.setattr(wire, "status_answer", lambda data, version=version: wire.StatusAnswer(version))
+                with pytest.raises(Unfit, match="too old"):
+                    await engine.connect()
+            monkeypatch.setattr(wire, "status_answer", lambda data: wire.StatusAnswer("3.10.0-rc.1"))
+            await engine.connect()
+
+        run(etcd_url(cluster), story)
+
+
 def test_a_url_of_etcd_is_read_or_refused_by_a_text_without_the_password(tmp_path: Path) -> None:
     for url in (
         "etcd://", "etcd://host", "etcd://host:x", "etcd://host:70000", "etcd://a:1,,b:2", "etcd://a:1/path", "etcd://u@a:1", "etcd://:secret@a:1",
         "etcd://u:secret@a:1?ca=x", "etcds://u:secret@a:1?cert=x", "etcds://u:secret@a:1?other=x", f"etcds://u:secret@a:1?ca={tmp_path}/none",
+        "etcd://u:secret/secret@a:1", "etcd://u:secret#secret@a:1", "etcd://u:secret?secret@a:1",
     ):  # fmt: skip
         with pytest.raises(ValueError) as error:
             open_engine(url, LIMITS)

@@ -82,6 +82,24 @@ def test_calls_wait_for_the_gate_and_lost_watches_say_none() -> None:
     run(plan, story)
 
 
+def test_a_commit_that_its_caller_gave_up_may_happen_later() -> None:
+    plan = RandomPlan(1, 0.0, turns=20)
+
+    async def story(engine: FaultyEngine, store: MemoryStore) -> None:
+        tasks = [asyncio.create_task(engine.commit(put(number))) for number in range(40)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        before = len(store.keys)
+        assert 0 < len(plan.late) < 40
+        while plan.late:
+            await plan.let_happen()
+        assert before < len(store.keys) < 40
+
+    run(plan, story)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_becomes_of_calls_outcomes_are_true_and_a_changed_row_ends_late_commits(seed: int) -> None:
     plan = RandomPlan(seed, 0.4)

@@ -11,8 +11,9 @@ import pytest
 from flintmq.config import Limits
 from flintmq.engines.engine import Engine
 from flintmq.engines.memory import MemoryEngine
-from flintmq.engines.opening import open_engine, shown
+from flintmq.engines.opening import open_engine
 from flintmq.engines.sqlite import SqliteEngine
+from flintmq.engines.urls import shown
 
 LIMITS = Limits()
 
@@ -60,6 +61,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 def test_a_shown_url_has_neither_login_nor_parameters() -> None:
+    for password in ("p/w", "p?w", "p#w", "p@w", "p:w", "p,w"):
+        assert shown(f"etcd://u:{password}@a:1") == "etcd://...@a:1"
     assert shown("etcd://u:p@a:1,b:2?key=f") == "etcd://...@a:1,b:2"
     assert shown("postgresql://host/rows?password=p") == "postgresql://host/rows"
     assert shown("sqlite:/var/rows.db") == "sqlite:/var/rows.db"

@@ -47,6 +47,10 @@ class Plan:
         """Whether a late commit happens now, after a commit."""
         return False
 
+    def is_late_when_cancelled(self) -> bool:
+        """Whether a commit that its caller gave up is one that may still happen."""
+        return False
+
     async def let_happen(self, index: int = 0) -> bool:
         """The late commit of that index happens now, or never does: whether it did."""
         engine, commit = self.late.pop(index)
@@ -73,6 +77,9 @@ class RandomPlan(Plan):
 
     def is_due(self) -> bool:
         return self.random.random() < 0.3
+
+    def is_late_when_cancelled(self) -> bool:
+        return self.random.random() < 0.5
 
 
 class FaultyEngine:
@@ -105,7 +112,12 @@ class FaultyEngine:
 
     async def commit(self, commit: Commit) -> bool:
         plan = self.plan
-        fate = await plan.fate("commit")
+        try:
+            fate = await plan.fate("commit")
+        except asyncio.CancelledError:
+            if plan.is_late_when_cancelled():
+                plan.late.append((self.engine, commit))
+            raise
         if fate is Fate.LOST:
             raise Unavailable("injected")
         if fate is Fate.FULL and commit.puts:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Engine
+from flintmq.engines.urls import shown
 
 # bytes of a file with a URL; what is behind them is not read
 _FILE_BYTES_MAX = 4_096
@@ -51,13 +52,6 @@ def engine_url(named: str) -> str:
             return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         raise ValueError(f"{named}: {error.strerror}") from error
-
-
-def shown(url: str) -> str:
-    """The URL without the login in it and without parameters, for texts."""
-    scheme, _, rest = url.partition(":")
-    login, sign, place = rest.rpartition("@")
-    return f"{scheme}:{'//...@' if sign and login else ''}{place.partition('?')[0]}"
 
 
 def open_engine(named: str, limits: Limits, prefix: bytes = PREFIX) -> Engine:

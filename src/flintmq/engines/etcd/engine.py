@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from flintmq.engines.engine import Commit, Engine, EngineError, EngineLimits, Fu
 from flintmq.engines.etcd import wire
 from flintmq.engines.etcd.members import Compacted, Members, NoSpace
 from flintmq.engines.feed import Feed
+from flintmq.engines.urls import shown
 
 # rows of the first request of a page, before anything is known of their sizes; bytes of a later one: the event loop decodes them in a
 # millisecond
@@ -65,7 +67,8 @@ class EtcdEngine:
             return
         await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))
         for status in await self._statuses():
-            if tuple(map(int, status.version.split(".")[:2])) < _VERSION:
+            number = re.match(r"(\d+)\.(\d+)", status.version)
+            if number is None or (int(number[1]), int(number[2])) < _VERSION:
                 raise Unfit(f"{self.name}: etcd {status.version} is too old. Use 3.4 or later")
         self._is_fit = True
 
@@ -187,7 +190,6 @@ class EtcdEngine:
         alarms = await self._alarms()
         revision = wire.range_answer(await self._members.call(wire.RANGE, wire.read(self._prefix, limit=1))).revision
         if alarms:
-            await self._compact(revision)
             await self._make_room(alarms, revision)
             return
         now = time.monotonic()
@@ -198,28 +200,35 @@ class EtcdEngine:
         if len(self._revisions) > self._settings.engine_etcd_revisions_max:
             self._revisions.popleft()
         if old:
-            await self._compact(old)
-
-    async def _compact(self, revision: int) -> None:
-        with contextlib.suppress(Compacted):  # another node did
-            await self._members.call(wire.COMPACT, wire.compaction(revision))
+            with contextlib.suppress(Compacted):  # another node did
+                await self._members.call(wire.COMPACT, wire.compaction(old, physical=False))
 
     async def _make_room(self, alarms: list[int], revision: int) -> None:
         # whether it is of use is not known before: an idle etcd counts pages as used that a compaction has freed. Deletes move the revision
         is_due = time.monotonic() >= self._defragmented + self._settings.engine_etcd_defragment_pause_ms / 1_000
+        denied = False
         if is_due and revision != self._defragmented_revision:
             for member in range(self._members.count):  # one after the other: a member answers nothing meanwhile
-                with contextlib.suppress(Unavailable):
-                    await self._members.ask(member, wire.DEFRAGMENT, b"", self._settings.engine_etcd_defragment_ms)
+                for path, request in ((wire.COMPACT, wire.compaction(revision, physical=True)), (wire.DEFRAGMENT, b"")):
+                    try:
+                        await self._members.ask(member, path, request, self._settings.engine_etcd_defragment_ms)
+                    except Unavailable as error:  # else it is away, or the revision is compacted already
+                        denied = denied or "permission denied" in str(error)
             self._defragmented, self._defragmented_revision = time.monotonic(), revision
         usage = await self.usage()
         if usage.bytes < usage.bytes_max * _ROOM_PERCENT // 100:
             for alarm in alarms:
                 await self._members.call(wire.ALARM, wire.disarm(alarm))
             self._is_full = False
+        elif denied:
+            raise Unavailable(f"{self.name} is full, and its user may not defragment it. Have a user with the role root do so")
 
     async def close(self) -> None:
         await self._members.close()
+
+
+# authorities of Debian's and of Red Hat's family, where OpenSSL itself is set up with a directory of them
+_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
 # --- URLs -------------------------------------------------------------------------------------------------------------
@@ -234,11 +243,13 @@ def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
     login_text, sign, hosts = parts.netloc.rpartition("@")
     user, colon, password = login_text.partition(":")
     addresses = hosts.split(",")
-    name = f"{parts.scheme}://{hosts}"
+    name = shown(url)
     if sign and not (user and colon):
         raise ValueError(f"{name}: a login is USER:PASSWORD. The form is {_FORM}")
-    if parts.path not in ("", "/") or not all(_is_address(address) for address in addresses):
-        raise ValueError(f"{name}{parts.path}: members are HOST:PORT with commas between them. The form is {_FORM}")
+    if parts.path not in ("", "/") or parts.fragment or not all(_is_address(address) for address in addresses):
+        raise ValueError(
+            f"{name}: members are HOST:PORT with commas between them, and / ? # @ of a password are percent-encoded. The form is {_FORM}"
+        )
     files = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(files.keys() - {"ca", "cert", "key"}):
         raise ValueError(f"{name}: no parameter is called {', '.join(unknown)}. The form is {_FORM}")
@@ -248,7 +259,7 @@ def open_url(url: str, limits: Limits, prefix: bytes) -> Engine:
         raise ValueError(f"{name}: a client certificate is a pair, cert=FILE and key=FILE")
     credentials = _credentials(files) if parts.scheme == "etcds" else None
     login = (unquote(user), unquote(password)) if sign else None
-    return EtcdEngine(Members(addresses, credentials, login, limits), name, limits, prefix)
+    return EtcdEngine(Members(addresses, credentials, login, limits), f"{parts.scheme}://{hosts}", limits, prefix)
 
 
 def _is_address(address: str) -> bool:
@@ -259,9 +270,10 @@ def _is_address(address: str) -> bool:
 def _credentials(files: dict[str, str]) -> grpc.ChannelCredentials:
     """Those of TLS. Without ca: the authorities of the system, as gRPC brings some of its own."""
     names = dict(files)
-    system = ssl.get_default_verify_paths().cafile
-    if "ca" not in names and system is not None:
-        names["ca"] = system
+    if "ca" not in names:
+        system = next((name for name in (ssl.get_default_verify_paths().cafile, *_AUTHORITIES) if name and Path(name).exists()), None)
+        if system is not None:
+            names["ca"] = system
     try:
         texts = {kind: Path(name).read_bytes() for kind, name in names.items()}
     except OSError as error:

@@ -159,19 +159,16 @@ class Members:
                     return await self._send(member, path, request, min(rest, limit_s / 2))
                 return await self._send(member, path, request, limit_s, UnknownOutcome)
             except grpc.aio.AioRpcError as error:
-                kind, text = (
-                    judge(error.code(), error.details() or ""),
-                    f"{self._addresses[member]}: {error.details() or error.code().name}",
-                )
-                reason = text
+                kind = judge(error.code(), error.details() or "")
+                reason = f"{self._addresses[member]}: {error.details() or error.code().name}"
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     for stream in self._streams[member]:
                         stream.cancel()
             if kind in (_Kind.ELSEWHERE, _Kind.OPEN):
                 self._leave(member)
-            self._raise_final(kind, text)
+            self._raise_final(kind, reason)
             if kind in (_Kind.OPEN, _Kind.NOSPACE) and not repeat:
-                raise (NoSpace if kind is _Kind.NOSPACE else UnknownOutcome)(text)
+                raise (NoSpace if kind is _Kind.NOSPACE else UnknownOutcome)(reason)
         raise Unavailable(reason)
 
     def _raise_final(self, kind: _Kind, text: str) -> None:
@@ -189,8 +186,9 @@ class Members:
 
     async def _send(self, member: int, path: str, request: bytes, timeout_s: float, closed: type[EngineError] = Unavailable) -> bytes:
         """Raises: AioRpcError; closed: the engine was closed meanwhile."""
-        token = await self._authorized(member, timeout_s)
+        token = ""
         try:
+            token = await self._authorized(member, timeout_s)
             answer: bytes = await self._channel(member).unary_unary(path)(request, timeout=timeout_s, metadata=_metadata(token))
             return answer
         except (asyncio.CancelledError, grpc.aio.UsageError):

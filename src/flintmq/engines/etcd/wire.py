@@ -87,9 +87,9 @@ def watch(begin: bytes, end: bytes) -> bytes:
     return _bytes(1, _bounds(begin, end) + _number(8, 1))
 
 
-def compaction(revision: int) -> bytes:
-    """CompactionRequest; it is answered when the rows are gone from the file."""
-    return _number(1, revision) + _number(2, 1)
+def compaction(revision: int, physical: bool) -> bytes:
+    """CompactionRequest. physical: it is answered when the rows are gone from the file, which may take seconds."""
+    return _number(1, revision) + _number(2, int(physical))
 
 
 def login(user: str, password: str) -> bytes:
