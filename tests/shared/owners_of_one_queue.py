@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flintmq.config import Limits
-from flintmq.engines.engine import EngineError
+from flintmq.engines.engine import Commit, Engine, EngineError, UnknownOutcome
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.mirror.mirror import Mirror, MirrorPort
 from flintmq.queue.control import QueueHandle
@@ -35,6 +35,25 @@ class Faults(RandomPlan):
         return Fate.FULL if self.full and call == "commit" else fate
 
 
+class Crossing(FaultyEngine):
+    """As etcd when it fills: the commits that cross its quota happen or not, and have the same answer; from the next one on it is full."""
+
+    def __init__(self, engine: Engine, faults: Faults) -> None:
+        super().__init__(engine, faults)
+        self.crossing = 0
+
+    async def commit(self, commit: Commit) -> bool:
+        if self.crossing and commit.puts:
+            self.crossing -= 1
+            if self.crossing % 2:
+                await self.engine.commit(commit)
+            assert isinstance(self.plan, Faults)
+            self.plan.full = not self.crossing
+            await asyncio.sleep(0)
+            raise UnknownOutcome("no space", final=True)
+        return await super().commit(commit)
+
+
 class Store:
     """The engine of several nodes. Args: value_bytes: of one row."""
 
@@ -47,8 +66,8 @@ class Store:
     def rows(self) -> dict[bytes, bytes]:
         return self.store.rows
 
-    def engine(self) -> FaultyEngine:
-        return FaultyEngine(MemoryEngine(self.store, self._limits), self.faults)
+    def engine(self) -> Crossing:
+        return Crossing(MemoryEngine(self.store, self._limits), self.faults)
 
 
 class OwnerNode:

@@ -113,6 +113,38 @@ def test_a_full_engine_takes_no_batch_and_room_comes_from_ends() -> None:
     run(scene)
 
 
+def test_the_commits_that_fill_the_engine_cost_no_epoch_and_what_ended_still_makes_room() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a").take_over()
+        assert first.log is not None
+        for number in range(40):
+            first.publish(b"%d" % number)
+        await first.drain()
+        for _ in range(8):
+            first.take()
+        await first.drain()
+        epoch, rows = first.log.owner.epoch, row_count(store)
+        first.engine.crossing = 3
+        for number in range(40, 60):
+            first.publish(b"%d" % number)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        for _ in range(30):
+            first.take()
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert store.faults.full and row_count(store) < rows
+        store.faults.full = False
+        await first.drain()
+        assert first.log.owner.epoch == epoch
+        first.kill()
+        second = await OwnerNode(store, "b").take_over()
+        assert second.bodies() == [b"%d" % number for number in range(38, 60)]
+
+    run(scene)
+
+
 def test_before_anything_is_delivered_the_engine_knows_and_the_next_owner_flags() -> None:
     async def scene() -> None:
         store = Store()

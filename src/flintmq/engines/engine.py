@@ -7,8 +7,8 @@ What every engine guarantees (tests/engines/test_conformance.py runs on each):
 E1  A commit is atomic, and durable when `commit` returns True. False: a condition did not hold, and nothing happened.
 E2  Commits are strictly serializable: the conditions of one are judged, and its changes made, at one moment between call and return.
 E3  `get` and one page of `scan` are of one moment between call and return. Two pages may be of two moments.
-E4  After UnknownOutcome the commit has happened, never happens, or happens later. It can't happen any more once a row that it compared has
-    another value: who has to know changes such a row, and reads.
+E4  After UnknownOutcome, and when its caller was cancelled, the commit has happened, never happens, or happens later. It can't happen any
+    more once a row that it compared has another value: who has to know changes such a row, and reads.
 E5  A watch says None when rows may have changed unseen (so it does first), else keys that changed after that. A key may be told twice,
     several changes of it once, and a key that did not change now and then.
 E6  An engine that is full refuses puts (Full); commits that only delete, and reads, go on.
@@ -38,7 +38,11 @@ class Unavailable(EngineError):
 
 
 class UnknownOutcome(EngineError):
-    """Whether the commit happened, or still will, is not known (E4)."""
+    """Whether the commit happened, or still will, is not known (E4). final: it will not any more: a read tells."""
+
+    def __init__(self, text: str, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
 
 
 class TooLarge(EngineError):

@@ -6,7 +6,8 @@ leave (`on_settled`); the end of the ownership (`on_lost`).
 L1  A commit compares the owner row. One that fails there ends the ownership, and nothing is written afterwards.
 L2  A batch is settled when it and all before are in, so confirms leave in order.
 L3  Ends, thinned and deleted rows travel with one commit at a time, which writes the mark, and are of settled batches.
-L4  After an unknown outcome nothing is sent before the epoch is raised, by this node itself; what is missing then is sent again.
+L4  After an unknown outcome nothing is sent before the epoch is raised, by this node itself; what is missing then is sent again. An outcome
+    that is final (UnknownOutcome) needs no new epoch, which a full engine would not take.
 L5  A full engine gets no batch. Segments that have ended are deleted as far as the mark, which can't be written, covers their batches.
 
 All of it is of one event loop. Nobody waits for anything but the engine.
@@ -109,6 +110,7 @@ class QueueLog:
         self._flagged = taken.flagged
         self._line: Ends | None = None  # those under way
         self._doubt = False
+        self._late_ones = False  # commits of unknown outcome may still happen
         self._lost: BaseException | None = None
         self._tasks: set[asyncio.Task[bool]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -410,7 +412,7 @@ class QueueLog:
         while True:
             self._check()
             if self._doubt:
-                raise UnknownOutcome("another commit of the queue has no answer")
+                raise UnknownOutcome("another commit of the queue has no answer", final=True)
             try:
                 done = await self._engine.commit(commit)
             except Full:
@@ -447,33 +449,29 @@ class QueueLog:
             await asyncio.wait(others)
         if self._line is not None:
             self._give_back(self._line)
-        flown = self.owner.epoch
-        while not await self._take_over_again(flown):
-            pass
-        missing = list(self._flights.values())
-        self._flights, self._next = {}, 1
-        for flight in missing:
-            flight.batch, self._next = self._next, self._next + 1
-            flight.rows = {position: renumbered(row, self.owner.epoch, flight.batch) for position, row in flight.rows.items()}
-            self._flights[flight.batch] = flight
-        self._doubt = False
-        for flight in missing:
-            self._start(self._fly(flight))
+        if self._late_ones:
+            flown = self.owner.epoch
+            while not await self._take_over_again(flown):
+                pass
+            missing = list(self._flights.values())
+            self._flights, self._next = {}, 1
+            for flight in missing:
+                flight.batch, self._next = self._next, self._next + 1
+                flight.rows = {position: renumbered(row, self.owner.epoch, flight.batch) for position, row in flight.rows.items()}
+                self._flights[flight.batch] = flight
+        else:
+            await self._note_arrived(self.owner.epoch)
+        self._doubt = self._late_ones = False
+        for flight in self._flights.values():
+            if not flight.is_in:
+                self._start(self._fly(flight))
 
     async def _take_over_again(self, flown: int) -> bool:
         """Raises the epoch, lands the batches of the epoch `flown` that are in, and deletes those behind a gap. False: nobody knows whether
         it did. Then a late commit could delete what is sent next, so the epoch rises once more."""
         before, self.owner = self.owner, self.owner.next(self.owner.node, self.owner.life)
         await self._raise_epoch(before)
-        flights = list(self._flights.values())
-        there = await self._read([segment_key(self._queue, position) for flight in flights for position in flight.rows])
-        late: list[bytes] = []
-        for flight in flights:
-            keys = [segment_key(self._queue, position) for position in flight.rows]
-            flight.is_in = not late and all(self._is_of(there.get(key), flown, flight.batch) for key in keys)
-            if not flight.is_in:
-                late += keys
-        self._land()
+        late = await self._note_arrived(flown)
         mark = Mark(self.owner.epoch, 0, self._mirror.sent_to(), self._flagged)
         condition = [(owner_key(self._queue), self.owner.pack())]
         most = self._engine.limits.commit_rows // 2
@@ -497,6 +495,19 @@ class QueueLog:
                 await asyncio.sleep(self._limits.shared_pause_ms / 1000)
             except UnknownOutcome:
                 return False
+
+    async def _note_arrived(self, flown: int) -> list[bytes]:
+        """Lands the batches of the epoch `flown` that are in, up to the first that is not. Returns the keys from that one on."""
+        flights = list(self._flights.values())
+        there = await self._read([segment_key(self._queue, position) for flight in flights for position in flight.rows])
+        late: list[bytes] = []
+        for flight in flights:
+            keys = [segment_key(self._queue, position) for position in flight.rows]
+            flight.is_in = not late and all(self._is_of(there.get(key), flown, flight.batch) for key in keys)
+            if not flight.is_in:
+                late += keys
+        self._land()
+        return late
 
     @staticmethod
     def _is_of(value: bytes | None, epoch: int, batch: int) -> bool:
@@ -554,8 +565,8 @@ class QueueLog:
             return True
         except Lost as error:
             self._lose(error)
-        except UnknownOutcome:
-            self._doubtful()
+        except UnknownOutcome as error:
+            self._doubtful(error.final)
         except Full:
             pass  # what it had to say comes with another commit
         except Exception as error:
@@ -564,7 +575,8 @@ class QueueLog:
             self._lose(error)
         return False
 
-    def _doubtful(self) -> None:
+    def _doubtful(self, final: bool) -> None:
+        self._late_ones = self._late_ones or not final
         if not self._doubt and self._lost is None:
             self._doubt = True
             self._start(self._resolve())

@@ -43,7 +43,10 @@ _ANSWER_MAX = 1 << 30
 
 
 class NoSpace(UnknownOutcome):
-    """etcd is full. The request may have been the one that filled it."""
+    """etcd is full. The request may have been the one that filled it, and will not happen later."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, final=True)
 
 
 class Compacted(EngineError):
