@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # messages of a batch; batches under way; segments that one commit of the line touches
 BATCH, WINDOW, LINE_SEGMENTS = 4, 3, 3
+# batches that the mark may lag behind: so many stay in a full engine
+UNMARKED = 3 * WINDOW
 # numbers of attempts from here on are letters
 LETTERS = 1_000_000
 
@@ -252,7 +254,7 @@ class Owner:
             if batch.flight is None and not batch.is_in:
                 batch.flight = self._submit("batch", dict(batch.rows), set())
                 return
-        if not self.unsent or len(self.batches) >= WINDOW:
+        if not self.unsent or len(self.batches) >= WINDOW or self.numbered - self.marked >= UNMARKED:
             return
         count = self.world.chance.choice((1, 2, BATCH, BATCH))
         taken, self.unsent = self.unsent[:count], self.unsent[count:]

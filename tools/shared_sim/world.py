@@ -23,7 +23,7 @@ import random
 from tools.shared_sim.clients import Consumer, Publisher
 from tools.shared_sim.engine import MARK, OWNER, QUIET, Commit, Copy, Engine, Flight, Mark, OwnerRow, Position, Quiet, Segment
 from tools.shared_sim.node import LEASE, PAGE, Node
-from tools.shared_sim.owner import BATCH, WINDOW, Entry, Owner
+from tools.shared_sim.owner import BATCH, UNMARKED, Entry, Owner
 from tools.shared_sim.rules import Rules
 
 NODES, CONSUMERS, PUBLISHERS = 3, 2, 2
@@ -197,7 +197,7 @@ class World:
         self._until(self._has_room, False, "P10: the engine has more than twice what lives, or not each end")
         if self.chance.random() < 0.3:
             self.engine.full = True
-            self._until(lambda: self._stored() <= WINDOW * BATCH, True, "P10: acks give a full engine no room")
+            self._until(lambda: self._stored() <= UNMARKED * BATCH, True, "P10: acks give a full engine no room")
             self.engine.full = False
         self._until(
             lambda: not any(key[0] in ("seg", "ends", "transaction") for key in self.engine.rows), True, "P10: rows of an empty queue stay"
@@ -283,7 +283,7 @@ KINDS: tuple[dict[str, int], ...] = (
     {"full": 8, "out": 0, "ack": 120},
     {"publish": 200, "take": 150, "ack": 150, "kill": 3, "part": 1, "stop": 1},
     {"publish": 300, "take": 300, "ack": 300, "tick": 40, "observe": 30, "die": 2, "kill": 2, "part": 1, "stop": 1},
-    {"transaction": 40, "publish": 20, "take": 250, "ack": 250, "kill": 10},
+    {"transaction": 50, "publish": 5, "take": 350, "ack": 350, "step": 150, "engine": 250, "kill": 12},
     {"engine": 150, "publish": 200, "take": 300, "ack": 300, "kill": 2, "part": 1, "stop": 1},
     {"ack": 25, "take": 120, "attach": 60, "die": 20},
 )
