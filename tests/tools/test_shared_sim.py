@@ -6,14 +6,15 @@ import random
 
 import pytest
 
-from tools.shared_sim.campaign import STEPS, first_violation
+from tools.shared_sim.campaign import STEPS, first_violation, scene_violation
 from tools.shared_sim.engine import DONE, FAILED, FULL, OWNER, QUIET, UNAVAILABLE, UNKNOWN, Commit, Engine
 from tools.shared_sim.mistakes import MISTAKES
 from tools.shared_sim.rules import Rules
+from tools.shared_sim.scenes import SCENES
 from tools.shared_sim.world import World, walk
 
 # walks in which a mistake is looked for; the campaign takes up to 20,000
-SHORT = 120
+SHORT = 300
 
 
 def test_random_walks_break_no_promise_and_do_something() -> None:
@@ -49,8 +50,14 @@ def test_a_planted_mistake_is_found_by_a_short_run(name: str) -> None:
     assert first_violation(MISTAKES[name](), SHORT)[0]
 
 
+@pytest.mark.parametrize("name", SCENES)
+def test_the_rules_come_through_each_scene_and_its_mistake_does_not(name: str) -> None:
+    SCENES[name](Rules())
+    assert scene_violation(name, MISTAKES[name]())
+
+
 def test_each_rule_has_a_mistake_and_each_mistake_overrides_a_rule() -> None:
-    assert {name.split()[0] for name in MISTAKES} == {f"R{number}" for number in (*range(1, 10), 11)}
+    assert {name.split()[0] for name in MISTAKES} == {f"R{number}" for number in range(1, 12)}
     overridden = {name for kind in MISTAKES.values() for name in vars(kind) if name in vars(Rules) and not name.startswith("_")}
     assert overridden == {name for name in vars(Rules) if not name.startswith("_")}
 

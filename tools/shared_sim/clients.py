@@ -41,6 +41,19 @@ class Publisher:
         elif self.pending:
             self.pending.pop(0)
 
+    def publish_transaction(self, count: int) -> None:
+        """R10: `count` new messages that count together, or not at all. After a failure it publishes them again one by one."""
+        owner = self.owner
+        if owner is None or owner.closed or owner.full or owner.moving is not None or self.pending or not owner.node.runs():
+            return
+        transaction = len(self.world.transactions) + 1
+        self.world.transactions[transaction] = {(self.number, self.newest + number, 1) for number in range(1, count + 1)}
+        for _ in range(count):
+            self.newest += 1
+            self.unconfirmed[self.newest] = 1
+            owner.publish(self, (self.number, self.newest, 1), self.world.level(self.newest), transaction)
+        owner.close_transaction(transaction)
+
     def confirm(self, number: int) -> None:
         self.unconfirmed.pop(number, None)
         self.pending = [one for one in self.pending if one != number]

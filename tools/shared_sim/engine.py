@@ -52,6 +52,15 @@ class Segment:
     epoch: int
     batch: int
     items: tuple[tuple[int, Copy], ...]
+    transaction: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The row of a transaction: all of it is in."""
+
+    epoch: int
+    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ class Engine:
         return flight
 
     def page(self, after: Key, rows: int) -> list[tuple[Key, Any]]:
-        keys = sorted(key for key in self.rows if key > after and key[0] in ("ends", "mark", "quiet", "seg"))
+        keys = sorted(key for key in self.rows if key > after and key[0] in ("ends", "mark", "quiet", "seg", "transaction"))
         return [(key, self.rows[key]) for key in keys[:rows]]
 
     def turn(self, place: int, reachable: Callable[[int], bool]) -> None:

@@ -205,6 +205,36 @@ class EndsBeforeLetter(Rules):
         return False
 
 
+class ClosesFirst(Rules):
+    def closes_last(self) -> bool:
+        return False
+
+
+class KeepsHalves(Rules):
+    def drops_open_transactions(self) -> bool:
+        return False
+
+
+class EndsOfHalvesStay(Rules):
+    def deletes_ends_of_halves(self) -> bool:
+        return False
+
+
+class LoneRowIsGap(Rules):
+    def counts_transaction_rows(self) -> bool:
+        return False
+
+
+class ForgetsTransactions(Rules):
+    def keeps_named_transactions(self) -> bool:
+        return False
+
+
+class MergesOpenTransactions(Rules):
+    def rewrites_what_counts(self) -> bool:
+        return False
+
+
 MISTAKES: dict[str, type[Rules]] = {
     "R1 batches compare no owner row": BatchesUnfenced,
     "R1 the line compares no owner row": LineUnfenced,
@@ -241,6 +271,12 @@ MISTAKES: dict[str, type[Rules]] = {
     "R8 a batch without messages has a number": EmptyBatch,
     "R8 positions are counted over holes": CountsPositions,
     "R9 an end is written before the letter is stored": EndsBeforeLetter,
+    "R10 the row of a transaction is written in front of its messages": ClosesFirst,
+    "R10 halves of transactions are kept": KeepsHalves,
+    "R10 rows of ends of deleted halves stay": EndsOfHalvesStay,
+    "R10 a batch that has only the row of a transaction looks like a gap": LoneRowIsGap,
+    "R10 the row of a transaction goes while segments name it": ForgetsTransactions,
+    "R10 segments of a transaction are merged before it counts": MergesOpenTransactions,
     "R11 an owner delivers after its lease": DeliversStale,
     "R11 after its lease an owner does not read its row": TrustsNewBeat,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tools.shared_sim.engine import DONE, FAILED, MARK, OWNER, QUIET, UNKNOWN, Commit, Flight, Key, Mark, OwnerRow, Quiet, Segment
+from tools.shared_sim.engine import DONE, FAILED, MARK, OWNER, QUIET, UNKNOWN, Closed, Commit, Flight, Key, Mark, OwnerRow, Quiet, Segment
 from tools.shared_sim.owner import Entry, Owner, State, Stored
 
 if TYPE_CHECKING:
@@ -96,9 +96,17 @@ class TakeOver:
         mark, quiet = rows[MARK], rows.get(QUIET)
         assert isinstance(mark, Mark)
         segments = {key: row for key, row in rows.items() if isinstance(row, Segment)}
-        last = rules.last_kept(mark.settled, {row.batch for row in segments.values() if row.epoch == mark.epoch})
-        others = {key for key, row in segments.items() if row.epoch > mark.epoch or (row.epoch == mark.epoch and row.batch > last)}
-        state = State(list(mark.tails))
+        batches = {key: row for key, row in rows.items() if isinstance(row, Segment | Closed)}
+        counted = batches if rules.counts_transaction_rows() else segments
+        last = rules.last_kept(mark.settled, {row.batch for row in counted.values() if row.epoch == mark.epoch})
+        others = {key for key, row in batches.items() if row.epoch > mark.epoch or (row.epoch == mark.epoch and row.batch > last)}
+        closed = {key[1] for key in batches.keys() - others if key[0] == "transaction"}
+        if rules.drops_open_transactions():
+            others |= {key for key, row in segments.items() if row.transaction and row.transaction not in closed}
+        gone = set(others)
+        if rules.deletes_ends_of_halves():
+            gone |= {("ends", *key[1:]) for key in others if key[0] == "seg"}
+        state = State(list(mark.tails), transactions=dict.fromkeys(sorted(closed), 0))
         below = quiet.below if isinstance(quiet, Quiet) else mark.tails
         for level in range(len(mark.tails)):
             last_row = max((row.items[-1][0] + 1 for key, row in segments.items() if key[1] == level and key not in others), default=0)
@@ -109,7 +117,7 @@ class TakeOver:
         if quiet is None:
             below = tuple(state.tails) if rules.flags_after_open() else (0,) * len(below)
             puts[QUIET] = Quiet(below)
-        return state, puts, others if rules.deletes_others() else set()
+        return state, puts, gone if rules.deletes_others() else set()
 
     def _restore_segment(self, state: State, key: Key, row: Segment, quiet: Quiet | None) -> None:
         level, written = key[1], self.read.get(("ends", *key[1:]), frozenset())

@@ -16,6 +16,7 @@ from tools.shared_sim.engine import (
     OWNER,
     QUIET,
     UNKNOWN,
+    Closed,
     Commit,
     Copy,
     Flight,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # messages of a batch; batches under way; segments that one commit of the line touches
 BATCH, WINDOW, LINE_SEGMENTS = 4, 3, 3
+# batches that the mark may lag behind: so many stay in a full engine
+UNMARKED = 3 * WINDOW
 # numbers of attempts from here on are letters
 LETTERS = 1_000_000
 
@@ -43,6 +46,7 @@ class Entry:
     copy: Copy
     flagged: bool = False
     ended: bool = False
+    transaction: int = 0
     holder: Consumer | Letter | None = None
     publisher: Publisher | Letter | None = None
 
@@ -73,9 +77,16 @@ class Stored:
 
 
 @dataclass(slots=True, eq=False)
+class Closing:
+    """The end of a transaction, behind its entries."""
+
+    transaction: int
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
     number: int
-    rows: dict[Key, Segment]
+    rows: dict[Key, Segment | Closed]
     entries: list[Entry]
     flight: Flight | None = None
     is_in: bool = False
@@ -88,7 +99,7 @@ class State:
     tails: list[int]
     entries: dict[Position, Entry] = field(default_factory=dict)
     stored: dict[Key, Stored] = field(default_factory=dict)
-    is_open: bool = False
+    transactions: dict[int, int] = field(default_factory=dict)  # those that count -> batch of their row, 0: another owner settled it
 
 
 class Owner:
@@ -103,7 +114,8 @@ class Owner:
         self.settled = 0
         self.numbered = 0
         self.batches: dict[int, Batch] = {}
-        self.unsent: list[Entry] = []
+        self.unsent: list[Entry | Closing] = []
+        self.unconfirmed: dict[int, list[tuple[Entry, bool]]] = {}  # of transactions
         self.line: list[Flight] = []
         self.is_open = False
         self.consumers: list[Consumer] = []
@@ -112,7 +124,7 @@ class Owner:
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def publish(self, publisher: Publisher | Letter, copy: Copy, level: int) -> bool:
+    def publish(self, publisher: Publisher | Letter, copy: Copy, level: int, transaction: int = 0) -> bool:
         """False: not now."""
         if self.moving is not None:
             return False
@@ -121,9 +133,14 @@ class Owner:
             return True
         position = (level, self.state.tails[level])
         self.state.tails[level] += 1
-        self.state.entries[position] = entry = Entry(position, copy, publisher=publisher)
+        self.state.entries[position] = entry = Entry(position, copy, transaction=transaction, publisher=publisher)
         self.unsent.append(entry)
         return True
+
+    def close_transaction(self, transaction: int) -> None:
+        """R10: its row goes behind its messages."""
+        first = next((place for place, one in enumerate(self.unsent) if one.transaction == transaction), len(self.unsent))
+        self.unsent.insert(len(self.unsent) if self.rules.closes_last() else first, Closing(transaction))
 
     def best(self) -> Entry | None:
         ready = [one for one in self.state.entries.values() if not one.ended and one.holder is None]
@@ -139,10 +156,11 @@ class Owner:
 
     def end(self, entry: Entry) -> None:
         entry.ended, entry.holder = True, None
+        self.world.over.add(entry.copy)
         if entry in self.unsent and self.rules.numbers_what_is_sent():  # R8
             self.unsent.remove(entry)
             del self.state.entries[entry.position]
-            self._confirm(entry, is_stored=False)
+            self._confirm_later(entry, is_stored=False)
 
     def letter(self, entry: Entry) -> None:
         """R9: the message goes to another place, here the queue's own end, and ends when it is there for good."""
@@ -180,6 +198,13 @@ class Owner:
             entry.publisher.confirm(entry.copy[1])
             self.world.confirmed(entry.position, entry.copy, is_stored)
         entry.publisher = None
+
+    def _confirm_later(self, entry: Entry, is_stored: bool = True) -> None:
+        """A transaction is confirmed as a whole."""
+        if entry.transaction and entry.transaction not in self.state.transactions:
+            self.unconfirmed.setdefault(entry.transaction, []).append((entry, is_stored))
+        else:
+            self._confirm(entry, is_stored)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -229,28 +254,31 @@ class Owner:
             if batch.flight is None and not batch.is_in:
                 batch.flight = self._submit("batch", dict(batch.rows), set())
                 return
-        if not self.unsent or len(self.batches) >= WINDOW:
+        if not self.unsent or len(self.batches) >= WINDOW or self.numbered - self.marked >= UNMARKED:
             return
         count = self.world.chance.choice((1, 2, BATCH, BATCH))
-        entries, self.unsent = self.unsent[:count], self.unsent[count:]
-        sent = [one for one in entries if not one.ended]
+        taken, self.unsent = self.unsent[:count], self.unsent[count:]
+        entries = [one for one in taken if isinstance(one, Entry)]
         self.numbered += 1
-        batch = self.batches[self.numbered] = Batch(self.numbered, self._rows(sent), entries)
-        if sent:
+        batch = self.batches[self.numbered] = Batch(self.numbered, self._rows([one for one in entries if not one.ended]), entries)
+        for one in taken:
+            if isinstance(one, Closing):
+                batch.rows["transaction", one.transaction] = Closed(self.row.epoch, self.numbered)
+        if batch.rows:
             batch.flight = self._submit("batch", dict(batch.rows), set())
         else:
             batch.is_in = True  # a mistake: it has a number, and nobody sees it
 
-    def _rows(self, entries: list[Entry]) -> dict[Key, Segment]:
-        levels: dict[int, list[Entry]] = {}
+    def _rows(self, entries: list[Entry]) -> dict[Key, Segment | Closed]:
+        groups: dict[tuple[int, int], list[Entry]] = {}
         for entry in entries:
-            levels.setdefault(entry.position[0], []).append(entry)
-        rows: dict[Key, Segment] = {}
-        for level, members in levels.items():
+            groups.setdefault((entry.position[0], entry.transaction), []).append(entry)
+        rows: dict[Key, Segment | Closed] = {}
+        for (level, transaction), members in groups.items():
             first = members[0].position[1]
             exact = self.rules.keeps_positions()
             items = tuple((one.position[1] if exact else first + number, one.copy) for number, one in enumerate(members))
-            rows["seg", level, first] = Segment(self.row.epoch, self.numbered, items)
+            rows["seg", level, first] = Segment(self.row.epoch, self.numbered, items, transaction)
         return rows
 
     def _collect_batches(self) -> None:
@@ -287,22 +315,31 @@ class Owner:
             batch = self.batches[number]
             if self.rules.is_settled(batch.is_in, before):
                 self.settled = max(self.settled, number)
-                for key, row in batch.rows.items():
-                    self.state.stored[key] = Stored(key[1], row, number)
                 for entry in batch.entries:
-                    self._confirm(entry)
+                    self._confirm_later(entry)
                     if entry.ended and not batch.rows:
                         self.state.entries.pop(entry.position, None)
+                for key, row in batch.rows.items():
+                    self._now_stored(key, row, number)
                 del self.batches[number]
             else:
                 before = False
                 if batch.is_in and self.rules.may_touch(number, self.settled):  # a mistake alone says so
                     for key, row in batch.rows.items():
-                        self.state.stored.setdefault(key, Stored(key[1], row, number))
+                        if isinstance(row, Segment):
+                            self.state.stored.setdefault(key, Stored(key[1], row, number))
+
+    def _now_stored(self, key: Key, row: Segment | Closed, batch: int) -> None:
+        if isinstance(row, Segment):
+            self.state.stored[key] = Stored(key[1], row, batch)
+            return
+        self.state.transactions[key[1]] = batch
+        for entry, is_stored in self.unconfirmed.pop(key[1], []):
+            self._confirm(entry, is_stored)
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def _ended(self, one: Stored) -> frozenset[int]:
+    def ended(self, one: Stored) -> frozenset[int]:
         return frozenset(index for index, _ in one.row.items if self.state.entries[one.level, index].ended)
 
     def _send_line(self) -> None:
@@ -311,6 +348,7 @@ class Owner:
         data: dict[str, object] = {}
         ends: set[Copy] = set()
         self._write_ends(puts, deletes, ends, data)
+        self._forget_transactions(deletes, data)
         if not puts and not deletes and not self.full:
             self._rewrite(puts, deletes, ends, data)
         self._write_open(puts, deletes, data)
@@ -334,7 +372,7 @@ class Owner:
         written: dict[Key, frozenset[int]] = {}
         removed: list[Key] = []
         for key, one in self.state.stored.items():
-            ended = self._ended(one)
+            ended = self.ended(one)
             if len(written) + len(removed) >= LINE_SEGMENTS:
                 break
             if (ended == one.written and len(ended) < len(one.row.items)) or not self.rules.may_touch(one.batch, self.settled):
@@ -354,6 +392,17 @@ class Owner:
             ends |= {copy for index, copy in one.row.items if index in ended}
         data["written"], data["removed"] = written, removed
 
+    def _forget_transactions(self, deletes: set[Key], data: dict[str, object]) -> None:
+        """R10: the row of a transaction goes when no segment names it."""
+        named = {one.row.transaction for one in self.state.stored.values()}
+        over = []
+        for transaction, batch in self.state.transactions.items():
+            is_named = transaction in named and self.rules.keeps_named_transactions()
+            if not is_named and (not self.full or self.rules.may_delete_unmarked(batch, self.marked)):
+                over.append(transaction)
+        deletes |= {("transaction", one) for one in over}
+        data["over"] = over
+
     def _rewrite(self, puts: dict[Key, object], deletes: set[Key], ends: set[Copy], data: dict[str, object]) -> None:
         """Merges thin segments of one level. One alone is written again when the engine has more than twice what lives."""
         stored = self.state.stored
@@ -361,10 +410,11 @@ class Owner:
         is_over = sum(len(one.row.items) for one in stored.values()) > 2 * live
         sources: list[Key] = []
         items: list[tuple[int, Copy]] = []
-        for key, one in sorted(stored.items(), key=lambda pair: len(pair[1].row.items) - len(self._ended(pair[1]))):
+        for key, one in sorted(stored.items(), key=lambda pair: len(pair[1].row.items) - len(self.ended(pair[1]))):
             alive = [item for item in one.row.items if self._is_kept(one.level, item[0])]
             fits = not sources or (key[1] == sources[0][1] and len(items) + len(alive) <= BATCH)
-            if fits and 2 * len(alive) <= len(one.row.items) and one.batch <= self.settled:
+            counts = not one.row.transaction or one.row.transaction in self.state.transactions or not self.rules.rewrites_what_counts()
+            if fits and counts and 2 * len(alive) <= len(one.row.items) and one.batch <= self.settled:
                 sources.append(key)
                 items += alive
         if not sources or (len(sources) == 1 and not is_over):
@@ -419,6 +469,8 @@ class Owner:
         for key, ended in data.get("written", {}).items():
             if key in self.state.stored:
                 self.state.stored[key].written = ended
+        for transaction in data.get("over", ()):
+            self.state.transactions.pop(transaction, None)
         merged = data.get("merged")
         kept = {(merged[1].level, index) for index, _ in merged[1].row.items} if merged else set()
         for key in data.get("removed", ()):
@@ -429,7 +481,7 @@ class Owner:
         if merged:
             self.state.stored[merged[0]] = merged[1]
             if not self.rules.rewrite_sees_late_ends():
-                merged[1].written = self._ended(merged[1])
+                merged[1].written = self.ended(merged[1])
 
     # --- a planned move ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 class Rules:
-    """R1 to R9 and R11 of the ADR."""
+    """R1 to R11 of the ADR."""
 
     def compares_owner(self, kind: str) -> bool:
         """R1: every commit of an owner compares its owner row. kind: batch, line, settle, move."""
@@ -125,7 +125,7 @@ class Rules:
         """R7: an owner of another life than the node's row is gone."""
         return True
 
-    # --- R8, R9 ---------------------------------------------------------------------------------------------------------
+    # --- R8 to R10 ---------------------------------------------------------------------------------------------------------
 
     def numbers_what_is_sent(self) -> bool:
         """R8: a batch without messages has no number."""
@@ -137,4 +137,28 @@ class Rules:
 
     def ends_after_letter(self) -> bool:
         """R9: an end that gave its message to another place is written after that place has it for good."""
+        return True
+
+    def closes_last(self) -> bool:
+        """R10: the row of a transaction is written with or behind its last message."""
+        return True
+
+    def drops_open_transactions(self) -> bool:
+        """R10: a take-over deletes the rows of a transaction whose own row is not there, or behind the gap."""
+        return True
+
+    def counts_transaction_rows(self) -> bool:
+        """R10: a batch that has only such a row is no gap."""
+        return True
+
+    def keeps_named_transactions(self) -> bool:
+        """R10: the row of a transaction stays while a segment names it."""
+        return True
+
+    def rewrites_what_counts(self) -> bool:
+        """R10: a segment of a transaction is not merged with others before the transaction counts."""
+        return True
+
+    def deletes_ends_of_halves(self) -> bool:
+        """R10: the rows of ends go with them: their batches may have been settled."""
         return True

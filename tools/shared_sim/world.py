@@ -11,7 +11,9 @@ P6  A node that ran and reached the engine for a lease does not lose a queue as 
 P7  A node delivers nothing after another one took the queue.
 P8  First deliveries follow the numbers of a publisher in each level. A message that was refused may come behind later ones.
 P9  An owner's commit happens while the owner row is its own.
-P10 At rest the engine has at most twice the live messages and four segments, and no ends without a segment. A full one gets room by acks.
+P10 At rest the engine has each end, at most twice the live messages and four segments, and no ends without a segment. A full engine
+    gets room by acks.
+P11 After a take-over a transaction has all of its messages that have not ended, or none.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ import random
 
 from tools.shared_sim.clients import Consumer, Publisher
 from tools.shared_sim.engine import MARK, OWNER, QUIET, Commit, Copy, Engine, Flight, Mark, OwnerRow, Position, Quiet, Segment
-from tools.shared_sim.node import LEASE, Node
-from tools.shared_sim.owner import BATCH, WINDOW, Entry, Owner
+from tools.shared_sim.node import LEASE, PAGE, Node
+from tools.shared_sim.owner import BATCH, UNMARKED, Entry, Owner
 from tools.shared_sim.rules import Rules
 
 NODES, CONSUMERS, PUBLISHERS = 3, 2, 2
-# ticks behind a lease until an owner serves; until everything is confirmed, or drained
+# ticks behind a lease until an owner serves, and one more for each page that is written or read; until everything is confirmed, or drained
 SERVES, DRAINS = 12, 150
 
 
@@ -50,6 +52,8 @@ class World:
         self.delivered_copies: set[Copy] = set()
         self.delivered_numbers: set[tuple[int, int]] = set()
         self.newest: dict[tuple[int, int], int] = {}  # publisher, level -> the highest number delivered
+        self.transactions: dict[int, set[Copy]] = {}
+        self.over: set[Copy] = set()  # ended, durable or not
         self.take_overs = self.confirms = self.rewrites = self.letters = 0
         self.patience = 0  # each so-manyth message of a publisher is acked by nobody until the walk's end; 0: none is
         self.engine.faults = 0.0
@@ -88,6 +92,8 @@ class World:
                 self.fail(f"P6: node {old.number} is well and loses the queue to node {commit.node}")
         elif row != OwnerRow(commit.epoch, commit.node, commit.life):
             self.fail(f"P9: a {commit.kind} of epoch {commit.epoch}, node {commit.node}, while {row} owns")
+        if commit.kind == "settle":
+            self._check_transactions(commit)
         self.rewrites += commit.rewrites
         for copy in commit.ends:
             self.ended.setdefault(copy, commit.epoch)
@@ -95,6 +101,14 @@ class World:
             for index, copy in value.items if isinstance(value, Segment) else ():
                 if self.places.get((key[1], index), copy) != copy:
                     self.fail(f"P4: position {(key[1], index)} was {self.places[key[1], index]}, and is {copy}")
+
+    def _check_transactions(self, commit: Commit) -> None:
+        rows = [row for key, row in self.engine.rows.items() if isinstance(row, Segment) and key not in commit.deletes]
+        alive = {copy for row in rows for _, copy in row.items}
+        for copies in self.transactions.values():
+            rest = copies - self.over
+            if rest & alive and not rest <= alive:
+                self.fail(f"P11: {rest & alive} are there, and {rest - alive} of the same transaction are gone")
 
     def confirmed(self, position: Position, copy: Copy, is_stored: bool) -> None:
         self.confirms += 1
@@ -172,17 +186,22 @@ class World:
             self.mend(number, engine=False)
         for consumer in self.consumers:
             consumer.leave()
-        for _ in range(LEASE + SERVES):
+        backlog = sum(len(node.role.unsent) for node in self.nodes.values() if isinstance(node.role, Owner))
+        for tick in range(LEASE + SERVES + (len(self.engine.rows) + backlog) // PAGE):
+            if tick > LEASE and self._owner() is not None:
+                break
             self._quiet_tick(False)
         if self._owner() is None:
             self.fail(f"P5: nobody serves; the owner row is {self.engine.rows[OWNER]}")
         self._until(lambda: not any(one.unconfirmed for one in self.publishers), False, "P5: a message is not confirmed")
-        self._until(self._has_room, False, "P10: the engine has more than twice what lives")
+        self._until(self._has_room, False, "P10: the engine has more than twice what lives, or not each end")
         if self.chance.random() < 0.3:
             self.engine.full = True
-            self._until(lambda: self._stored() <= WINDOW * BATCH, True, "P10: acks give a full engine no room")
+            self._until(lambda: self._stored() <= UNMARKED * BATCH, True, "P10: acks give a full engine no room")
             self.engine.full = False
-        self._until(lambda: not any(key[0] in ("seg", "ends") for key in self.engine.rows), True, "P10: rows of an empty queue stay")
+        self._until(
+            lambda: not any(key[0] in ("seg", "ends", "transaction") for key in self.engine.rows), True, "P10: rows of an empty queue stay"
+        )
         for publisher in self.publishers:
             for number in range(1, publisher.newest + 1):
                 if (publisher.number, number) not in self.acked:
@@ -201,6 +220,8 @@ class World:
             return False
         live = sum(not entry.ended for entry in owner.state.entries.values())
         orphans = [key for key in self.engine.rows if key[0] == "ends" and ("seg", *key[1:]) not in self.engine.rows]
+        if any(owner.ended(one) != self.engine.rows.get(("ends", *key[1:]), frozenset()) for key, one in owner.state.stored.items()):
+            return False
         return not orphans and self._stored() <= 2 * live + 4 * BATCH
 
     def _until(self, is_done: object, consumes: bool, text: str) -> None:
@@ -234,6 +255,7 @@ WEIGHTS = {
     "step": 250,
     "engine": 300,
     "publish": 110,
+    "transaction": 5,
     "take": 80,
     "ack": 60,
     "attach": 25,
@@ -261,6 +283,8 @@ KINDS: tuple[dict[str, int], ...] = (
     {"full": 8, "out": 0, "ack": 120},
     {"publish": 200, "take": 150, "ack": 150, "kill": 3, "part": 1, "stop": 1},
     {"publish": 300, "take": 300, "ack": 300, "tick": 40, "observe": 30, "die": 2, "kill": 2, "part": 1, "stop": 1},
+    {"transaction": 50, "publish": 5, "take": 350, "ack": 350, "step": 150, "engine": 250, "kill": 12},
+    {"engine": 150, "publish": 200, "take": 300, "ack": 300, "kill": 2, "part": 1, "stop": 1},
     {"ack": 25, "take": 120, "attach": 60, "die": 20},
 )
 
@@ -278,6 +302,8 @@ def draw_event(world: World, weights: dict[str, int], losses: float) -> None:
         world.engine.turn(place, world.reaches)
     elif event == "publish":
         chance.choice(world.publishers).publish(True)
+    elif event == "transaction":
+        chance.choice(world.publishers).publish_transaction(2 + place % 11)
     elif event in ("take", "attach"):
         getattr(consumer, event)()
     elif event == "ack":
