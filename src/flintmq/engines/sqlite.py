@@ -247,11 +247,12 @@ class SqliteEngine:
             with contextlib.suppress(sqlite3.Error):
                 writer.execute("ROLLBACK")
             is_full = isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            failure = f"{self.name} failed: {error}. Look at its disk, then start the node again"
             if not is_full:
-                self._failure = f"{self.name} failed: {error}. Look at its disk, then start the node again"
+                self._failure = failure
             for one in group:
                 one.changed.clear()
-                one.outcome = Full(f"{self.name}: {error}") if is_full else UnknownOutcome(self._failure)
+                one.outcome = Full(f"{self.name}: {error}") if is_full else UnknownOutcome(failure)
 
     def _has_room(self) -> bool:
         system = os.statvfs(self._path)
