@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, no_gc_clear, nogil, p_char, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import (
@@ -172,6 +172,7 @@ def _no_pressure(context: p_void) -> c_int:
     return PRESSURE_NONE
 
 
+@no_gc_clear  # its allowances are needed to the end
 @cclass
 class MirrorPort(LogPort):
     """See mirror.pyi."""
@@ -297,6 +298,7 @@ def _counts_of(queue: pointer[queue_t], row: pointer[row_t], counts: pointer[uin
     return number
 
 
+@no_gc_clear  # it needs its port to the end
 @cclass
 class MirrorRecord:
     """Of one queue, see mirror.pxd."""
