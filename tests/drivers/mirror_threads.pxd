@@ -1,0 +1,1 @@
+# A mirrored queue under load from threads without the GIL (tests only).
