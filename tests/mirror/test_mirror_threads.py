@@ -10,10 +10,10 @@ import pytest
 from tests.drivers.mirror_threads import publish, take
 from tests.mirror.test_mirror import Owned
 
-MESSAGES = 20_000
+MESSAGES = 50_000
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_engine_has_what_is_in_the_queue_whatever_threads_do_meanwhile(seed: int) -> None:
     rng = random.Random(seed)
     owned = Owned()
@@ -36,6 +36,7 @@ def test_the_engine_has_what_is_in_the_queue_whatever_threads_do_meanwhile(seed:
             owned.write_ends()
     for thread in threads:
         thread.join()
+    assert owned.mirror.waiting_bytes == 0
     left = owned.handle.ready_count()
     assert left == MESSAGES - ended // 2 * 2
     other = owned.successor()

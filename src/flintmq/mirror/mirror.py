@@ -7,6 +7,7 @@ M1  What is in the queue is in one row or behind `sent`: a row stands in its lan
     or is seen in the slot.
 M2  `settled` rises in the order of batches.
 M3  An entry leaves memory after its row is settled, and has message id 1 from its batch on: the core tells of its end.
+M4  What waits for the engine is counted once when it comes, and once when its row is settled, or when it ends and is in no row.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from cython.cimports.flintmq.mirror.rows import (
     row_reader_t, row_write,
 )  # fmt: skip
 from cython.cimports.flintmq.mirror.segments import (
-    MESSAGE_OVERHEAD, MIRROR_SETTLED, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_SETTLED, ROW_WANTED, allowance_t, hub_t,
-    lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_outcome, mirror_soil, mirror_t, mirror_tell, row_end, row_has_ended,
-    row_t,
+    MESSAGE_OVERHEAD, MIRROR_SETTLED, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_MAKING, ROW_SETTLED, ROW_WANTED, allowance_t,
+    hub_t, lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_outcome, mirror_soil, mirror_t, mirror_tell, row_end,
+    row_has_ended, row_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
@@ -67,13 +68,20 @@ ENDS_HEAD = declare(uint32_t, 68)
 @exceptval(check=False)
 def _arrived(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: int64_t) -> uint64_t:
     mirror: pointer[mirror_t] = mirror_of(queue)
-    size: uint64_t = MESSAGE_OVERHEAD
-    if slot != NULL:
-        size += slot_body_len(slot)
-    at_add64(address(mirror.arrived), size)
+    size: uint64_t = cast(uint64_t, slot_body_len(slot)) + MESSAGE_OVERHEAD
+    at_add64(address(mirror.waiting), size)
     at_add64(address(mirror.allowance.bytes), size)
     mirror_tell(mirror)
     return 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _cover(mirror: pointer[mirror_t], size: uint64_t) -> void:
+    """So much waits no more: it is settled, or it had ended before (M4)."""
+    at_sub64(address(mirror.waiting), size)
+    at_sub64(address(mirror.allowance.bytes), size)
 
 
 @cfunc
@@ -84,11 +92,15 @@ def _end(mirror: pointer[mirror_t], position: uint64_t, body_len: uint32_t) -> b
     lane: pointer[lane_t] = mirror.lanes + (position >> LEVEL_SHIFT)
     index: uint64_t = position & INDEX_MASK
     row: pointer[row_t]
-    if index > lane.sent:
-        return False  # whoever makes the batch sees that it ended
-    row = lane_find(lane, index)
+    row = lane_find(lane, index) if index <= lane.sent else NULL
     if row == NULL or not row_end(row, index, body_len):
+        # In no batch: whoever makes it sees, or saw, that the message ended.
+        _cover(mirror, cast(uint64_t, body_len) + MESSAGE_OVERHEAD)
         return False
+    if row.state & ROW_MAKING:
+        mirror.hub.early[mirror.hub.early_count].index = index
+        mirror.hub.early[mirror.hub.early_count].body_len = body_len
+        mirror.hub.early_count += 1
     mirror_soil(mirror, row)
     return row.state & ROW_LISTED != 0
 
@@ -124,7 +136,7 @@ def _swept(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], co
     news: bint = False
     spin_lock(address(mirror.lock))
     for i in range(count):
-        news = _end(mirror, swept[i].position, 0) or news
+        news = _end(mirror, swept[i].position, swept[i].body_len) or news
     spin_unlock(address(mirror.lock))
     if news:
         mirror_tell(mirror)
@@ -336,7 +348,7 @@ class MirrorRecord:
             place = address(place[0].next_told)
         spin_unlock(address(self.mirror.hub.lock))
         if self.mirror.allowance != NULL:
-            at_sub64(address(self.mirror.allowance.bytes), self.mirror.arrived - self.mirror.covered)
+            at_sub64(address(self.mirror.allowance.bytes), self.mirror.waiting)
         memory_add(MEMORY_ENTRIES, -cast(int64_t, self.mirror.level_count * sizeof(lane_t)))
         for i in range(self.mirror.level_count):
             lane_free(self.mirror.lanes + i)
@@ -394,6 +406,8 @@ class Mirror:
         spin_lock(address(self.mirror.lock))
         row = lane_append(lane, level, lane.sent + 1, head.places)
         if row != NULL:
+            row.state = ROW_MAKING
+            self.mirror.hub.early_count = 0
             lane.sent += head.places
         spin_unlock(address(self.mirror.lock))
         if row == NULL:
@@ -413,6 +427,8 @@ class Mirror:
             spin_lock(address(self.mirror.lock))
             lane.sent = row.first + head.places - 1
             row.places = head.places
+            row.state &= ~cast(uint32_t, ROW_MAKING)
+            self._cover_early(row, head.count)
             for i in range(PLACES_WORDS):
                 # What ended behind the last place is seen by the next scan.
                 if i * 64 + 64 > row.places:
@@ -440,6 +456,22 @@ class Mirror:
             for i in range(head.count):
                 content_decref(self.port.messages[i].content)
         return made
+
+    def _cover_early(self, row: pointer[row_t], count: uint32_t) -> void:
+        """Ends that came while the row was made, of messages that are not in it: it became shorter, or was looked at after the end."""
+        hub: pointer[hub_t] = self.mirror.hub
+        taken: uint64_t[8]
+        place: uint64_t
+        i: uint32_t
+        memset(taken, 0, sizeof(taken))
+        for i in range(count):
+            place = self.port.messages[i].fields.place
+            taken[place >> 6] |= cast(uint64_t, 1) << (place & 63)
+        for i in range(hub.early_count):
+            place = hub.early[i].index - row.first
+            if place >= row.places or not (taken[place >> 6] >> (place & 63)) & 1:
+                _cover(self.mirror, cast(uint64_t, hub.early[i].body_len) + MESSAGE_OVERHEAD)
+        hub.early_count = 0
 
     def _scan(self, row: pointer[row_t], last: uint64_t, head: pointer[row_head_t], size_max: uint64_t) -> bint:
         """Borrows the contents of a row's entries, and sets head.places, count and size to what it came to."""
@@ -505,6 +537,7 @@ class Mirror:
             row.state |= ROW_SETTLED
             check(row.first > at_load64(address(lane.settled)), b"mirror M2 batches settle in order", row.first, lane.settled)
             at_store64(address(lane.settled), row.first + row.places - 1)
+            _cover(self.mirror, row.size)
             if row.size == 0:
                 lane_remove(lane, row)
                 row = NULL
@@ -517,24 +550,13 @@ class Mirror:
                 with nogil:
                     queue_cool(self.mirror.queue, first_position, places)
 
-    def cover(self, arrived: int) -> None:
-        value: uint64_t = arrived
-        at_sub64(address(self.mirror.allowance.bytes), value - self.mirror.covered)
-        at_store64(address(self.mirror.covered), value)
-
     def lose(self) -> None:
         at_store32(address(self.mirror.lost), 1)
         self.port.wake()
 
     @property
-    def arrived(self) -> int:
-        return at_load64(address(self.mirror.arrived))
-
-    @property
     def waiting_bytes(self) -> int:
-        covered: uint64_t = at_load64(address(self.mirror.covered))
-        arrived: uint64_t = at_load64(address(self.mirror.arrived))
-        return arrived - covered if arrived > covered else 0
+        return at_load64(address(self.mirror.waiting))
 
     def is_settled(self, position: int) -> bool:
         self._lane(position)
@@ -569,12 +591,14 @@ class Mirror:
             self.mirror.ended = row.next_ended
             self.mirror.ended_count -= 1
             row.state &= ~cast(uint32_t, ROW_LISTED | ROW_DIRTY)
+            # Decided here: nothing lists a row again that has nothing left to end.
+            gone: bint = row.live == 0
+            thin: bint = row.size >= THIN_LEAST and row.live_size * 2 < row.size
             spin_unlock(address(self.mirror.lock))
             position: uint64_t = (cast(uint64_t, row.level) << LEVEL_SHIFT) | row.first
-            if row.live == 0:
+            if gone:
                 taken.append((position, True, b"", False))
             else:
-                thin: bint = row.size >= THIN_LEAST and row.live_size * 2 < row.size
                 taken.append((position, False, self._ends_of(row), thin))
         return taken
 
@@ -600,8 +624,11 @@ class Mirror:
 
     def note_ends(self, position: int) -> bool:
         row: pointer[row_t] = self._row(position)
-        before: bint = row.state & ROW_ENDS != 0
+        before: bint
+        spin_lock(address(self.mirror.lock))
+        before = row.state & ROW_ENDS != 0
         row.state |= ROW_ENDS
+        spin_unlock(address(self.mirror.lock))
         return before
 
     def has_ends(self, position: int) -> bool:

@@ -26,10 +26,6 @@ class Mirror:
         or one message, and so many segments. Empty: nothing waits, or a transaction is in the way. Raises: MemoryError."""
     def settle(self, positions: list[int]) -> None:
         """The segments of a batch, and all batches before, are in the engine. Raises: KeyError."""
-    @property
-    def arrived(self) -> int:
-        """Bytes that came so far; to be told to `cover` when all that came by then is settled."""
-    def cover(self, arrived: int) -> None: ...
     def lose(self) -> None:
         """The node owns the queue no more: publishes are refused, and those that wait for the engine, too."""
     @property

@@ -12,6 +12,7 @@ cdef enum:                      # row_t.state
     ROW_DIRTY = 2               # what ended is not written
     ROW_LISTED = 4              # on mirror_t.ended
     ROW_ENDS = 8                # the engine has a row of its ends
+    ROW_MAKING = 32             # its slots are looked at; it may become shorter
     ROW_WANTED = 16             # on mirror_t.wanted: somebody needs contents of it
 
 cdef struct row_t:
@@ -57,15 +58,20 @@ cdef struct mirror_t:           # of one shared queue, on the node that owns it
     uint32_t ended_count
     row_t *wanted
     uint32_t lost               # atomic: the node owns the queue no more
-    uint64_t arrived            # atomic: bytes of bodies and overhead that came so far
-    uint64_t covered            # atomic: how much of that needs no room any more
+    uint64_t waiting            # atomic: bytes of bodies and overhead that are not settled
     uint64_t bytes_max          # what may wait of this queue
     allowance_t *allowance      # ... and of its virtual host
+
+cdef struct early_t:            # an end in a row that is being made
+    uint64_t index
+    uint32_t body_len
 
 cdef struct hub_t:              # all mirrors of a node
     uint32_t lock
     int descriptor              # eventfd: readable while `told` has mirrors
     mirror_t *told
+    uint32_t early_count        # under the lock of the mirror that makes a row: one of all
+    early_t early[512]          # ROW_PLACES
 
 # There is news of the queue: the service looks. Any thread.
 cdef void mirror_tell(mirror_t *mirror) noexcept nogil

@@ -38,10 +38,7 @@ def mirror_tell(mirror: pointer[mirror_t]) -> void:
 
 def mirror_admits(mirror: pointer[mirror_t], body_len: uint32_t) -> bint:
     size: uint64_t = cast(uint64_t, body_len) + MESSAGE_OVERHEAD
-    covered: uint64_t = at_load64(address(mirror.covered))
-    waiting: uint64_t = at_load64(address(mirror.arrived))
-    # `covered` may run ahead by a message that came while a batch was made.
-    waiting = waiting - covered if waiting > covered else 0
+    waiting: uint64_t = at_load64(address(mirror.waiting))
     if at_load32(address(mirror.lost)):
         return False
     if waiting and waiting + size > mirror.bytes_max:

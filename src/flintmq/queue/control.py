@@ -27,8 +27,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_count, queue_rearm, queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_letters,
     queue_set_name, queue_set_ports, queue_settle, queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
-from cython.cimports.flintmq.queue.restoring import original_of
-from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
+from cython.cimports.flintmq.queue.restoring import original_of, queue_held_bytes
+from cython.cimports.flintmq.queue.returns import queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
     RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t, returned_t,

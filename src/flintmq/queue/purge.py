@@ -126,6 +126,7 @@ def _take(
     slot: pointer[slot_t]
     state: uint64_t
     message_id: uint64_t
+    told: bint
     if index > last or directory_index >= level.count:
         return NULL
     segment = level.directory[level.start + directory_index]
@@ -139,6 +140,7 @@ def _take(
     while index < end and looked[0] < LOCKED_MOST and gone_count[0] < SWEPT_MAX and swept_count[0] < SWEPT_MAX:
         slot = segment.slots + (index - segment.base)
         looked[0] += 1
+        told = False
         message_id = 0
         state = at_load64(address(slot.state))
         if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE and slot_acquire(slot, 0, True):
@@ -146,15 +148,17 @@ def _take(
             parked[0] = parked[0] or state & ENTRY_NOT_RESIDENT != 0
             count_taken(entries, slot_body_len(slot))
             slot_dequeue(slot, 0)
-            if state & ENTRY_LOGGED:
-                message_id = slot.message_id
+            told = state & ENTRY_LOGGED != 0
+            message_id = slot.message_id
             gone[gone_count[0]] = slot
             gone_count[0] += 1
         elif sweep.ending and state & ENTRY_STATE_MASK == ENTRY_ACQUIRED:
             message_id = _forget(slot)
-        if message_id:
+            told = message_id != 0
+        if told:
             swept[swept_count[0]].position = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
             swept[swept_count[0]].message_id = message_id
+            swept[swept_count[0]].body_len = slot_body_len(slot)
             swept_count[0] += 1
         index += 1
     sweep.next = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index

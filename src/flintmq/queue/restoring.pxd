@@ -36,6 +36,9 @@ cdef bint queue_forget_logged(queue_t *queue, slot_t *slot, uint64_t position, u
 # unacked, and as cold no more.
 cdef slot_t *queue_hold_at(queue_t *queue, uint64_t position) noexcept nogil
 
+# Bytes of the body of an entry that the broker holds; 0 when there is none.
+cdef uint32_t queue_held_bytes(queue_t *queue, uint64_t position) noexcept nogil
+
 # The same for a consumer id.
 cdef slot_t *queue_take_at(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
 # State, log id and expiry of an entry; 0 when there is none that is available or acquired. O(log segments).

@@ -197,9 +197,21 @@ def queue_add_held(
     return slot
 
 
+def queue_held_bytes(queue: pointer[queue_t], position: uint64_t) -> uint32_t:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    size: uint32_t
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    size = 0 if slot == NULL else slot_body_len(slot)
+    spin_unlock(address(queue.entries.lock))
+    return size
+
+
 def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, logged: bint) -> bint:
     wanted: uint32_t = 0
     dropped: pointer[content_t] = NULL
+    shown: slot_t
     hot_bytes: uint64_t = ~cast(uint64_t, 0)
     if queue.port != NULL and queue.port.load != NULL:
         hot_bytes = at_load64(address(queue.port.hot_bytes))
@@ -207,10 +219,12 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
             hot_bytes = queue_window(queue, 1, hot_bytes)
     if queue.durable == QUEUE_MIRRORED:
         logged = True
+        slot_set_cold(address(shown), queue_held_bytes(queue, position))
     if not list_publish_held(address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, address(wanted), address(dropped)):
         return queue_release(queue, slot, position, 0, False)
     if queue.durable == QUEUE_MIRRORED:
-        queue.port.enqueue(queue.port.context, queue, position, NULL, 0)
+        # Behind the publish, or whoever hears of it finds it held; by then the entry may be gone, so its length was read before.
+        queue.port.enqueue(queue.port.context, queue, position, address(shown), 0)
     kind_arrived(queue, position, NULL)
     _came(queue, position, dropped)
     if dropped != NULL:

@@ -10,8 +10,6 @@ cdef void queue_set_returns(queue_t *queue, uint32_t flags, uint32_t limit) noex
 cdef bint queue_count_return(queue_t *queue, uint64_t position, uint32_t owner, int how) noexcept nogil
 # What `owner` holds is the broker's from now on, as queue_take_at leaves it for owner 0. False when `owner` does not hold it.
 cdef bint queue_pass_on(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
-# Bytes of the body of an entry that the broker holds; 0 when there is none.
-cdef uint32_t queue_held_bytes(queue_t *queue, uint64_t position) noexcept nogil
 # The oldest note; false when there is none. Any thread.
 cdef bint queue_take_return(queue_t *queue, returned_t *out) noexcept nogil
 # An entry that recovery put back has come back `count` times. False when it is not there.

@@ -19,7 +19,7 @@ from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_loc
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_passed_on
-from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_pass_on, slot_unhold
+from cython.cimports.flintmq.queue.slot import slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, RETURNS_DELAY_CALM,
     RETURNS_DELAY_FAILED, RETURNS_NOTED, RETURN_FAILED, queue_t, returned_t, segment_t, slot_t,
@@ -126,17 +126,6 @@ def queue_pass_on(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) 
     passed_on = slot != NULL and slot_pass_on(slot, owner)
     spin_unlock(address(queue.entries.lock))
     return passed_on
-
-
-def queue_held_bytes(queue: pointer[queue_t], position: uint64_t) -> uint32_t:
-    segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
-    size: uint32_t
-    spin_lock(address(queue.entries.lock))
-    slot = list_slot_locked(address(queue.entries), position, address(segment))
-    size = 0 if slot == NULL else slot_body_len(slot)
-    spin_unlock(address(queue.entries.lock))
-    return size
 
 
 def queue_take_return(queue: pointer[queue_t], out: pointer[returned_t]) -> bint:

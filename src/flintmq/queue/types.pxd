@@ -72,9 +72,10 @@ cdef struct restored_t:         # one entry that recovery found
 cdef enum:
     SWEPT_MAX = 256             # entries that a sweep tells the log of at once: it holds the log's lock for some microseconds
 
-cdef struct swept_t:            # one entry that a sweep ends
+cdef struct swept_t:            # one logged entry that a sweep ends
     uint64_t position
-    uint64_t message_id
+    uint64_t message_id         # 0: of a mirrored queue, and in no batch yet
+    uint32_t body_len
 
 cdef struct credit_t:           # messages; limit 0 = unlimited
     uint32_t limit

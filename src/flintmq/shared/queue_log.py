@@ -54,13 +54,11 @@ class Lost(Exception):
 
 @dataclass(slots=True)
 class Flight:
-    """A batch on its way. positions: of its segments, those of which nothing is left included; rows: the others'; arrived: what
-    Mirror.cover is told when it is settled, 0: more had come."""
+    """A batch on its way. positions: of its segments, those of which nothing is left included; rows: the others'."""
 
     batch: int
     positions: list[int]
     rows: dict[int, bytes]
-    arrived: int
     is_in: bool = False
 
 
@@ -181,7 +179,6 @@ class QueueLog:
         return not flying or self._mirror.unsent >= self._limits.shared_flight_messages
 
     def _take_off(self) -> bool:
-        arrived = self._mirror.arrived
         segments = self._mirror.take(
             self.owner.epoch,
             self._next,
@@ -192,7 +189,7 @@ class QueueLog:
         if not segments:
             return False
         rows = {position: row for position, row in segments if row}
-        flight = Flight(self._next, [position for position, _ in segments], rows, 0 if self._mirror.unsent else arrived)
+        flight = Flight(self._next, [position for position, _ in segments], rows)
         self._flights[flight.batch] = flight
         self._next += 1
         if rows:
@@ -243,8 +240,6 @@ class QueueLog:
             del self._flights[flight.batch]
             self._settled = flight.batch
             self._mirror.settle(flight.positions)
-            if flight.arrived:
-                self._mirror.cover(flight.arrived)
             landed = True
         if landed:
             self._on_settled()
