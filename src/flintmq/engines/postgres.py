@@ -148,7 +148,7 @@ def _has_news(connection: Connection) -> bool:
 
 
 def _cut(connection: Connection) -> None:
-    """What waits for this connection ends with an error at once (P5)."""
+    """Calls that wait for this connection end with an error at once (P5)."""
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
@@ -181,6 +181,7 @@ class PostgresEngine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._feeds: list[Feed] = []
         self._listener: asyncio.Task[None] | None = None
+        self._wire: Connection | None = None  # of the listener
         self._is_closed = False
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -309,12 +310,12 @@ class PostgresEngine:
         statement = f"SELECT {self._schema}.commit_{FORMAT}(%b::boolean, %b::int[], %b::boolean[]{', %b::bytea[]' * 7})".encode()
 
         async def send(connection: Connection) -> bool:
-            for left in reversed(range(_TRIES)):
+            for number in range(_TRIES):
                 try:
                     row = await (await connection.execute(statement, arguments)).fetchone()
                     break
                 except psycopg.Error as error:
-                    if error.sqlstate not in _ROLLED_BACK or not left:
+                    if error.sqlstate not in _ROLLED_BACK or number == _TRIES - 1:
                         raise
             if connection in self._warned:  # P3
                 raise UnknownOutcome(f"{self.name}: the server did not wait for its standby")
@@ -368,9 +369,12 @@ class PostgresEngine:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            if self._wire is not None:
+                _cut(self._wire)
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
         for connection in self._used:
             _cut(connection)
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -397,11 +401,12 @@ class PostgresEngine:
         """Tells the feeds, over any number of connections, until it is cancelled."""
         if before is not None:
             await asyncio.gather(before, return_exceptions=True)
-        while not self._is_closed:
+        me = asyncio.current_task()
+        while self._listener is me:  # psycopg may make another error of a cancel
             connection: Connection | None = None
             try:
                 async with asyncio.timeout(self._timeout):
-                    connection = await self._open()
+                    self._wire = connection = await self._open()
                     await connection.execute(f"LISTEN {self._schema}".encode())
                     for low, high in {(feed.begin, feed.end) for feed in self._feeds}:
                         await connection.execute(_WATCH.format(schema=self._schema, low=low.hex(), high=high.hex()).encode())
@@ -416,7 +421,7 @@ class PostgresEngine:
                     await connection.close()
 
     async def _tell(self, connection: Connection) -> None:
-        """What is told within a while; then the server has to show that it lives."""
+        """Hands on the notes of a while; then the server has to show that it lives."""
         async for note in connection.notifies(timeout=self._timeout):
             key = bytes.fromhex(note.payload)
             for feed in self._feeds:

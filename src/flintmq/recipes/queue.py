@@ -253,7 +253,7 @@ class SharedQueue:
 
     # --- end ----------------------------------------------------------------------------------------------------------
     async def close(self) -> None:
-        """Ends the client: waiters are cancelled. What was taken for them is put back at the tail. Raises: as the other calls."""
+        """Ends the client: waiters are cancelled. Values that were taken for them are put back at the tail. Raises: as the other calls."""
         if self._pump is not None and not self._pump.done():
             for waiter in self._waiters:
                 waiter.cancel()
