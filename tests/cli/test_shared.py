@@ -26,6 +26,6 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_none_or_away_is_an_error() -> None:
-    for url, told in (("mysql:x", "is no engine"), ("etcd://127.0.0.1:1", "no etcd member can be reached")):
+    for url, told in (("mysql:x", "names no engine"), ("etcd://127.0.0.1:1", "no connection to 127.0.0.1:1")):
         result = CliRunner().invoke(shared, ["measure", "--engine", url])
         assert told in str(result.exception)

@@ -6,6 +6,7 @@ Each entry makes a store of its own: a function that opens one more client of it
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import secrets
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.engines.opening import open_engine
 from flintmq.engines.sqlite import SqliteEngine
 from tests.support.etcd import EtcdCluster
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.servers import Unavailable
 from tests.twins.faulty_engine import FaultyEngine, RandomPlan
 
@@ -67,10 +69,36 @@ def etcd(path: Path) -> Open:
     return lambda: open_engine(etcd_url(cluster), LIMITS, prefix)
 
 
+@functools.lru_cache(maxsize=1)
+def postgres_instance() -> PostgresServer | str:
+    """One server for all tests of a process; the reason why there is none."""
+    stack = contextlib.ExitStack()
+    try:
+        server = stack.enter_context(postgres_server())
+    except Unavailable as error:
+        return str(error)
+    atexit.register(stack.close)
+    return server
+
+
+def postgres_of_tests() -> PostgresServer:
+    server = postgres_instance()
+    if isinstance(server, str):
+        pytest.skip(f"no PostgreSQL: {server}")
+    return server
+
+
+def postgres(path: Path) -> Open:
+    """In a schema of its own."""
+    url = f"{postgres_of_tests().url()}?schema=t{secrets.token_hex(6)}"
+    return lambda: open_engine(url, LIMITS)
+
+
 # name -> a new, empty store (a directory for its files): what opens its clients. It may skip the test
 ENGINES: dict[str, Callable[[Path], Open]] = {
     "etcd": etcd,
     "memory": memory,
     "memory-faulty": faulty,
+    "postgres": postgres,
     "sqlite": sqlite,
 }

@@ -5,6 +5,7 @@ in: an engine, what to measure. out: one line of JSON for each way to dequeue.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import tempfile
@@ -13,11 +14,10 @@ from pathlib import Path
 import click
 
 from flintmq.config import Limits
+from flintmq.engines.engine import EngineError
+from flintmq.engines.opening import open_engine
 from flintmq.errors import OperatorError
-from flintmq.kv.engine import EngineError
-from flintmq.kv.opening import open_engine
-from flintmq.shared.keys import SIGNALS
-from flintmq.shared.measure import WAYS, measure
+from flintmq.recipes.measure import WAYS, measure
 
 
 @click.group()
@@ -27,7 +27,10 @@ def shared() -> None:
 
 @shared.command("measure")
 @click.option(
-    "--engine", "url", help="sqlite:PATH, etcd://HOST:PORT,... or fdb:PATH; without it the embedded engine on a new file, which is removed"
+    "--engine",
+    "url",
+    help="sqlite:PATH, etcd://HOST:PORT,..., postgresql://HOST/DATABASE or file:PATH of a file with such a URL; without it the embedded"
+    " engine on a new file, which is removed",
 )
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="where the new file of the embedded engine is made"
@@ -35,21 +38,27 @@ def shared() -> None:
 @click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="how to dequeue; several are measured one after the other")
 @click.option("--messages", default=2_000, show_default=True, type=click.IntRange(1, 10_000_000))
 @click.option(
-    "--takers", default=8, show_default=True, type=click.IntRange(1, 1_000), help="threads that dequeue, each as a node of its own"
+    "--takers", default=8, show_default=True, type=click.IntRange(1, 1_000), help="tasks that dequeue, each as a client of its own"
 )
 @click.option("--size", default=256, show_default=True, type=click.IntRange(8, 64 * 1024 * 1024), help="bytes of a message")
 def measure_command(url: str | None, directory: Path | None, ways: tuple[str, ...], messages: int, takers: int, size: int) -> None:
     """Fills a queue of its own and empties it, in each way."""
-    limits = Limits()
     try:
         with contextlib.ExitStack() as stack:
             if url is None:
                 place = stack.enter_context(tempfile.TemporaryDirectory(dir=directory, prefix="flintmq-measure-"))
                 url = f"sqlite:{place}/shared.db"
-            engine = stack.enter_context(contextlib.closing(open_engine(url, limits, SIGNALS)))
-            for way in ways or WAYS:
-                click.echo(json.dumps(measure(engine, limits, way, messages, takers, size)))
+            asyncio.run(_measure_all(url, ways or WAYS, messages, takers, size))
     except ValueError as error:
         raise OperatorError(str(error), 64) from error
     except (EngineError, OSError) as error:
         raise OperatorError(f"can't measure: {error}", 69) from error
+
+
+async def _measure_all(url: str, ways: tuple[str, ...], messages: int, takers: int, size: int) -> None:
+    engine = open_engine(url, Limits())
+    try:
+        for way in ways:
+            click.echo(json.dumps(await measure(engine, way, messages, takers, size)))
+    finally:
+        await engine.close()

@@ -46,3 +46,13 @@ class EnginesLimits(Frozen):
     engine_etcd_defragment_ms: int = 120_000
     # milliseconds between two defragmentations of an etcd with an alarm: each stops a member, and is in vain while rows fill the quota
     engine_etcd_defragment_pause_ms: int = 600_000
+    # rows of one commit in PostgreSQL: some 50 ms of its function; more is refused (TooLarge)
+    engine_postgres_commit_rows_max: int = 2_000
+    # connections of one node for commits and reads; watches have one more. A call that finds all of them busy waits, for a request's time
+    engine_postgres_connections: int = 8
+    # milliseconds that PostgreSQL has to answer; then a commit's outcome is unknown, and a read has failed (Unavailable)
+    engine_postgres_request_ms: int = 5_000
+    # milliseconds between two tries of a watch to connect
+    engine_postgres_pause_ms: int = 200
+    # milliseconds that one VACUUM may take, some 5 s for each gigabyte; then it is given up (Unavailable)
+    engine_postgres_tidy_ms: int = 120_000

@@ -1,0 +1,1 @@
+"""A queue that programs share without a broker, on an engine."""
