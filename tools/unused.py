@@ -59,7 +59,6 @@ KEPT = (
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
     ("flintmq/mirror/mirror.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
     ("flintmq/shared/layout.py", "*", "the same"),
-    ("flintmq/shared/queue_log.py", "open is_quiet", "the same"),
     ("flintmq/shared/serving.py", "*", "the same"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")

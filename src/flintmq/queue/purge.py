@@ -1,11 +1,11 @@
 """Ends the entries of a queue, in slices: a purge, or the end of a deleted queue (see purge.pxd).
 
-in: queue.purge, deletions. out: entries that are gone; the log is_logged once for a run of positions, not once for a message.
+in: queue.purge, deletions. out: entries that are gone; the log told once for a run of positions, not once for a message.
 
 I1  A sweep ends no entry that came after it began: it knows the last position of each level from then.
 I2  The log has the record of a purge before its entries are deleted, as for any dequeue. An entry that a slice has ended stays ended.
 I3  A sweep of a deleted queue leaves no entry behind that the log counts as living: entries in consumers' hands, and held ones, stay for
-    their holders, but the log is not is_logged again when they are settled. No producer can be inside when it begins (log_lock).
+    their holders, but the log is not told again when they are settled. No producer can be inside when it begins (log_lock).
 
 Why slices and not one record for the whole queue: entries in consumers' hands stay, and their positions lie between the others. A slice's
 record names runs of positions, so it is as long as the slice is torn, and never longer than the dequeues that it stands for.
@@ -73,7 +73,7 @@ def sweep_free(sweep: pointer[sweep_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _forget(slot: pointer[slot_t]) -> uint64_t:
-    """An entry that somebody holds: the log is not is_logged again of it. Its message, 0: the log never had it, or nobody holds it any more."""
+    """An entry that somebody holds: the log is not told again of it. Its message, 0: the log never had it, or nobody holds it any more."""
     state: uint64_t
     message_id: uint64_t
     while True:
