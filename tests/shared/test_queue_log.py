@@ -193,6 +193,7 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
         store = Store(seed)
         store.faults.share = 0.15
         number = 0
+        opening: list[asyncio.Future[None]] = []
         waiting: dict[int, bytes] = {}  # position -> published, not confirmed
         alive: dict[int, bytes] = {}
         ending: dict[int, bytes] = {}  # ended, perhaps not for good
@@ -201,7 +202,7 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
             for _ in range(rng.randrange(5, 60)):
                 step = rng.random()
                 if step < 0.5:
-                    body = b"%d." % number + b"x" * rng.randrange(300)
+                    body = b"%d." % number + b"x" * rng.choice((10, 300, 2_000))
                     number += 1
                     waiting[node.publish(body)] = body
                 elif step < 0.8 and (taken := node.take()) is not None:
@@ -210,6 +211,8 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
                     alive.pop(position, None)
                     waiting.pop(position, None)
                     ending[position] = body
+                elif step > 0.97 and node.log is not None:
+                    opening.append(asyncio.ensure_future(node.log.open()))
                 for _ in range(rng.randrange(6)):
                     await asyncio.sleep(0)
                 for position in [one for one in waiting if node.mirror.is_settled(one)]:
@@ -233,6 +236,7 @@ def test_confirmed_is_kept_and_ended_is_gone_under_any_faults(seed: int) -> None
             kept = [one for one in waiting if one in extra]
             assert kept == sorted(waiting)[: len(kept)]
             alive, waiting, ending = there, {}, {}
+        await asyncio.gather(*opening, return_exceptions=True)
         store.faults.share = 0.0
         assert node.bodies() == [alive[position] for position in sorted(alive)]
         await node.drain()

@@ -634,6 +634,14 @@ class Mirror:
     def has_ends(self, position: int) -> bool:
         return self._row(position).state & ROW_ENDS != 0
 
+    def has_row(self, position: int) -> bool:
+        lane: pointer[lane_t] = self._lane(position)
+        there: bint
+        spin_lock(address(self.mirror.lock))
+        there = lane_find(lane, position & INDEX_MASK) != NULL
+        spin_unlock(address(self.mirror.lock))
+        return there
+
     def soil(self, position: int) -> None:
         row: pointer[row_t] = self._row(position)
         spin_lock(address(self.mirror.lock))

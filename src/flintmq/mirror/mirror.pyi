@@ -46,6 +46,7 @@ class Mirror:
     def note_ends(self, position: int) -> bool:
         """The engine gets a row of its ends; whether it had one. Raises: KeyError."""
     def has_ends(self, position: int) -> bool: ...
+    def has_row(self, position: int) -> bool: ...
     def soil(self, position: int) -> None:
         """Its ends are to be written again. Raises: KeyError."""
     def drop(self, position: int) -> None:

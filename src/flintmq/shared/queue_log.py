@@ -131,14 +131,18 @@ class QueueLog:
         """Before a consumer or a get comes to a queue that had none: whoever takes over flags what it gets (R6). A full engine takes it.
 
         Raises: Lost; Unavailable: not within `shared_waiting_ms_max`."""
-        if not self.is_quiet:
-            return
-        task = self._start(self._open())
-        await asyncio.wait([task], timeout=self._limits.shared_waiting_ms_max / 1000)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._limits.shared_waiting_ms_max / 1000
+        while self.is_quiet:
+            if loop.time() >= until:
+                # It may still arrive: the queue then flags more than it has to.
+                raise Unavailable("the engine of shared queues does not answer")
+            self._check()
+            if self._doubt:  # whoever finds out waits for all tasks to end
+                await asyncio.sleep(self._limits.shared_pause_ms / 1000)
+            else:
+                await asyncio.wait([self._start(self._open())], timeout=until - loop.time())
         self._check()
-        if self.is_quiet:
-            # It may still arrive: the queue then flags more than it has to.
-            raise Unavailable("the engine of shared queues does not answer")
 
     async def drain(self) -> None:
         """Everything that came and ended is in the engine. Raises: Lost."""
@@ -179,13 +183,14 @@ class QueueLog:
         return not flying or self._mirror.unsent >= self._limits.shared_flight_messages
 
     def _take_off(self) -> bool:
-        segments = self._mirror.take(
-            self.owner.epoch,
-            self._next,
-            self._limits.shared_segment_messages,
-            self._limits.shared_segment_bytes,
-            self._engine.limits.commit_rows // 2,
-        )
+        limits, rows_max = self._limits, self._engine.limits.commit_rows // 2
+        try:
+            segments = self._mirror.take(
+                self.owner.epoch, self._next, limits.shared_segment_messages, limits.shared_segment_bytes, rows_max
+            )
+        except MemoryError as error:
+            self._lose(error)  # the mirror has counted messages as sent that are not: whoever takes over knows nothing of them
+            return False
         if not segments:
             return False
         rows = {position: row for position, row in segments if row}
@@ -299,7 +304,11 @@ class QueueLog:
     def _give_back(self, ends: Ends) -> None:
         """The engine may not have them: they come with another commit."""
         self._line = None
-        for position in (*ends.gone, *ends.written):
+        self._soil([*ends.gone, *ends.written])
+
+    def _soil(self, positions: list[int]) -> None:
+        """Their ends come with another commit, if they were not deleted meanwhile."""
+        for position in filter(self._mirror.has_row, positions):
             self._mirror.soil(position)
 
     def _ends_due(self) -> None:
@@ -329,19 +338,22 @@ class QueueLog:
             else:
                 ends.written.append(position)
         written, ends.written = ends.written, []
-        for position in written:
-            self._mirror.soil(position)
+        self._soil(written)
         if ends.gone:
             await self._commit({}, ends)
         else:
             self._line = None
 
     async def _line_free(self) -> None:
-        """Waits for the commit of ends that is under way. Raises: Lost."""
-        while self._line is not None or self._doubt:
+        """Waits for the commit of ends that is under way. Raises: Lost; UnknownOutcome: another commit has no answer, and whoever finds out
+        waits for all tasks to end."""
+        while True:
             self._check()
+            if self._doubt:
+                raise UnknownOutcome("another commit of the queue has no answer", final=True)
+            if self._line is None:
+                return
             await self._changed.wait()
-        self._check()
 
     async def _open(self) -> None:
         await self._line_free()
@@ -351,33 +363,31 @@ class QueueLog:
 
     async def _thin(self, positions: list[int]) -> None:
         """Writes rows anew that are mostly of ended messages: what waits takes twice its size at most."""
-        await self._line_free()
+        try:
+            await self._line_free()
+        except UnknownOutcome:
+            self._soil(positions)
+            return
         self._line = ends = Ends(marked=self._settled, written=list(positions))
         sizes: dict[int, int] = {}
         room = self._engine.limits.commit_bytes // 2
-        for position in positions:
+        for position in filter(self._mirror.has_row, positions):
             key = segment_key(self._queue, position)
             row = (await self._read([key])).get(key)
-            try:
-                thin, sizes[position] = self._mirror.thin(position, row) if row is not None else (b"", 0)
-            except KeyError:
-                ends.written.remove(position)  # all of it has ended, and was deleted
-                continue
+            thin, size = (b"", 0) if row is None else self._mirror.thin(position, row)
             if row is None or len(thin) > room:
                 break
             room -= len(thin)
-            ends.puts[key] = thin
+            ends.puts[key], sizes[position] = thin, size
         ends.puts[mark_key(self._queue)] = self._mark().pack()
         try:
             await self._commit({}, ends)
         except Full:
             self._give_back(ends)
             return
-        for position in positions:
-            if segment_key(self._queue, position) in ends.puts:
-                self._mirror.thinned(position, sizes[position])
-            elif position in ends.written:
-                self._mirror.soil(position)
+        for position, size in sizes.items():
+            self._mirror.thinned(position, size)
+        self._soil([position for position in positions if position not in sizes])
 
     # --- contents that are not in memory -----------------------------------------------------------------------------------
 
@@ -574,6 +584,7 @@ class QueueLog:
         self._late_ones = self._late_ones or not final
         if not self._doubt and self._lost is None:
             self._doubt = True
+            self._note_change()
             self._start(self._resolve())
 
     def _lose(self, reason: BaseException) -> None:
