@@ -7,12 +7,13 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, Engine, Unavailable, Unfit, UnknownOutcome
+from flintmq.engines.engine import Commit, Engine, EngineError, Full, Unavailable, Unfit, UnknownOutcome
 from flintmq.engines.opening import open_engine
 from tests.engines.engines import LIMITS, postgres_of_tests
 from tests.support.postgres import PostgresServer
@@ -203,6 +204,58 @@ def test_a_commit_whose_connection_ends_has_an_unknown_outcome(place: Place) -> 
         assert await engine.commit(Commit(puts={b"b": b""}))
 
     place.run(story())
+
+
+@pytest.mark.parametrize(
+    ("severity", "kind"), [("ERROR", Full), ("FATAL", UnknownOutcome), ("PANIC", UnknownOutcome), (None, UnknownOutcome)]
+)
+def test_a_full_disk_that_ends_the_server_leaves_the_outcome_open(place: Place, severity: str | None, kind: type[EngineError]) -> None:
+    import psycopg
+
+    class Failed(psycopg.errors.DiskFull):
+        @property
+        def diag(self) -> Any:
+            return SimpleNamespace(severity_nonlocalized=severity)
+
+    engine: Any = place.open()
+    assert type(engine._error(Failed("no space left on device"), is_commit=True)) is kind
+    assert type(engine._error(Failed("no space left on device"), is_commit=False)) is Unavailable
+
+
+def test_a_server_that_says_nothing_after_the_login_holds_no_call_and_no_close() -> None:
+    """As one that was stopped: its kernel still accepts."""
+    ready = b"R\0\0\0\x08\0\0\0\0"
+    for name, value in (("server_version", "15.0"), ("in_hot_standby", "off"), ("default_transaction_read_only", "off")):
+        text = f"{name}\0{value}\0".encode()
+        ready += b"S" + (len(text) + 4).to_bytes(4, "big") + text
+    ready += b"Z\0\0\0\x05I"
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        await reader.readexactly(size - 4)
+        writer.write(ready)
+        await reader.read(-1)
+        writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        limits = Limits(engine_postgres_request_ms=300)
+        engine = open_engine(f"postgresql://u:p@127.0.0.1:{port}/d?sslmode=disable&gssencmode=disable", limits)
+        with pytest.raises(Unavailable):
+            await engine.commit(Commit(puts={b"a": b""}))
+        events: Any = engine.watch(b"w", b"x")
+        waiting = asyncio.create_task(anext(events))
+        held = asyncio.create_task(engine.get([b"a"]))
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(engine.close(), 5)
+        with pytest.raises(Unavailable):
+            await held
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(story(), WAIT_S))
 
 
 def test_a_standby_that_does_not_answer_makes_outcomes_unknown(place: Place) -> None:

@@ -15,7 +15,7 @@ from flintmq.shared.taking_over import Taken, claim, restore
 from tests.twins.faulty_engine import Fate, FaultyEngine, RandomPlan
 
 QUEUE = b"00000000000000aa"
-PERSISTENT = 1
+PERSISTENT, HAS_PRIORITY = 1, 16
 ACK = 1
 LIMITS = Limits().replace(
     shared_pause_ms=0, shared_pause_ms_max=0, shared_ends_ms=0, shared_full_ms=1, shared_segment_messages=8, shared_flight_messages=1,
@@ -73,8 +73,9 @@ class Store:
 class OwnerNode:
     """A node that owns the queue from `take_over` on."""
 
-    def __init__(self, store: Store, name: str, limits: Limits = LIMITS) -> None:
+    def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1) -> None:
         self.name = name
+        self.levels = levels
         self.engine = store.engine()
         self.limits = limits
         self.lost: BaseException | None = None
@@ -87,7 +88,7 @@ class OwnerNode:
                 (value,) = await self.engine.get([owner_key(QUEUE)])
                 owner = await claim(self.engine, QUEUE, None if value is None else Owner.unpack(value), self.name, self.name)
                 self.port = MirrorPort(2**64 - 1, 1 << 20, 1 << 21)
-                self.handle = QueueHandle(1)
+                self.handle = QueueHandle(1, int(self.levels > 1), self.levels)
                 self.handle.set_returns(True, -1, False)
                 self.mirror = Mirror(self.handle, self.port, "/")
                 taken = await restore(self.engine, QUEUE, owner, self.mirror, self.limits)
@@ -104,8 +105,8 @@ class OwnerNode:
     def _lose(self, reason: BaseException) -> None:
         self.lost = reason
 
-    def publish(self, body: bytes) -> int:
-        position = self.handle.publish(b"", b"q", b"\0" * 14, body, PERSISTENT, 0)
+    def publish(self, body: bytes, priority: int = 0) -> int:
+        position = self.handle.publish(b"", b"q", b"\0" * 14, body, PERSISTENT | HAS_PRIORITY, priority)
         self.look()
         return position
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from flintmq.shared.layout import Mark, mark_key, part_key, segment_key
 from flintmq.shared.queue_log import Lost
-from tests.shared.owners_of_one_queue import LIMITS, OwnerNode, Store, row_count
+from tests.shared.owners_of_one_queue import LIMITS, QUEUE, OwnerNode, Store, row_count
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -79,6 +80,43 @@ def test_a_message_above_the_engine_s_row_is_in_parts_and_they_go_with_it() -> N
         first.kill()
         second = await OwnerNode(store, "b").take_over()
         assert second.bodies() == [b"before", body]
+        await second.drain()
+        assert row_count(store) == 2
+
+    run(scene)
+
+
+def test_parts_of_a_message_whose_owner_died_before_its_row_was_there_go_with_the_take_over() -> None:
+    async def scene() -> None:
+        store = Store(value_bytes=500)
+        first = await OwnerNode(store, "a").take_over()
+        first.publish(b"small")
+        await first.drain()
+        first.publish(b"x" * 60_000)
+        first.take()
+        while Mark.unpack(store.rows[mark_key(QUEUE)]).tails != [2]:  # its place is used, whatever becomes of it
+            await asyncio.sleep(0)
+        assert part_key(QUEUE, 2, 0) in store.rows and segment_key(QUEUE, 2) not in store.rows
+        first.kill()
+        second = await OwnerNode(store, "b").take_over()
+        assert part_key(QUEUE, 2, 0) not in store.rows
+        assert second.restored == 0
+        second.publish(b"y" * 2_000)
+        await second.drain()
+        assert (await OwnerNode(store, "c").take_over()).bodies() == [b"y" * 2_000]
+
+    run(scene)
+
+
+def test_a_queue_with_all_priorities_is_taken_over_in_their_order() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a", levels=256).take_over()
+        for priority in (0, 255, 128, 127, 255):
+            first.publish(b"%d" % priority, priority)
+        await first.drain()
+        second = await OwnerNode(store, "b", levels=256).take_over()
+        assert second.bodies() == [b"255", b"255", b"128", b"127", b"0"]
         await second.drain()
         assert row_count(store) == 2
 

@@ -14,6 +14,7 @@ from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.mirror.mirror import MirrorPort
 from flintmq.queue.control import QueueHandle
 from flintmq.shared.layout import Owner, segment_key
+from flintmq.shared.queue_log import Lost
 from flintmq.shared.serving import Condition, Served, Serving
 from flintmq.shared.taking_over import Taken
 
@@ -136,6 +137,8 @@ def test_a_queue_is_handed_over_with_all_that_is_in_it_and_nobody_needs_to_be_go
         await a.serving.hand_over(QUEUES[0], "b", "b1")
         assert QUEUES[0] in a.lost_queues
         assert bodies(await b.serve(QUEUES[0])) == [b"1", b"2"]
+        with pytest.raises(Lost):
+            await a.serving.hand_over(QUEUES[0], "b", "b1")
 
     in_memory(scene)
 

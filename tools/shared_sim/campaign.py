@@ -11,7 +11,6 @@ Exit code 1: a walk broke a promise (the line names its seed), or a mistake was 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
@@ -19,6 +18,7 @@ from tools.shared_sim.mistakes import MISTAKES
 from tools.shared_sim.rules import Rules
 from tools.shared_sim.scenes import SCENES
 from tools.shared_sim.world import Violation, walk
+from tools.walks import command, look_for
 
 STEPS = 800
 
@@ -69,38 +69,9 @@ def run_rules(walks: int, first: int, steps: int) -> int:
 
 
 def run_mistakes(walks: int, only: str, first: int, steps: int) -> int:
-    """Each planted mistake, until a walk finds it. Returns how many were not."""
-    missed, total = 0, 0
-    for name, kind in MISTAKES.items():
-        if only.lower() not in name.lower():
-            continue
-        place, how = "its scene", scene_violation(name, kind())
-        if not how:
-            number, how = first_violation(kind(), walks, first, steps)
-            place = f"walk {number:,}" if number else "NOT FOUND"
-            missed += not number
-        total += 1
-        print(f"| {name} | {place} | {how[:90]} |", flush=True)
-    print(f"{total - missed} of {total} mistakes caught", flush=True)
-    return missed
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--walks", type=int, default=20_000)
-    parser.add_argument("--mistakes", type=int, default=20_000, help="walks for each mistake, at most")
-    parser.add_argument("--steps", type=int, default=STEPS, help="events of a walk")
-    parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seed", type=int, help="one walk")
-    parser.add_argument("--only", default="", help="mistakes whose name has this")
-    options = parser.parse_args()
-    if options.seed is not None:
-        return run_rules(1, options.seed, options.steps)
-    failed = run_rules(options.walks, options.first, options.steps) if not options.only else 0
-    if options.mistakes:
-        failed += run_mistakes(options.mistakes, options.only, options.first, options.steps)
-    return 1 if failed else 0
+    """Each planted mistake, until its scene or a walk finds it. Returns how many were not."""
+    return look_for(MISTAKES, scene_violation, lambda rules: first_violation(rules, walks, first, steps), only)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, STEPS, run_rules, run_mistakes))

@@ -30,7 +30,7 @@ import re
 import select
 import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -194,15 +194,16 @@ class PostgresEngine:
     async def _open(self) -> Connection:
         """A connection that was looked at. Raises: Unavailable, Unfit."""
         try:
-            connection: Connection = await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)
+            connection: Connection = await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)  # bounds itself
         except psycopg.Error as error:
             raise Unavailable(f"{self.name} can't be reached: {' '.join(str(error).split())}") from error
         try:
-            await self._look(connection)
+            await self._bounded(connection, self._look(connection), self._timeout)
         except psycopg.Error as error:
             await connection.close()
             raise Unavailable(f"{self.name}: {' '.join(str(error).split())}") from error
         except BaseException:
+            _cut(connection)
             await connection.close()
             raise
         connection.add_notice_handler(lambda notice: self._note(connection, notice))
@@ -238,7 +239,7 @@ class PostgresEngine:
         if not is_made:
             await connection.execute(_MAKE.format(schema=self._schema, format=FORMAT, told=_TOLD).encode())
 
-    async def _run(self, work: Callable[[Connection], Awaitable[T]], timeout: float | None = None, is_commit: bool = False) -> T:
+    async def _run(self, work: Callable[[Connection], Coroutine[Any, Any, T]], timeout: float | None = None, is_commit: bool = False) -> T:
         """Does work on a connection of the pool. A caller that is cancelled leaves it to end. Raises: Unavailable, Full, UnknownOutcome."""
         if self._is_closed:
             raise Unavailable(f"{self.name} is closed")
@@ -251,7 +252,7 @@ class PostgresEngine:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its caller may be gone
         return task
 
-    async def _on_connection(self, work: Callable[[Connection], Awaitable[T]], timeout: float, is_commit: bool) -> T:
+    async def _on_connection(self, work: Callable[[Connection], Coroutine[Any, Any, T]], timeout: float, is_commit: bool) -> T:
         try:
             async with asyncio.timeout(self._timeout):
                 await self._slots.acquire()
@@ -286,8 +287,9 @@ class PostgresEngine:
             _cut(connection)
         return connection
 
-    async def _bounded(self, connection: Connection, work: Awaitable[T], timeout: float) -> T:
-        task = asyncio.ensure_future(work)
+    async def _bounded(self, connection: Connection, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Waits for a call so long, then cuts its connection. Whoever is cancelled meanwhile has to cut it, too (P5)."""
+        task = self._task(work)
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
             _cut(connection)
@@ -295,10 +297,9 @@ class PostgresEngine:
 
     def _error(self, error: psycopg.Error, is_commit: bool) -> EngineError:
         text = f"{self.name}: {' '.join(str(error).split()) or type(error).__name__}"
-        if error.sqlstate == _DISK_FULL:
-            return Full(text)
-        is_rolled_back = error.diag.severity_nonlocalized == "ERROR"
-        return UnknownOutcome(text) if is_commit and not is_rolled_back else Unavailable(text)
+        if is_commit and error.diag.severity_nonlocalized != "ERROR":  # P3, whatever the reason: a disk that is full may end the server
+            return UnknownOutcome(text)
+        return Full(text) if is_commit and error.sqlstate == _DISK_FULL else Unavailable(text)
 
     # --- the port -----------------------------------------------------------------------------------------------------
     async def commit(self, commit: Commit) -> bool:
@@ -405,20 +406,23 @@ class PostgresEngine:
         while self._listener is me:  # psycopg may make another error of a cancel
             connection: Connection | None = None
             try:
-                async with asyncio.timeout(self._timeout):
-                    self._wire = connection = await self._open()
-                    await connection.execute(f"LISTEN {self._schema}".encode())
-                    for low, high in {(feed.begin, feed.end) for feed in self._feeds}:
-                        await connection.execute(_WATCH.format(schema=self._schema, low=low.hex(), high=high.hex()).encode())
+                self._wire = connection = await self._open()
+                await self._bounded(connection, self._subscribe(connection), self._timeout)
                 for feed in self._feeds:
                     feed.lose()
                 while True:
                     await self._tell(connection)
-            except (EngineError, psycopg.Error, TimeoutError):
+            except (EngineError, psycopg.Error):
                 await asyncio.sleep(self._settings.engine_postgres_pause_ms / 1_000)
             finally:
                 if connection is not None:
+                    _cut(connection)
                     await connection.close()
+
+    async def _subscribe(self, connection: Connection) -> None:
+        await connection.execute(f"LISTEN {self._schema}".encode())
+        for low, high in {(feed.begin, feed.end) for feed in self._feeds}:
+            await connection.execute(_WATCH.format(schema=self._schema, low=low.hex(), high=high.hex()).encode())
 
     async def _tell(self, connection: Connection) -> None:
         """Hands on the notes of a while; then the server has to show that it lives."""
@@ -429,8 +433,7 @@ class PostgresEngine:
                     feed.tell((key,))
                 else:
                     feed.lose()
-        async with asyncio.timeout(self._timeout):
-            await connection.execute("SELECT 1")
+        await self._bounded(connection, connection.execute("SELECT 1"), self._timeout)
 
 
 def open_url(url: str, limits: Limits, prefix: bytes) -> PostgresEngine:

@@ -33,8 +33,8 @@ cdef class Mirror:
     cdef mirror_t *mirror              # the record's
     cdef MirrorPort port
     cdef void _cover_early(self, row_t *row, uint32_t count) noexcept nogil
-    cdef bint _scan(self, row_t *row, uint64_t last, row_head_t *head, uint64_t size_max) noexcept nogil
-    cdef bytes _segment(self, lane_t *lane, uint32_t level, uint64_t tail, row_head_t *head, uint64_t size_max)
+    cdef void _scan(self, row_t *row, uint64_t last, row_head_t *head, uint64_t size_max) noexcept nogil
+    cdef bytes _segment(self, lane_t *lane, uint32_t level, row_head_t *head, uint64_t size_max)
     cdef bytes _ends_of(self, row_t *row)
     cdef bint _insert(self, row_message_t *message, uint64_t index, uint32_t level, uint64_t count, bint flagged) except? True
     cdef dict _read_ends(self, bytes ends)

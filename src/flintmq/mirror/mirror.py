@@ -386,7 +386,7 @@ class Mirror:
                 continue
             least = lane.sent + 1
             head.places = cast(uint32_t, min(min(tail - lane.sent, cast(uint64_t, ROW_PLACES)), cast(uint64_t, most)))
-            row: bytes = self._segment(lane, level, tail, address(head), rest)
+            row: bytes = self._segment(lane, level, address(head), rest)
             if head.places == 0:
                 continue  # an entry of a transaction stands there
             segments.append(((cast(uint64_t, level) << LEVEL_SHIFT) | least, row))
@@ -396,7 +396,7 @@ class Mirror:
             rest -= head.size
         return segments
 
-    def _segment(self, lane: pointer[lane_t], level: uint32_t, tail: uint64_t, head: pointer[row_head_t], size_max: uint64_t) -> bytes:
+    def _segment(self, lane: pointer[lane_t], level: uint32_t, head: pointer[row_head_t], size_max: uint64_t) -> bytes:
         """The next segment of a level, of head.places places at most; b"": nothing of it is left. Sets what it came to in `head`."""
         row: pointer[row_t]
         i: uint32_t
@@ -473,7 +473,7 @@ class Mirror:
                 _cover(self.mirror, cast(uint64_t, hub.early[i].body_len) + MESSAGE_OVERHEAD)
         hub.early_count = 0
 
-    def _scan(self, row: pointer[row_t], last: uint64_t, head: pointer[row_head_t], size_max: uint64_t) -> bint:
+    def _scan(self, row: pointer[row_t], last: uint64_t, head: pointer[row_head_t], size_max: uint64_t) -> void:
         """Borrows the contents of a row's entries, and sets head.places, count and size to what it came to."""
         queue: pointer[queue_t] = self.mirror.queue
         segment: pointer[segment_t] = NULL
@@ -518,7 +518,6 @@ class Mirror:
             spin_unlock(address(queue.entries.lock))
         at_sub32(address(queue.pins), 1)
         head.places = cast(uint32_t, index - row.first)
-        return stop
 
     def settle(self, positions: list) -> None:
         lane: pointer[lane_t]
@@ -622,14 +621,11 @@ class Mirror:
     def ended_rows(self) -> int:
         return self.mirror.ended_count
 
-    def note_ends(self, position: int) -> bool:
+    def note_ends(self, position: int) -> None:
         row: pointer[row_t] = self._row(position)
-        before: bint
         spin_lock(address(self.mirror.lock))
-        before = row.state & ROW_ENDS != 0
         row.state |= ROW_ENDS
         spin_unlock(address(self.mirror.lock))
-        return before
 
     def has_ends(self, position: int) -> bool:
         return self._row(position).state & ROW_ENDS != 0

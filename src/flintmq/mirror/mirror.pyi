@@ -43,8 +43,8 @@ class Mirror:
         deleted; else its row of ends; whether its row is mostly of ended ones, see `thin`). At most `most`."""
     @property
     def ended_rows(self) -> int: ...
-    def note_ends(self, position: int) -> bool:
-        """The engine gets a row of its ends; whether it had one. Raises: KeyError."""
+    def note_ends(self, position: int) -> None:
+        """The engine gets a row of its ends. Raises: KeyError."""
     def has_ends(self, position: int) -> bool: ...
     def has_row(self, position: int) -> bool: ...
     def soil(self, position: int) -> None:

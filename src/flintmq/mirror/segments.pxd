@@ -12,8 +12,8 @@ cdef enum:                      # row_t.state
     ROW_DIRTY = 2               # what ended is not written
     ROW_LISTED = 4              # on mirror_t.ended
     ROW_ENDS = 8                # the engine has a row of its ends
-    ROW_MAKING = 32             # its slots are looked at; it may become shorter
     ROW_WANTED = 16             # on mirror_t.wanted: somebody needs contents of it
+    ROW_MAKING = 32             # its slots are looked at; it may become shorter
 
 cdef struct row_t:
     uint64_t first              # index of its first place
@@ -84,14 +84,12 @@ cdef int mirror_outcome(mirror_t *mirror, uint64_t position) noexcept nogil
 # --- under mirror_t.lock
 # The row that has this index, NULL: none.
 cdef row_t *lane_find(lane_t *lane, uint64_t index) noexcept nogil
-# The first row that ends at or behind this index.
-cdef row_t *lane_from(lane_t *lane, uint64_t index) noexcept nogil
 # A new last row; NULL: no memory.
 cdef row_t *lane_append(lane_t *lane, uint32_t level, uint64_t first, uint32_t places) noexcept nogil
 # Takes the row out and frees it; it is on no list.
 cdef void lane_remove(lane_t *lane, row_t *row) noexcept nogil
 cdef void lane_free(lane_t *lane) noexcept nogil
-# A message of the row ended, with its body of so many bytes. False: it had ended before.
+# A message of the row ended, with its body of so many bytes. False: its place was marked as ended before.
 cdef bint row_end(row_t *row, uint64_t index, uint32_t body_len) noexcept nogil
 cdef bint row_has_ended(row_t *row, uint64_t index) noexcept nogil
 # Something of it is to be written: onto the list, once it is settled.

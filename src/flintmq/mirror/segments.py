@@ -72,14 +72,11 @@ def _place(lane: pointer[lane_t], index: uint64_t) -> uint32_t:
     return low
 
 
-def lane_from(lane: pointer[lane_t], index: uint64_t) -> pointer[row_t]:
-    number: uint32_t = _place(lane, index)
-    return NULL if number == lane.count else lane.rows[lane.start + number]
-
-
 def lane_find(lane: pointer[lane_t], index: uint64_t) -> pointer[row_t]:
-    row: pointer[row_t] = lane_from(lane, index)
-    return NULL if row == NULL or row.first > index else row
+    number: uint32_t = _place(lane, index)
+    if number == lane.count or lane.rows[lane.start + number].first > index:
+        return NULL
+    return lane.rows[lane.start + number]
 
 
 def lane_append(lane: pointer[lane_t], level: uint32_t, first: uint64_t, places: uint32_t) -> pointer[row_t]:

@@ -23,7 +23,7 @@ from flintmq.guard import guarded
 from flintmq.mirror.mirror import Mirror, MirrorPort
 from flintmq.queue.control import QueueHandle
 from flintmq.shared.layout import Owner, owner_key
-from flintmq.shared.queue_log import QueueLog
+from flintmq.shared.queue_log import Lost, QueueLog
 from flintmq.shared.taking_over import Taken, claim, restore
 
 Condition = tuple[bytes, bytes | None]
@@ -130,9 +130,10 @@ class Serving:
         Raises: Lost: it was lost meanwhile, or is not served here; EngineError: it may not have heard, and this node serves it no more.
         """
         served = self._served.get(queue)
-        if served is not None:
-            await served.log.drain()
-            await served.log.hand_over(node, life)
+        if served is None:
+            raise Lost("the queue is not served here")
+        await served.log.drain()
+        await served.log.hand_over(node, life)
 
     def give_up(self, queue: bytes) -> None:
         """The queue is deleted."""

@@ -34,6 +34,7 @@ from flintmq.shared.layout import (
 
 # a position has its level above these bits (queue/types.pxd)
 _INDEX_BITS = 56
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 # rows of ends that one page has: some 80 bytes each
 _ENDS_ROWS = 4_096
 _SEGMENT_ROWS = 1_024
@@ -87,14 +88,16 @@ async def restore(engine: Engine, queue: bytes, owner: Owner, mirror: Mirror, li
     """
     value, quiet = await engine.get([mark_key(queue), quiet_key(queue)])
     mark = Mark.unpack(value)
-    # A queue without a mark is new, or its messages were seen by nobody but the owner that declared it: it has consumers only after a mark.
-    reader = _Reader(engine, queue, mirror, limits, None if quiet is None and value is not None else mark.flagged)
+    # A queue without a mark was never served: an owner writes one before it has consumers.
+    seen = quiet is None and value is not None
+    reader = _Reader(engine, queue, mirror, limits, None if seen else mark.flagged)
     behind = await reader.read(mark)
     kept, cut = _prefix(mark, behind)
     await reader.put(kept)
-    tails = reader.tails(mark)
-    flagged = tails if quiet is None and value is not None else mark.flagged
-    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, flagged), [position for position, _ in cut])
+    tails = reader.tails(mark.tails)
+    flagged = tails if seen else mark.flagged
+    lasts = reader.tails([0] * len(tails))
+    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, flagged), [position for position, _ in cut], lasts)
     mirror.restored(tails)
     return TakenOver(owner, reader.parts, flagged, reader.messages)
 
@@ -109,13 +112,15 @@ def _prefix(mark: Mark, behind: list[tuple[int, bytes]]) -> tuple[list[tuple[int
     return kept, [one for one in behind if row_numbers(head_of(one[1]))[1] > last]
 
 
-async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: list[int]) -> None:
-    """Deletes what does not count, and writes the mark."""
+async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: list[int], lasts: list[int]) -> None:
+    """Deletes what does not count, and writes the mark. Args: lasts: the last index of a segment that counts, of each level."""
     condition = [(owner_key(queue), owner.pack())]
     most = engine.limits.commit_rows // 2
     # Parts behind the last segment of a level are of a batch that never came.
-    clears = [(part_key(queue, (level << _INDEX_BITS) | (tail + 1), 0), part_key(queue, (level + 1) << _INDEX_BITS, 0))
-              for level, tail in enumerate(mark.tails)]  # fmt: skip
+    clears = [
+        (part_key(queue, (level << _INDEX_BITS) | (last + 1), 0), part_key(queue, (level << _INDEX_BITS) | _INDEX_MASK, 0))
+        for level, last in enumerate(lasts)
+    ]
     commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[begin : begin + most]]) for begin in range(0, len(cut), most)]
     commits += [Commit(condition, {}, [], clears[begin : begin + most]) for begin in range(0, len(clears), most)]
     commits.append(Commit(condition, {mark_key(queue): mark.pack(), quiet_key(queue): b""}))
@@ -163,7 +168,7 @@ class _Reader:
             self._tails[level] = max(self._tails.get(level, 0), first + places - 1)
 
     def _is_flagged(self, position: int) -> bool:
-        level, index = position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1)
+        level, index = position >> _INDEX_BITS, position & _INDEX_MASK
         return self._flagged is None or (level < len(self._flagged) and index <= self._flagged[level])
 
     async def _ends(self, first: int, last: int) -> dict[int, bytes]:
@@ -187,9 +192,10 @@ class _Reader:
             parts.append(part)
         return b"".join(parts)
 
-    def tails(self, mark: Mark) -> list[int]:
-        levels = max(len(mark.tails), 1 + max(self._tails, default=0))
-        return [max(self._tails.get(level, 0), mark.tails[level] if level < len(mark.tails) else 0) for level in range(levels)]
+    def tails(self, least: list[int]) -> list[int]:
+        """The last index of each level that a row has, at least those given."""
+        levels = max(len(least), 1 + max(self._tails, default=0))
+        return [max(self._tails.get(level, 0), least[level] if level < len(least) else 0) for level in range(levels)]
 
 
 def _by_position(rows: Iterable[Row]) -> dict[int, bytes]:
