@@ -58,9 +58,6 @@ KEPT = (
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
     ("flintmq/mirror/mirror.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
-    ("flintmq/shared/queue_rows.py", "*", "the same"),
-    ("flintmq/cluster/engine_thread.py", "*", "the same"),
-    ("flintmq/shared/serving.py", "*", "the same"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

@@ -559,8 +559,10 @@ class Config:
     connect: str | None = None
     # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
     shared_engine: str | None = None
-    # the same, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None: flintmq@ and the
-    # machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
+    # shared queues are served by one owner each (docs/adr/0015); not offered yet: forwarding and Spark's sets are missing
+    shared_by_owner: bool = False
+    # the same as shared_engine, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None:
+    # flintmq@ and the machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
     cluster: str | None = None
     node_name: str | None = None
     advertise_host: str | None = None

@@ -29,8 +29,8 @@ from cython.cimports.flintmq.mirror.rows import (
 )  # fmt: skip
 from cython.cimports.flintmq.mirror.segments import (
     MESSAGE_OVERHEAD, MIRROR_SETTLED, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_MAKING, ROW_SETTLED, ROW_WANTED, allowance_t,
-    hub_t, lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_outcome, mirror_soil, mirror_t, mirror_tell, row_end,
-    row_has_ended, row_t,
+    hub_t, lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_admits, mirror_outcome, mirror_soil, mirror_t, mirror_tell,
+    row_end, row_has_ended, row_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
@@ -553,6 +553,9 @@ class Mirror:
         at_store32(address(self.mirror.lost), 1)
         self.port.wake()
 
+    def admits(self, size: int) -> bool:
+        return mirror_admits(self.mirror, size)
+
     @property
     def waiting_bytes(self) -> int:
         return at_load64(address(self.mirror.waiting))
@@ -572,6 +575,9 @@ class Mirror:
     def unsent(self) -> int:
         i: uint32_t
         count: uint64_t = 0
+        # Whoever told of an arrival shows its entry, and moves the tail, before he lets go of the lock.
+        spin_lock(address(self.mirror.queue.log_lock))
+        spin_unlock(address(self.mirror.queue.log_lock))
         for i in range(self.mirror.level_count):
             count += at_load64(address(self.mirror.queue.entries.levels[i].tail)) - self.mirror.lanes[i].sent
         return count

@@ -28,6 +28,8 @@ class Mirror:
         """The segments of a batch, and all batches before, are in the engine. Raises: KeyError."""
     def lose(self) -> None:
         """The node owns the queue no more: publishes are refused, and those that wait for the engine, too."""
+    def admits(self, size: int) -> bool:
+        """Whether a message of so many bytes may come now: this node owns the queue, and what waits is below the bounds."""
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that are not settled, with an overhead for each."""

@@ -213,7 +213,8 @@ def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> N
     )
     answer = partial(_declared, handler, number, method.no_wait)
     if method.arguments and shared_queues.is_new(handler, name, method):
-        shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
+        served = shared_queues.served(handler, number, method.ID, answer)
+        shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, served))
     else:
         handler.change(number, method, verb, answer)
 
@@ -267,7 +268,7 @@ def queue_purge(handler: Session, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.purge", queue=name)
     queue = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id)
-    if queue.policy.is_shared:
+    if handler.broker.is_window(queue):
         shared_queues.purge(handler, number, method, queue)
         return
     core = queue.core
@@ -372,9 +373,11 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    plain = method.queue != REPLY_TO and not queue.policy.is_elsewhere
+    plain = method.queue != REPLY_TO and not queue.policy.is_stream and not handler.broker.is_window(queue)
     if method.queue != REPLY_TO and queue.policy.is_shared:
         shared_queues.check_channel(handler, number, state, queue)
+        if shared_queues.waits_for_owner(handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)):
+            return
     where = handler.vhost.describe("queue", queue.name)
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
     grouped = plain and queue.policy.grouping is not None
@@ -459,13 +462,19 @@ def basic_get(handler: Session, number: int, method: spec.BasicGet) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
-    rests = queue.queue_id in handler.broker.paused
+    if queue.policy.is_shared and shared_queues.waits_for_opening(
+        handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)
+    ):
+        return
+    rests = handler.broker.pauses.rests(queue)
     if queue.policy is not DEFAULT_POLICY:
         _check_get(handler, queue)
         handler.vhost.touch(queue)
-        if queue.policy.is_shared and not rests:
-            shared_queues.get(handler, number, method, queue)
-            return
+        if queue.policy.is_shared:
+            shared_queues.check_channel(handler, number, _channel(handler, number), queue)
+            if handler.broker.is_window(queue) and not rests:
+                shared_queues.get(handler, number, method, queue)
+                return
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
