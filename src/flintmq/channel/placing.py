@@ -89,7 +89,9 @@ def publish_to_queues(
             tally.placed += 1  # most messages: nothing but the queue has a say
         else:
             _count_not_placed(connection, destination, bits, address(tally))
-    if tally.gone:
+    if tally.gone and channel.aimed:
+        tally.refused += tally.gone
+    elif tally.gone:
         _place_anew(connection, route, content, bits, expiration_ms, address(tally))
     connection.counters.routed += tally.placed
     if tally.placed == 0:
