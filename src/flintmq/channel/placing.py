@@ -89,10 +89,11 @@ def publish_to_queues(
             tally.placed += 1  # most messages: nothing but the queue has a say
         else:
             _count_not_placed(connection, destination, bits, address(tally))
-    if tally.gone and channel.aimed:
-        tally.refused += tally.gone
-    elif tally.gone:
-        _place_anew(connection, route, content, bits, expiration_ms, address(tally))
+    if tally.gone:
+        if channel.aimed:
+            tally.refused += tally.gone
+        else:
+            _place_anew(connection, route, content, bits, expiration_ms, address(tally))
     connection.counters.routed += tally.placed
     if tally.placed == 0:
         _answer_not_placed(connection, channel, content, bits, address(tally))
