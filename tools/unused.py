@@ -35,6 +35,7 @@ KEPT = (
     ("flintmq/scheduler/outcomes.py", "TEST COLD PULL PYTHON", "spaces of actors by their numbers"),
     ("flintmq/store/log/record_fields.py", "UNDO_NEXT TRANSACTION EXPIRES", "every flag of a record"),
     ("flintmq/access/oauth_keys.py", "redirect_request", "urllib calls it"),
+    ("flintmq/cluster/node_door.py", "NodeDoor", "issue 38's next step: the broker opens it"),
     ("flintmq/access/audit.py", "emit", "logging calls it"),
     ("flintmq/admin/protocol.py", "*", "uvicorn calls it"),
     ("flintmq/shovel/peer.py", "eof_received pause_writing resume_writing", "asyncio calls it"),

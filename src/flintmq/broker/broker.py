@@ -106,6 +106,8 @@ class Broker(NodeState):
         self.make_shared: Callable[[], SharedService] | None = None
         # this node as a member of a cluster
         self.cluster: Cluster | None = None
+        # the way in for other nodes of the cluster (cluster.node_door.NodeDoor)
+        self.door: Any = None
         # logins by token (token_logins.TokenLogins)
         self.tokens: Any = None
         # distributed and local transactions for callers of this process and other protocols, and counts of deliveries over a restart: of a

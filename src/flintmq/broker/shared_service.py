@@ -625,7 +625,7 @@ class SharedService:
 
     def _hand_out_some(self) -> None:
         while items := self._port.take(_ITEMS_AT_ONCE):
-            for queue_id, message, receipt, position, expires_at_ms, lane, size in items:
+            for queue_id, message, receipt, position, expires_at_ms, lane, size, _ in items:
                 entry = self._entries.get(queue_id)
                 if message is None:
                     if entry is not None:

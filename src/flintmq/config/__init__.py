@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flintmq.config.cluster import ClusterLimits
 from flintmq.config.dataplane import DataplaneLimits
 from flintmq.config.engines import EnginesLimits
 from flintmq.config.http import HttpLimits
@@ -29,7 +30,7 @@ __all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
 ON_DEMAND, AT_ONCE = FLIGHT_STARTS = ("on-demand", "at-once")
 
 
-class Limits(DataplaneLimits, EnginesLimits, HttpLimits, MovesLimits, SharedLimits):
+class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLimits, SharedLimits):
     """Limits of one node. Each comment: unit; reason; behaviour at the limit. Those of a large subject stand in a module of its own."""
 
     # --- connection -------------------------------------------------------------------------------------------------

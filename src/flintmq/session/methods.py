@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flintmq.vhost.changes import Verb
 
 BIND_OK = spec.QueueBindOk()
+# how the reserved argument of channel.open begins that aims a channel of another node
+AIMED = "q:"
 
 
 def _channel(handler: Session, number: int) -> ChannelState:
@@ -58,6 +60,19 @@ def _queue_name(handler: Session, number: int, name: str) -> str:
 
 
 def channel_open(handler: Session, number: int, method: spec.ChannelOpen) -> None:
+    _open_channel(handler, number, False)
+
+
+def open_node_channel(handler: Session, number: int, reserved: bytes) -> None:
+    """channel.open of another node. Args: reserved: the argument that clients leave empty, a shortstr: `q:` and the id of the shared queue
+    that all messages of the channel go to. Raises: PeerError 404: this node does not own it; the channel is open then."""
+    name = reserved[1:].decode("utf-8", "replace")
+    _open_channel(handler, number, name.startswith(AIMED))
+    if name.startswith(AIMED):
+        handler.channels[number].aim = handler.vhost.aim(name.removeprefix(AIMED))
+
+
+def _open_channel(handler: Session, number: int, aimed: bool) -> None:
     if number in handler.channels:
         raise PeerError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", hard=True)
     # Channels are counted, whatever their numbers, as by RabbitMQ: aiormq gives channels that overlap ever higher ones, up to 65,535.
@@ -66,7 +81,7 @@ def channel_open(handler: Session, number: int, method: spec.ChannelOpen) -> Non
         raise PeerError(ReplyCode.NOT_ALLOWED, text)
     handler.broker.quotas.open_channel(handler.user)
     try:
-        handler.connection.open_channel(number)
+        handler.connection.open_channel(number, aimed)
     except MemoryError:
         handler.broker.quotas.close_channels(handler.user, 1)
         raise
