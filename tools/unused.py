@@ -58,7 +58,7 @@ KEPT = (
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
     ("flintmq/mirror/mirror.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
-    ("flintmq/shared/queue_rows.py", "*", "the same"),
+    ("flintmq/cluster", "ClusterDefinitions wait_first ToldDefinitions", "the same: the node will start them"),
     ("flintmq/cluster/engine_thread.py", "*", "the same"),
     ("flintmq/shared/serving.py", "*", "the same"),
 )
