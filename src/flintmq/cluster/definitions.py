@@ -35,8 +35,8 @@ from flintmq.config import Limits
 from flintmq.definitions.change_line import Refused
 from flintmq.engines.engine import EngineError
 from flintmq.guard import caught
-from flintmq.ports import ExchangeRecord, LimitsRecord, QueueRecord
-from flintmq.shared.definition_rows import MADE, Record, all_rows, describe, has_life, key_of, rank_of
+from flintmq.ports import ExchangeRecord, LimitsRecord, QueueRecord, VhostRecord
+from flintmq.shared.definition_rows import MADE, Record, SharedQueue, all_rows, describe, has_life, key_of, rank_of
 from flintmq.shared.queue_rows import queue_key
 from flintmq.store.sql.changes import Change, Save
 
@@ -64,7 +64,7 @@ class ClusterDefinitions:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
         self._known = Known(thread.engine, limits)
-        self._telling = Telling(thread.engine, self._known, self._untold, limits, member.node)
+        self._telling = Telling(self._known, self._untold, local, limits, member.node)
         self._joining = Joining(thread.engine, local, limits, member)
         self._is_lost = False  # rows may have changed unseen
         self._changed: set[bytes] = set()
@@ -282,11 +282,10 @@ class ClusterDefinitions:
         """Compares definitions of one kind, and changes those that differ. Raises: EngineError."""
         missing = [key for key, record in dirty.items() if key not in self._known.rows and self._local.twin(record) is not None]
         await self._known.reread([key for key in missing if key not in self._untold])
-        slices = Slices()
         tasks = []
         for key, record in dirty.items():
             tasks.append(asyncio.create_task(self._follow_one(key, record)))
-            await slices.step()
+            await asyncio.sleep(0)  # it begins, and others have their turn
         await asyncio.gather(*tasks)
 
     async def _follow_one(self, key: bytes, record: Record) -> None:
@@ -313,6 +312,8 @@ class ClusterDefinitions:
         wanted = known.row.record if known is not None and known.row is not None and self._known.counts(key) else None
         if known is not None and wanted is None:
             self._void[key] = None
+        if isinstance(wanted, SharedQueue) and key_of(VhostRecord(wanted.vhost)) in self._untold:
+            return "its virtual host has yet to be told"
         here = self._local.twin(wanted or record)
         if wanted is None or known is None:
             lives.pop(key, None)
@@ -328,6 +329,9 @@ class ClusterDefinitions:
             error = await self._do(self._local.put, wanted)
             if error is not None:
                 return text_of(error)
+            if self._local.twin(wanted) is None and key not in self._untold:
+                return "something that ends with this node has the name, or is an end of it"
+            self._known.touch_under(known.life)
         if has_life(wanted):
             lives[key] = known.life
         return ""

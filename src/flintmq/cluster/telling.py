@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flintmq.cluster.known import Known
-from flintmq.cluster.local_definitions import same
+from flintmq.cluster.local_definitions import LocalDefinitions, same
 from flintmq.cluster.untold import State, Untold
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, Engine, Full, TooLarge, UnknownOutcome
+from flintmq.engines.engine import Commit, Full, TooLarge, UnknownOutcome
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import ExchangeRecord, VhostRecord
 from flintmq.shared.definition_rows import DefinitionRow, describe, has_life, mark_key, new_token, parents_of
@@ -41,12 +41,14 @@ class Write(NamedTuple):
 
 
 class Telling:
-    """Args: engine; known; untold; limits; node: the name of this node's mark. One event loop, one call at a time."""
+    """Args: known: with the engine; untold; local: this node's definitions; limits; node: the name of this node's mark. One event loop, one
+    call at a time."""
 
-    def __init__(self, engine: Engine, known: Known, untold: Untold, limits: Limits, node: str) -> None:
-        self._engine = engine
+    def __init__(self, known: Known, untold: Untold, local: LocalDefinitions, limits: Limits, node: str) -> None:
+        self._engine = known.engine
         self._known = known
         self._untold = untold
+        self._local = local
         self._limits = limits
         self._mark_key = mark_key(node)
         self._mark: bytes | None = None  # the value of the mark
@@ -96,10 +98,10 @@ class Telling:
         rows: dict[bytes, DefinitionRow] = {}
         size = 0
         for state in states:
-            if isinstance(state.record, VhostRecord) and state.gone:
+            if isinstance(state.record, VhostRecord) and (state.gone or state.anew):
                 if writes:
                     break
-                await self._known.end_queues(state.record.name)
+                await self._known.end_queues(state.record.name, self._local.twin)
             write = self._write_of(state, rows)
             if write is None:
                 continue
