@@ -21,7 +21,7 @@ from flintmq.shared import queue_rows
 from flintmq.shared.definition_rows import DefinitionRow, key_of
 from flintmq.store.definitions import MemoryDefinitions
 from tests.cluster.several_nodes import NodeOfMany, Nodes, good, until
-from tests.twins.faulty_engine import Fate, Plan
+from tests.twins.faulty_engine import Fate, Plan, RandomPlan
 
 PATTERNS = {"configure": ".*", "write": ".*", "read": ""}
 POLICY = {"pattern": "^q", "apply-to": "queues", "priority": 1, "definition": {"max-length": 5}}
@@ -422,6 +422,25 @@ def test_of_nodes_that_begin_together_one_gives_its_definitions_and_all_have_the
         assert sum(started[0].users.is_user(f"n{number}") for number in range(3)) == 1
 
     run(body)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_definitions_are_whole_whatever_becomes_of_calls(seed: int) -> None:
+    async def body(nodes: Nodes) -> None:
+        stores = [store_with(f"n{number}", "") for number in range(2)]
+        started = [await nodes.start(stored, wait=False) for stored in stores]
+        await until(lambda: all(node.cluster.wait_first(0) for node in started))
+        assert isinstance(nodes.plan, RandomPlan)
+        nodes.plan.share = 0.0
+        while nodes.plan.late:
+            await nodes.plan.let_happen()
+        await nodes.settle()
+        winners = [number for number in range(2) if started[0].users.is_user(f"n{number}")]
+        assert len(winners) == 1
+        for node in started:
+            assert {"fed", "feeding", "x"} <= set(node.broker.vhosts[f"vhost of n{winners[0]}"].exchanges)
+
+    run(body, RandomPlan(seed, 0.3), shared_definitions_batch=2, shared_definitions_first_ms=100)
 
 
 def test_a_first_node_that_stops_in_the_middle_is_followed_by_another_one_with_its_own() -> None:

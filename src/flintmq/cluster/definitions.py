@@ -258,19 +258,20 @@ class ClusterDefinitions:
         """Makes this node what the rows say: things before what hangs on them. Raises: EngineError: the rest is for the next pass."""
         while self._known.dirty:
             dirty, self._known.dirty = self._known.dirty, {}
-            keys = sorted(dirty, key=rank_of)
-            while keys:
-                rank, count = rank_of(keys[0]), 0
-                while count < min(len(keys), self._limits.shared_definitions_verbs) and rank_of(keys[count]) == rank:
-                    count += 1
-                some, keys = keys[:count], keys[count:]
-                try:
-                    await self._follow({key: dirty[key] for key in some})
-                    await self._telling.tell()
-                except BaseException:
-                    for key in (*some, *keys):
-                        self._known.dirty.setdefault(key, dirty[key])
-                    raise
+            ranks: dict[int, list[bytes]] = {}
+            slices = Slices()
+            try:
+                for key in dirty:
+                    ranks.setdefault(rank_of(key), []).append(key)
+                    await slices.step()
+                for _, keys in sorted(ranks.items()):
+                    for start in range(0, len(keys), self._limits.shared_definitions_verbs):
+                        some = keys[start : start + self._limits.shared_definitions_verbs]
+                        await self._follow({key: dirty[key] for key in some})
+                        await self._telling.tell()
+            except BaseException:
+                self._known.dirty = {**dirty, **self._known.dirty}
+                raise
         if self._is_joining:
             self._is_joining = False
             if self._ends:

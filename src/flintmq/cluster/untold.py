@@ -9,6 +9,7 @@ U3  The number of changes has a bound: there is one for each definition.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -72,6 +73,7 @@ class Untold:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changes: dict[bytes, Change] = {}  # in the order in which they came
+        self._hanging: dict[bytes, dict[bytes, None]] = {}  # key of a thing -> keys of changes of what hangs on it
         self._waiters: dict[Waiter, None] = {}
         self._ended = False
 
@@ -87,24 +89,35 @@ class Untold:
             return next((change.since_s for change in self._changes.values()), None)
 
     def note(self, key: bytes, record: Record, gone: bool) -> None:
-        """A definition is so now. Cost: O(1); O(changes) when a thing ends."""
+        """A definition is so now. Cost: O(1); when a thing ends O(changes of what hangs on it)."""
         with self._lock:
             change = self._changes.get(key)
             if change is None:
                 change = self._changes[key] = Change(key, record)
+                for parent in parents_of(record):
+                    self._hanging.setdefault(parent, {})[key] = None
             change.record, change.gone = record, gone
             change.version += 1
             if gone:
                 change.gone_at = change.version
                 for under in self._under(key):
-                    del self._changes[under.key]
+                    self._remove(under)
                     for waiter in under.waits:
                         waiter.changes = [one for one in waiter.changes if one not in (under, change)] + [change]
                         change.waits[waiter] = change.version
 
     def _under(self, key: bytes) -> list[Change]:
         """What hangs on a thing. Under the lock."""
-        return [change for change in self._changes.values() if key in parents_of(change.record)]
+        return [self._changes[one] for one in self._hanging.get(key, ())]
+
+    def _remove(self, change: Change) -> None:
+        """Under the lock."""
+        del self._changes[change.key]
+        for parent in parents_of(change.record):
+            keys = self._hanging[parent]
+            del keys[change.key]
+            if not keys:
+                del self._hanging[parent]
 
     def forget_under(self, key: bytes) -> None:
         """A thing has ended whose end others tell."""
@@ -131,7 +144,7 @@ class Untold:
         with self._lock:
             change.told = version
             if change.version == version and self._changes.get(change.key) is change:
-                del self._changes[change.key]
+                self._remove(change)
             for waiter in [one for one, wanted in change.waits.items() if wanted <= version]:
                 del change.waits[waiter]
                 waiter.changes.remove(change)
@@ -160,7 +173,7 @@ class Untold:
         """Whoever has waited for so long is told so; the engine is told later. True: others wait, still."""
         since_s = time.monotonic() - waiting_s
         with self._lock:
-            over = [waiter for waiter in self._waiters if waiter.since_s <= since_s]
+            over = list(itertools.takewhile(lambda waiter: waiter.since_s <= since_s, self._waiters))  # they are in the order of time
             for waiter in over:
                 self._forget(waiter)
             waits = len(self._waiters) > 0
