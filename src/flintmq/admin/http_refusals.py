@@ -31,6 +31,11 @@ _PEER: dict[ReplyCode, tuple[int, str, str]] = {
     ReplyCode.PRECONDITION_FAILED: (409, "precondition_failed", "change the request as the reason says"),
     ReplyCode.CONTENT_TOO_LARGE: (413, "too_large", "send less at a time"),
     ReplyCode.RESOURCE_ERROR: (503, "resources", "try again later"),
+    ReplyCode.INTERNAL_ERROR: (
+        503,
+        "unavailable",
+        "look at the disk, or the engine of shared queues, that the reason names; then try again",
+    ),
 }
 _PULL = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
 # RabbitMQ's word for a missing object
@@ -149,6 +154,8 @@ def rabbit_refusal(error: BaseException) -> HttpError | None:
     if isinstance(error, PeerError):
         if error.code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED):
             return HttpError(401, "not_authorised", error.reply_text)
+        if error.code == ReplyCode.INTERNAL_ERROR:
+            return HttpError(503, "unavailable", error.text)
         return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
     if isinstance(error, StoreError):
         return HttpError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")

@@ -76,6 +76,19 @@ class SharedLimits(Frozen):
     # 2,000 queues each is looked at every 10 s
     shared_poll_ms: int = 1_000
     shared_polls: int = 200
+    # definitions in an engine, some 1.5 KiB each in every node; one more is refused with 406, and stays on its node until that looks again
+    shared_definitions_max: int = 100_000
+    # rows, and bytes, of definitions that a node reads at once: a page is parsed in slices
+    shared_definitions_page: int = 500
+    shared_definitions_page_bytes: int = 1 * MIB
+    # definitions that one commit of the engine carries; what is above goes into the next one
+    shared_definitions_batch: int = 50
+    # definitions of other nodes that wait for the database of this one at once
+    shared_definitions_verbs: int = 200
+    # lines of the log about definitions of a node that end as it joins others; the rest is counted
+    shared_definitions_lines: int = 100
+    # milliseconds without a sign after which another node goes on with the first definitions of an engine
+    shared_definitions_first_ms: int = 5_000
     # milliseconds until a queue or binding of other nodes that this node could not make is tried again
     shared_definitions_retry_ms: int = 10_000
     # bytes of messages that wait for the engine (with 512 for each), of one queue, and of all queues of one virtual host; the next publish

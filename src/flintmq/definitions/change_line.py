@@ -57,6 +57,8 @@ class Actor(NamedTuple):
 
 
 BROKER = Actor(None, "broker")
+# a node that has decided a change which this one follows: no node is told of it
+OTHER_NODE = Actor(None, "another node")
 
 
 @dataclass(slots=True)
@@ -110,7 +112,9 @@ class Line:
     def __init__(self, definitions: Definitions, line_max: int, on_change: OnChange = lambda *_: None) -> None:
         self._definitions = definitions
         self._on_change = on_change
-        self._submit: Any = getattr(definitions, "submit", None)
+        # of a node among others (cluster/told.py): the definitions that tell nobody of a change, and the wait for those who are told
+        self._untold: Definitions = getattr(definitions, "untold", definitions)
+        self._when_told: Any = getattr(definitions, "when_told", None)
         self._line_max = line_max
         self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
@@ -147,13 +151,14 @@ class Line:
         try:
             job.allow()
             job.made = job.plan()
+            definitions: Any = self._untold if job.actor is OTHER_NODE else self._definitions
             if not job.made.changes:
                 self._durable(job, None)
-            elif self._submit is not None:
-                self._submit(job.made.changes, partial(self._durable, job))
+            elif hasattr(definitions, "submit"):
+                definitions.submit(job.made.changes, partial(self._durable, job))
             else:
                 for change in job.made.changes:
-                    _apply_now(self._definitions, change)
+                    _apply_now(definitions, change)
                 self._durable(job, None)
         except Exception as error:
             self._end(job, error)
@@ -176,7 +181,10 @@ class Line:
         self._end(job, error)
 
     def _end(self, job: Job, error: Exception | None) -> None:
-        who = "the broker" if job.actor.user is None else f"user {job.actor.user!r} at {job.actor.peer}"
+        if job.actor.user is None:
+            who = "another node" if job.actor is OTHER_NODE else "the broker"
+        else:
+            who = f"user {job.actor.user!r} at {job.actor.peer}"
         text = job.what if len(job.what) <= WHAT_MAX else f"{job.what[:WHAT_MAX]}... ({len(job.what)} characters)"
         if error is None:
             if job.made is not None and job.made.changes:
@@ -190,6 +198,17 @@ class Line:
         with self._lock:
             self._busy = False
         try:
-            job.done(None if error is not None or job.made is None else job.made.result, error)
+            self._answer(job, error)
         finally:
             self._pump()
+
+    def _answer(self, job: Job, error: Exception | None) -> None:
+        """Now, or when the other nodes can see the change."""
+
+        def answer(failure: Exception | None) -> None:
+            job.done(None if failure is not None or made is None else made.result, failure)
+
+        made = job.made
+        waits = error is None and made is not None and self._when_told is not None and job.actor is not OTHER_NODE
+        if not waits or made is None or self._when_told(made.changes, answer):
+            answer(error)

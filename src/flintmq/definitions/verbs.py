@@ -306,6 +306,18 @@ class DefinitionsService:
         if vhost is not None:
             vhost.set_quotas(self._broker.quotas.of_vhost(record.name))
 
+    def put_limits(self, actor: Actor, record: LimitsRecord, done: Done) -> None:
+        """All limits of a user or virtual host at once; none takes them away."""
+
+        def plan() -> Plan:
+            if (record.name not in self.vhosts) if record.kind == "vhost" else (self._broker.users.get(record.name) is None):
+                raise Refused("not_found", f"{record.kind}_not_found")
+            for limit, value in record.limits.items():
+                checks.check_limit(record.kind, limit, value)
+            return Plan([Save(record)], partial(self._limits_changed, record))
+
+        self._perform(actor, "limit.change", None, f"limits of {record.kind} {record.name!r}: {dict(record.limits)!r}", plan, done)
+
     # --- virtual hosts ----------------------------------------------------------------------------------------------
 
     def put_vhost(self, actor: Actor, name: str, value: Mapping[str, Any], done: Done) -> None:
@@ -355,6 +367,21 @@ class DefinitionsService:
         if record.name not in self._broker.vhosts:
             self._broker.add_vhost(record.name)
         self._broker.vhosts[record.name].default_queue_type = self._default_queue_type(record.name)
+
+    def put_metadata(self, actor: Actor, vhost: str, value: Mapping[str, Any] | None, done: Done) -> None:
+        """Tags and default queue type of a virtual host are these, and no others. None: there are none."""
+
+        def plan() -> Plan:
+            self._need_vhost(vhost)
+            record = ParameterRecord(VHOST_METADATA, vhost, "metadata", None if value is None else checks.vhost_metadata(value))
+
+            def apply() -> None:
+                self._keep(record) if value is not None else self._forget([record])
+                self._broker.vhosts[vhost].default_queue_type = self._default_queue_type(vhost)
+
+            return Plan([Delete(record) if value is None else Save(record)], apply)
+
+        self._perform(actor, "vhost.change", None, f"tags and default queue type of vhost {vhost!r} are set", plan, done)
 
     def _default_queue_type(self, vhost: str) -> str | None:
         return (self.value(VHOST_METADATA, vhost, "metadata") or {}).get("default_queue_type")

@@ -81,7 +81,7 @@ class Job:
 
     over: it has its result or its failure, and `finished` was called; saving: the database has its change; names: what it reserved; holds:
     they are in `Changes._held`; wants: what it waits for; late: routes that it changed are told in slices; direct: nothing of it is left to
-    others.
+    others; followed: another node has decided it; saved: what the database has of it.
     """
 
     __slots__ = (
@@ -89,11 +89,13 @@ class Job:
         "direct",
         "failure",
         "finished",
+        "followed",
         "holds",
         "late",
         "names",
         "over",
         "result",
+        "saved",
         "saving",
         "verb",
         "wanted",
@@ -107,6 +109,8 @@ class Job:
         self.finished = finished
         self.wanted = wanted
         self.direct = direct
+        self.followed = False
+        self.saved: list[Change] | None = None
         self.names: Names | None = None
         self.wants: Names | None = None
         self.over = self.saving = self.holds = self.woken = self.late = False
@@ -136,7 +140,9 @@ class Changes:
         self._lock = lock
         self._spreading = spreading
         self._definitions = definitions
-        self._submit: Any = getattr(definitions, "submit", None)
+        # of a node among others (cluster/told.py): the definitions that tell nobody of a change, and the wait for those who are told
+        self._untold: Definitions = getattr(definitions, "untold", definitions)
+        self._when_told: Any = getattr(definitions, "when_told", None)
         self._job: Job | None = None  # the verb that runs now
         self._held: dict[Key, int] = {}  # -> number of verbs that share it, or _ALONE
         self._waiting: dict[Key, deque[Job]] = {}
@@ -152,13 +158,16 @@ class Changes:
         """Whether some verb waits with names that it has, or for some."""
         return len(self._held) > 0
 
-    def perform(self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> Job:
+    def perform(
+        self, verb: Verb[Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None, *, followed: bool = False
+    ) -> Job:
         """Runs a verb; `finished(result, error)` is called once: before this returns (Job.over), or by `call` (C3).
 
         Args: wanted: asked when a name that the verb waits for is free; False: its asker is gone, the verb is forgotten, `finished` is
-        not called.
+        not called. followed: another node has decided it: no node is told.
         """
         job = Job(verb, call, finished, wanted)
+        job.followed = followed
         try:
             self._advance(job, None)
         finally:
@@ -208,9 +217,18 @@ class Changes:
                 return
             if job.holds:
                 self._release(job)
-        if not job.late or not spreading.wait(partial(job.call, job.end)):
-            job.over = True
-            job.finished(job.result, job.failure)
+        if job.saved is None or self._when_told is None or self._when_told(job.saved, partial(self._told, job)):
+            self._finish(job)
+
+    def _told(self, job: Job, error: Exception | None) -> None:
+        """Any thread: the other nodes can see what the verb has saved, or `error`."""
+        if job.failure is None:
+            job.failure = error
+        job.call(partial(self._finish, job))
+
+    def _finish(self, job: Job) -> None:
+        if not job.late or not self._spreading.wait(partial(job.call, job.end)):
+            job.end()
 
     def _part(self, job: Job, error: Exception | None) -> bool:
         """Runs a verb until it waits. True: it is over, with its result or failure."""
@@ -230,8 +248,8 @@ class Changes:
                 elif callable(step):
                     if not step() and not self._in_slices(job, step):
                         return False
-                elif self._submit is None or job.direct:
-                    error = self._save(step)
+                elif job.direct or not hasattr(self._definitions, "submit"):
+                    error = self._save(job, step)
                 else:
                     error = self._hand_over(job, step)
                     if error is None:
@@ -243,19 +261,27 @@ class Changes:
             job.failure = failure
         return True
 
-    def _save(self, change: Change) -> Exception | None:
+    def _save(self, job: Job, change: Change) -> Exception | None:
         try:
-            _apply(self._definitions, change)
+            _apply(self._to(job, change), change)
         except Exception as error:
             return error
         return None
+
+    def _to(self, job: Job, change: Change) -> Any:
+        """The definitions that get a change of a verb."""
+        if job.followed:
+            return self._untold
+        if self._when_told is not None and not job.direct:
+            job.saved = [*(job.saved or ()), change]
+        return self._definitions
 
     def _hand_over(self, job: Job, change: Change) -> Exception | None:
         """Gives a change to the database. Returns what it refuses at once."""
         self._hold(job)
         job.saving = True
         try:
-            self._submit([change], partial(self._answered, job))
+            self._to(job, change).submit([change], partial(self._answered, job))
         except Exception as error:
             job.saving = False
             return error
