@@ -57,10 +57,10 @@ KEPT = (
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/mirror/mirror.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
-    ("flintmq/shared/queue_rows.py", "*", "the same"),
+    ("flintmq/shared/queue_rows.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
     ("flintmq/cluster/engine_thread.py", "*", "the same"),
     ("flintmq/shared/serving.py", "*", "the same"),
+    ("flintmq/shared/batches.py", "*", "the same"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")
