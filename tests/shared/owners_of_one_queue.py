@@ -73,6 +73,8 @@ class Store:
 class OwnerNode:
     """A node that owns the queue from `take_over` on."""
 
+    hot_bytes = 2**64 - 1
+
     def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1, queue: bytes = QUEUE) -> None:
         self.name = name
         self.queue = queue
@@ -88,7 +90,7 @@ class OwnerNode:
             try:
                 (value,) = await self.engine.get([owner_key(self.queue)])
                 owner = await claim(self.engine, self.queue, None if value is None else Owner.unpack(value), self.name, self.name)
-                self.port = MirrorPort(2**64 - 1, 1 << 20, 1 << 21)
+                self.port = MirrorPort(self.hot_bytes, 1 << 20, 1 << 21)
                 self.handle = QueueHandle(1, int(self.levels > 1), self.levels)
                 self.handle.set_returns(True, -1, False)
                 self.mirror = Mirror(self.handle, self.port, "/")

@@ -214,6 +214,25 @@ def test_a_set_is_in_the_order_in_which_its_queue_serves() -> None:
     scene(test, levels=256)
 
 
+def test_messages_that_left_memory_are_read_from_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnerNode, "hot_bytes", 1)
+
+    async def test(world: World, identity: bytes, queue: str) -> None:
+        bodies = [b"%d" % number * 100 for number in range(30)]
+        await world.fill(queue, bodies)
+        assert world.queues[queue].node.handle.cold_count > 0
+        sealed = await world.subscriptions.plan(identity, 1, 1, 25, 1 << 20)
+        assert sealed is not None
+        assert (await world.read(identity, sealed))[queue] == bodies[:25]
+        await world.move(queue)
+        assert (await world.read(identity, sealed))[queue] == bodies[:25]
+        await world.subscriptions.commit(identity, 1, 1)
+        await world.move(queue)
+        assert world.queues[queue].node.restored == 5
+
+    scene(test)
+
+
 def test_messages_whose_rows_are_not_in_the_engine_wait_for_a_later_set() -> None:
     async def test(world: World, identity: bytes, queue: str) -> None:
         released = asyncio.Event()
@@ -416,6 +435,9 @@ def test_an_operator_gives_a_set_back_or_commits_it_and_its_reader_is_fenced() -
         assert (head[1], head[5]) == (True, b"0"), "it is flagged, as a task may have seen it"
         again = await world.subscriptions.plan(identity, 2, 1, 6, 1 << 20)
         assert again is not None and (await world.read(identity, again))[queue] == numbered(0, 6)
+        entries = await world.queues[queue].sets.read(identity, (1, again.round), 2, 3, 1 << 20)
+        facts = [(entry.position, entry.deliveries, entry.is_redelivered) for entry in entries]
+        assert facts == [(3, 1, True), (4, 0, False), (5, 0, False)]
         with pytest.raises(Refusal) as refusal:
             await world.read(identity, first)
         assert refusal.value.why is Why.CHANGED

@@ -103,10 +103,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message of a part. deliveries: earlier ones that were counted; content: None: it can't be read any more."""
+    """A message of a part. deliveries: earlier ones that were counted; is_redelivered: somebody may have had it; content: None: it can't
+    be read any more."""
 
     position: int
     deliveries: int
+    is_redelivered: bool
     content: ContentView | None
 
 
@@ -306,26 +308,28 @@ class QueueSets:
             raise Refusal(Why.CHANGED, "the queue has no such part")
         part.is_seen = True
         entries: list[Entry] = []
-        for position in list(part.row.positions())[first : first + count]:
-            content = await self._content(position)
+        cold: dict[int, ContentView] = {}  # of the row that was read last
+        for position in itertools.islice(part.row.positions(), first, first + count):
+            content = await self._content(position, cold)
             if part.is_over:
                 raise Refusal(Why.CHANGED, "it was decided meanwhile")
             facts = self._core.entry_facts(position)
-            entries.append(Entry(position, 0 if facts is None else facts[1], content))
+            entries.append(Entry(position, 0 if facts is None else facts[1], self._core.is_redelivered(position), content))
             size -= 0 if content is None else content.body_bytes
             if size <= 0:
                 break
         return entries
 
-    async def _content(self, position: int) -> ContentView | None:
+    async def _content(self, position: int, cold: dict[int, ContentView]) -> ContentView | None:
+        """From memory, or the engine: what a set holds is not brought back into memory, as its queue has no use of it."""
         try:
             return self._core.view_at(position)
         except KeyError:
-            await self._log.bring(position)
-        try:
-            return self._core.view_at(position)
-        except KeyError:
-            return None
+            if position not in cold:
+                row = await self._log.row_of(position)
+                cold.clear()
+                cold.update(() if row is None else self._mirror.views(row))
+        return cold.get(position)
 
     # --- ending ---------------------------------------------------------------------------------------------------------
 

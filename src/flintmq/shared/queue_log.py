@@ -175,12 +175,11 @@ class QueueLog:
             if disorder == self._disorder:
                 return
 
-    async def bring(self, position: int) -> None:
-        """The message at this position is in memory when this returns, until others need the room. Raises: Lost; EngineError."""
+    async def row_of(self, position: int) -> bytes | None:
+        """The row of the segment that has the message at this position, with all its parts. Raises: Lost; EngineError."""
         level = position >> _INDEX_BITS << _INDEX_BITS
         rows = await self._engine.scan(segment_key(self._queue, level), segment_key(self._queue, position) + b"\0", 1, 1, reverse=True)
-        if rows:
-            await self._load(position_of(rows[0][0]))
+        return await self._read_row(position_of(rows[0][0])) if rows else None
 
     async def hand_over(self, node: str, life: str) -> Owner:
         """After `drain`, with nobody publishing or consuming: that node owns the queue.
