@@ -388,6 +388,20 @@ def test_an_owner_that_was_replaced_takes_nothing() -> None:
     scene(test)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_for_one_set_at_the_same_time_come_to_the_same(seed: int) -> None:
+    async def test(world: World, identity: bytes, queue: str) -> None:
+        for name in world.queues:
+            await world.fill(name, numbered(0, 5))
+        plans = [world.client().plan(identity, 1, 1, messages, 1 << 20) for messages in (2, 4, 8)]
+        first, *others = await asyncio.gather(*plans)
+        assert first is not None
+        assert others == [first, first]
+        assert sum(map(len, (await world.read(identity, first)).values())) == first.count
+
+    scene(test, queues=3, seed=seed)
+
+
 # --- readers ------------------------------------------------------------------------------------------------------------
 def test_a_reader_that_was_replaced_is_fenced() -> None:
     async def test(world: World, identity: bytes, queue: str) -> None:
@@ -498,8 +512,9 @@ def test_a_name_is_given_once_and_there_are_as_many_subscriptions_as_may_be() ->
             await calls.create(replace(world.made, name="t"))
         assert refusal.value.why is Why.LIMIT
         assert {one.vhost for _, one in await calls.listed()} == {"/", "/a", "/b"}
-        with pytest.raises(ValueError):
-            await calls.create(replace(world.made, name="x" * 256))
+        for wrong in (replace(world.made, name="x" * 256), replace(world.made, queues=()), replace(world.made, queues=("q",) * 5)):
+            with pytest.raises(ValueError):
+                await calls.create(wrong)
 
     scene(test)
 

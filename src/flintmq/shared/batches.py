@@ -172,7 +172,10 @@ class QueueSets:
     async def look(self) -> None:
         """Ends, and gives back, whatever that is decided of. After `restore`, and now and then. Raises: Lost; EngineError."""
         for identity in list(self._places):
-            await self.settle(identity)
+            try:
+                await self.settle(identity)
+            except ValueError as error:  # its messages stay where they are
+                log.error("%s", error)
 
     @contextlib.asynccontextmanager
     async def _place(self, identity: bytes) -> AsyncIterator[_Place]:
@@ -483,6 +486,7 @@ class Subscriptions:
     async def create(self, made: Subscription) -> bytes | None:
         """The id of a new subscription, or None: its name is taken. Raises: Refusal LIMIT, BUSY; EngineError; ValueError: its fields."""
         Subscription.unpack(made.pack())
+        self._check_queues(made.queues)
         identity, name = new_identity(), name_key(made.vhost, made.name)
         row = replace(made, mark=secrets.token_hex(_MARK_BYTES)).pack()
         for _ in range(_TRIES):
@@ -498,6 +502,10 @@ class Subscriptions:
             await asyncio.sleep(self._limits.shared_pause_ms / 1000)
         raise Refusal(Why.BUSY)
 
+    def _check_queues(self, queues: Sequence[str]) -> None:
+        if not 0 < len(queues) <= self._limits.shared_set_queues_max:
+            raise ValueError(f"a subscription reads 1 to {self._limits.shared_set_queues_max} queues, and not {len(queues)}")
+
     async def _count(self) -> int:
         count = 0
         begin, end = names_of()
@@ -509,8 +517,11 @@ class Subscriptions:
     async def open(self, identity: bytes, queues: tuple[str, ...] | None = None) -> Subscription:
         """A new reader: those of before are fenced. Args: queues: that it reads from now on, None: as before.
 
-        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; EngineError.
+        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; EngineError; ValueError: too
+        many queues, or none.
         """
+        if queues is not None:
+            self._check_queues(queues)
         known = await self.load(identity)
         over: dict[str, tuple[int, int]] = {}
         if queues is not None and set(queues) != set(known.queues):
@@ -557,7 +568,12 @@ class Subscriptions:
                 raise Refusal(Why.AHEAD, f"it has committed set {subscription.committed}, and is asked for set {seq}")
             if subscription.sealed is not None:
                 return subscription.sealed
-            parts = await self._collect(identity, subscription, messages, size)
+            try:
+                parts = await self._collect(identity, subscription, messages, size)
+            except Refusal as refusal:
+                if refusal.why is not Why.CHANGED:
+                    raise
+                continue  # another call was faster
             if not parts:
                 return None
             sealed = SealedSet(seq, subscription.round, self._now_ms(), parts)
@@ -626,8 +642,7 @@ class Subscriptions:
     async def settle(self, identity: bytes, subscription: Subscription) -> bool:
         """Has the owners do what is decided. True: no part of it stays anywhere. An owner that can't be asked does it later by itself
         (`QueueSets.look`)."""
-        outcomes = [await self._settled(queue, identity) for queue in subscription.known_queues()]
-        return all(outcomes)
+        return all(await asyncio.gather(*(self._settled(queue, identity) for queue in subscription.known_queues())))
 
     async def _settled(self, queue: str, identity: bytes) -> bool:
         try:
