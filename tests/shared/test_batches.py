@@ -417,6 +417,24 @@ def test_a_reader_that_was_replaced_is_fenced() -> None:
     scene(test)
 
 
+def test_a_reader_that_is_replaced_while_it_collects_is_fenced() -> None:
+    async def test(world: World, identity: bytes, queue: str) -> None:
+        await world.fill(queue, numbered(0, 3))
+        take = world.take
+
+        async def late(name: str, asked: Asked) -> tuple[int, int]:
+            await world.subscriptions.reset(identity, None, commits=False)
+            return await take(name, asked)
+
+        world.take = late  # type: ignore[method-assign]
+        with pytest.raises(Refusal) as refusal:
+            await world.subscriptions.plan(identity, 1, 1, 3, 1 << 20)
+        assert refusal.value.why is Why.FENCED
+        assert world.queues[queue].rest() == numbered(0, 3)
+
+    scene(test)
+
+
 @pytest.mark.parametrize(("epoch", "seq", "why"), [(9, 2, Why.NEVER_OPENED), (1, 1, Why.BEHIND), (1, 3, Why.AHEAD)])
 def test_a_checkpoint_that_is_not_the_subscription_s_is_refused(epoch: int, seq: int, why: Why) -> None:
     async def test(world: World, identity: bytes, queue: str) -> None:

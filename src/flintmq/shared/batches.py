@@ -517,8 +517,8 @@ class Subscriptions:
     async def open(self, identity: bytes, queues: tuple[str, ...] | None = None) -> Subscription:
         """A new reader: those of before are fenced. Args: queues: that it reads from now on, None: as before.
 
-        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; EngineError; ValueError: too
-        many queues, or none.
+        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; EngineError; ValueError:
+        too many queues, or none.
         """
         if queues is not None:
             self._check_queues(queues)
