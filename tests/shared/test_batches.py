@@ -559,6 +559,21 @@ def test_a_forgotten_subscription_gives_its_set_back_and_none_of_what_it_committ
     scene(test)
 
 
+def test_signs_of_life_go_with_their_subscription() -> None:
+    async def test(world: World, identity: bytes, queue: str) -> None:
+        calls = world.subscriptions
+        assert await calls.last_sign(identity) is None
+        for token in (b"1", b"2", b""):
+            await calls.sign(identity, world.made, token)
+            assert await world.client().last_sign(identity) == token
+        await calls.forget(identity)
+        with pytest.raises(Refusal):
+            await calls.sign(identity, world.made, b"3")
+        assert not [key for key in world.store.rows if identity in key]
+
+    scene(test)
+
+
 def test_a_part_of_a_subscription_that_is_gone_goes_back_at_the_next_owner() -> None:
     async def test(world: World, identity: bytes, queue: str) -> None:
         await world.fill(queue, numbered(0, 9))

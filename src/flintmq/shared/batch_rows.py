@@ -2,8 +2,9 @@
 
 in: subscriptions and sets as values; rows. out: rows; or ValueError for one that can't be read. Who changes them: batches.py.
 
-A subscription is one row, t/ID; its name has another, tn/VHOST NAME, so that a name is given once. The part of a set that one queue has is
-one row among those of that queue, so that it goes with it. `fate` says of such a part what its subscription decided.
+A subscription is one row, t/ID; its name has another, tn/VHOST NAME, so that a name is given once, and its reader's sign of life a third,
+tb/ID, which changes often and is compared by nobody. The part of a set that one queue has is one row among those of that queue, so that it
+goes with it. `fate` says of such a part what its subscription decided.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def new_identity() -> bytes:
 
 def subscription_key(identity: bytes) -> bytes:
     return b"t/" + identity
+
+
+def sign_key(identity: bytes) -> bytes:
+    """Of a reader's last sign of life."""
+    return b"tb/" + identity
 
 
 def identity_of(key: bytes) -> bytes:

@@ -50,6 +50,7 @@ from flintmq.shared.batch_rows import (
     new_identity,
     part_row_key,
     runs_max,
+    sign_key,
     subscription_key,
     subscription_rows,
 )  # fmt: skip
@@ -550,6 +551,18 @@ class Subscriptions:
         if epoch > subscription.epoch:
             raise Refusal(Why.NEVER_OPENED, f"its epoch is {subscription.epoch}, this is {epoch}")
 
+    async def sign(self, identity: bytes, subscription: Subscription, token: bytes) -> None:
+        """The reader lives: a token that differs from the last one; b"": it says good-bye. Raises: Refusal GONE; EngineError."""
+        name = name_key(subscription.vhost, subscription.name)
+        # The name goes with the subscription: a sign that comes late does not stay.
+        if not await self._engine.commit(Commit([(name, identity)], {sign_key(identity): token})):
+            raise Refusal(Why.GONE)
+
+    async def last_sign(self, identity: bytes) -> bytes | None:
+        """A node that sees the same one for `subscription_alive_ms` on its own clock takes the reader for gone. Raises: EngineError."""
+        (token,) = await self._engine.get([sign_key(identity)])
+        return token
+
     # --- sets -----------------------------------------------------------------------------------------------------------
 
     async def plan(self, identity: bytes, epoch: int, seq: int, messages: int, size: int) -> SealedSet | None:
@@ -664,7 +677,8 @@ class Subscriptions:
         def body(subscription: Subscription) -> Subscription:
             return replace(given_back(subscription), epoch=subscription.epoch + 1, is_deleted=True)
 
-        await self._bury(identity, await self._change(identity, body, [name_key(known.vhost, known.name)]))
+        gone = [name_key(known.vhost, known.name), sign_key(identity)]
+        await self._bury(identity, await self._change(identity, body, gone))
 
     async def _bury(self, identity: bytes, subscription: Subscription) -> None:
         if await self.settle(identity, subscription):
