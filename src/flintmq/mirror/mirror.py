@@ -22,6 +22,7 @@ from cython.cimports.flintmq.core.atomics import (
 )  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.content_view import content_view
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.mirror.rows import (
     MESSAGE_REDELIVERED, ROW_FORMAT, ROW_PLACES, row_content, row_cost, row_describe, row_head_t, row_message_t, row_next, row_open,
@@ -844,6 +845,27 @@ class Mirror:
             content_decref(content)
         if end < 0:
             raise ValueError("a row of a shared queue is damaged")
+
+    def views(self, data: bytes) -> list:
+        reader: row_reader_t
+        message: row_message_t
+        content: pointer[content_t]
+        end: c_int
+        position: uint64_t
+        views: list = []
+        _open(data, address(reader))
+        while True:
+            end = row_next(address(reader), address(message))
+            if end <= 0:
+                break
+            content = row_content(self.port.arena, address(message))
+            if content == NULL:
+                raise MemoryError("no memory for a message of a shared queue")
+            position = (cast(uint64_t, reader.head.level) << LEVEL_SHIFT) | (reader.head.first + message.fields.place)
+            views.append((position, content_view(content)))
+        if end < 0:
+            raise ValueError("a row of a shared queue is damaged")
+        return views
 
     def _lane(self, position: uint64_t) -> pointer[lane_t]:
         if position >> LEVEL_SHIFT >= self.mirror.level_count:

@@ -1,4 +1,5 @@
 # What mirror.py (compiled) gives Python, for the type checker.
+from flintmq.core.content_view import ContentView
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
@@ -66,3 +67,5 @@ class Mirror:
         """Segments of which contents are to be brought into memory."""
     def load(self, data: bytes) -> None:
         """Brings them there, from its row. Raises: ValueError, MemoryError."""
+    def views(self, data: bytes) -> list[tuple[int, ContentView]]:
+        """The messages in a row, ended ones among them; the queue is not changed. Raises: ValueError, MemoryError. O(bytes)."""
