@@ -22,7 +22,7 @@ from flintmq.cluster.link import Link, LinkLost, NodeAddress
 from flintmq.cluster.link_wire import Message
 from flintmq.cluster.links import CONSUMERS, PUBLISHES, Links
 from flintmq.cluster.node_vhost import NOT_OWNED
-from flintmq.cluster.remote_publishes import Publishes
+from flintmq.cluster.remote_publishes import Counted, Publishes
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Window, Wish
 from flintmq.errors import PeerError
 from flintmq.guard import guarded
@@ -293,6 +293,18 @@ class RemoteQueues:
         """The owner has so long to answer; `fail` of a request that was answered does nothing."""
         patience_s = self.limits.shared_waiting_ms_max / 1000
         asyncio.get_running_loop().call_later(patience_s, fail, LinkLost("the node that owns the queue does not answer"))
+
+    def publish(self, core_id: int, message: Message, counted: Counted) -> None:
+        """A message of the broker's own, as those of the line."""
+        remote = self._by_core.get(core_id)
+        if remote is not None:
+            remote.publishes.add(message, counted)
+            remote.publishes.pump()
+            return
+        receiver, lane, size = counted
+        self.port.leave(lane, size)
+        if not isinstance(receiver, int):
+            receiver(False)
 
     # --- windows (remote_windows.Host) ----------------------------------------------------------------------------------
 
