@@ -114,6 +114,24 @@ def test_a_consumer_gets_messages_in_order_and_its_settlements_are_the_owners(tw
     assert two.core.ready_count() == 0
 
 
+def test_a_client_without_a_limit_may_hold_any_number_and_the_owner_keeps_what_it_does_not_read(two: Two) -> None:
+    count = 2_000
+    two.other.consume(two.here, two.channel.number, "t")
+    two.publish(*(b"%d" % number for number in range(count)))
+    frames = [two.next() for _ in range(count)]
+    assert [frame.body for frame in frames] == [b"%d" % number for number in range(count)]
+    assert two.core.unacked_count() == count
+    client = two.other.client(two.here)
+    two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, False))
+    two.publish(*(b"x" * 100_000 for _ in range(200)))
+    until(lambda: two.core.ready_count() + two.core.unacked_count() == count + 200)
+    assert two.core.unacked_count() <= count + two.other.limits.cluster_window_messages
+    two.channel.send("basic.ack", delivery_tag=frames[-1].delivery_tag, multiple=True)
+    two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, True))
+    assert [len(two.next().body) for _ in range(200)] == [100_000] * 200
+    until(lambda: (two.core.ready_count(), two.core.unacked_count()) == (0, 200))
+
+
 def test_what_is_rejected_becomes_a_dead_letter_at_the_owner(owner: Owner, other: Other, connect: Callable[..., RawConnection]) -> None:
     two = Two(owner, other, connect, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     two.there_channel.queue("dead")

@@ -153,14 +153,14 @@ class _Remote:
             self.owner = None
             guarded("queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
 
-    def begin(self, request: Any, *values: Any) -> None:
+    def begin(self, request: Any) -> None:
         """Begins a consumer, a get or a request at the owner; what is in the way is told to its `fail`."""
         owner = self.owner
 
         def linked(link: Link | None, error: Exception | None) -> None:
             try:
                 if link is not None:
-                    request.begin(link, *values)
+                    request.begin(link)
                     return
             except (LinkLost, PeerError) as refused:
                 error = refused
@@ -252,10 +252,11 @@ class RemoteQueues:
     def consume(
         self, queue: bytes, wish: Wish, begun: Callable[[Exception | None], object], ended: Callable[[Exception], object]
     ) -> RemoteConsumer:
-        """A consumer at the owner. After `begun(None)` the session attaches the client to its `core`; see RemoteConsumer."""
+        """A consumer at the owner. After `begun(None)` the session attaches the client to its `core`; see RemoteConsumer. `begun` may be
+        called before this returns: with an error."""
         remote = self._remote(queue)
         consumer = RemoteConsumer(self, queue, wish, begun, ended)
-        remote.begin(consumer, wish.prefetch or self.limits.cluster_prefetch)
+        remote.begin(consumer)
         return consumer
 
     def get(self, queue: bytes, vhost: str, answered: Callable[[RemoteGet | None, Exception | None], object]) -> None:
