@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.cluster.link_wire import Message, WireError, publish_frames
+from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from flintmq.errors import PeerError
     from flintmq.queue.handoff import SharedPort
 
-# receipt, lane, bytes counted on the lane
-Counted = tuple[int, int, int]
+# who is told: a receipt of the line, or a function that is called with the outcome; lane; bytes counted on the lane
+Counted = tuple[int | Callable[[bool], object], int, int]
 
 
 class Publishes:
@@ -110,7 +111,10 @@ class Publishes:
                 self._answers[taken] = []
                 for _, lane, size in answers:
                     self._port.leave(lane, size)
-                self._port.answer([receipt for receipt, _, _ in answers], taken)
+                self._port.answer([one for one, _, _ in answers if isinstance(one, int)], taken)
+                for one, _, _ in answers:
+                    if not isinstance(one, int):
+                        guarded("publishes to other nodes", self._queue, one, taken)
 
     # --- the channel ----------------------------------------------------------------------------------------------------
 
