@@ -50,7 +50,8 @@ class FakeNode:
         self.mechanisms = mechanisms
         self.methods: list[tuple[int, Any]] = []
         self.came = asyncio.Event()
-        self.writer: asyncio.StreamWriter
+        self.writer: asyncio.StreamWriter  # of the last connection
+        self.writers: list[asyncio.StreamWriter] = []
         self.server: asyncio.Server
         self.speaks = True
 
@@ -60,6 +61,7 @@ class FakeNode:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
+        self.writers.append(writer)
         await reader.readexactly(8)
         if self.speaks:
             self.send(0, spec.ConnectionStart(0, 9, {}, self.mechanisms.encode(), b"en_US"))
@@ -99,7 +101,9 @@ class FakeNode:
 
     async def close(self) -> None:
         self.server.close()
-        self.writer.close()
+        for writer in self.writers:
+            writer.close()
+        await asyncio.sleep(0.01)  # the loop closes them in its next turns
 
 
 def with_node(work: Callable[[FakeNode, Link, list[str]], Awaitable[Any]], node: Callable[[], FakeNode] = FakeNode, **limits: Any) -> Any:
@@ -113,9 +117,6 @@ def with_node(work: Callable[[FakeNode, Link, list[str]], Awaitable[Any]], node:
         finally:
             link.close()
             await asyncio.sleep(0.01)
-            fake.server.close()
-            if hasattr(fake, "writer"):
-                fake.writer.close()
-            await asyncio.sleep(0.01)
+            await fake.close()
 
     return asyncio.run(run())

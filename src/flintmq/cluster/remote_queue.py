@@ -16,6 +16,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.cluster.link import Link, LinkLost, NodeAddress
@@ -151,7 +152,9 @@ class _Remote:
         """R2."""
         if self.owner == owner:
             self.owner = None
-            guarded("queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
+            # After all users of a link that broke were told: who names an owner again finds nothing of the old one.
+            tell = partial(guarded, "queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
+            asyncio.get_running_loop().call_soon(tell)
 
     def begin(self, request: Any) -> None:
         """Begins a consumer, a get or a request at the owner; what is in the way is told to its `fail`."""
