@@ -88,17 +88,20 @@ def test_properties_that_python_looks_at_on_ordinary_channels_do_not_matter_on_t
 
 
 def test_a_message_of_no_channel_goes_the_same_way_and_its_sender_hears_the_outcome(two: Two) -> None:
-    core = two.other.inner.vhosts["/"].queues[NAME].core
+    core, remote = two.other.inner.vhosts["/"].queues[NAME].core, two.other.remote
     outcomes: queue.SimpleQueue[bool] = queue.SimpleQueue()
     message = b"x", b"k", encode_properties(1, {}), b"1", 0, 0
-    assert two.other.remote.publish(core, message, outcomes.put)
+
+    def publish() -> None:
+        remote.publish(core.queue_id, message, (outcomes.put, remote.port.admit(core, 100), 100))
+
+    two.other.on_loop(publish)
     assert outcomes.get(timeout=WAIT_S) is True
-    assert bodies(two.core) == [b"1"]
-    two.other.on_loop(lambda: two.other.remote.aim(QUEUE, None))
-    assert two.other.remote.publish(core, message, outcomes.put)
-    two.other.on_loop(lambda: two.other.remote.close(QUEUE))
-    assert outcomes.get(timeout=WAIT_S) is False
-    assert not two.other.remote.publish(core, message, outcomes.put)
+    assert bodies(two.core) == [b"1"] and remote.port.waiting_bytes() == 0
+    two.other.on_loop(lambda: remote.aim(QUEUE, None))
+    two.other.on_loop(publish)
+    two.other.on_loop(lambda: remote.close(QUEUE))
+    assert outcomes.get(timeout=WAIT_S) is False and remote.port.waiting_bytes() == 0
 
 
 def test_a_full_queue_refuses_and_the_publisher_hears_it(owner: Owner, other: Other, connect: Callable[..., RawConnection]) -> None:

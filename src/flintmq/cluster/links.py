@@ -28,7 +28,7 @@ class Links:
 
     def __init__(self, me: NodeId, secret: bytes, limits: Limits) -> None:
         self._me = me
-        self._secret = secret
+        self.secret = secret
         self._limits = limits
         self._open: dict[_Key, Link] = {}
         self._waiting: dict[_Key, list[Then]] = {}
@@ -53,7 +53,7 @@ class Links:
 
     async def _dial(self, key: _Key) -> None:
         to, purpose = key
-        link: Link | None = Link(self._me, to, self._secret, purpose, self._limits, lambda reason: self._ended(key))
+        link: Link | None = Link(self._me, to, self.secret, purpose, self._limits, lambda reason: self._ended(key))
         failure: LinkLost | None = None
         try:
             assert link is not None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flintmq.errors import PeerError
     from flintmq.queue.handoff import SharedPort
 
-# who is told: a receipt of the line, or a function that is called with the outcome; lane; bytes counted on the lane
+# who is told: a receipt, or whoever asked for a publish of the broker's own; lane, bytes counted on the lane
 Counted = tuple[int | Callable[[bool], object], int, int]
 
 
@@ -109,12 +109,14 @@ class Publishes:
         for taken, answers in self._answers.items():
             if answers:
                 self._answers[taken] = []
-                for _, lane, size in answers:
+                receipts: list[int] = []
+                for receiver, lane, size in answers:
                     self._port.leave(lane, size)
-                self._port.answer([one for one, _, _ in answers if isinstance(one, int)], taken)
-                for one, _, _ in answers:
-                    if not isinstance(one, int):
-                        guarded("publishes to other nodes", self._queue, one, taken)
+                    if isinstance(receiver, int):
+                        receipts.append(receiver)
+                    else:
+                        guarded("publishes to other nodes", self._queue, receiver, taken)
+                self._port.answer(receipts, taken)
 
     # --- the channel ----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from flintmq.errors import PeerError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.control import QueueHandle
-from flintmq.queue.handoff import WAITING_BYTES, SharedPort, open_window
+from flintmq.queue.handoff import SharedPort, open_window
 
 if TYPE_CHECKING:
     from flintmq.config import Limits
@@ -200,7 +200,6 @@ class RemoteQueues:
         self._by_core: dict[int, _Remote] = {}
         self._windows: dict[int, Window] = {}
         self._ids = itertools.count(_FIRST_WINDOW_ID)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -208,8 +207,8 @@ class RemoteQueues:
 
     def follow(self) -> None:
         """From now on the line is read."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.port.descriptor, self._readable)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.port.descriptor, self._readable)
         self._tick()
         self._drain()
 
@@ -299,34 +298,17 @@ class RemoteQueues:
         patience_s = self.limits.shared_waiting_ms_max / 1000
         asyncio.get_running_loop().call_later(patience_s, fail, LinkLost("the node that owns the queue does not answer"))
 
-    def publish(self, core: QueueHandle, message: Message, on_outcome: Callable[[bool], object]) -> bool:
-        """A message that comes from no channel (a dead letter, a schedule, HTTP) to the queue that was opened with this core. Any thread.
-
-        Args: on_outcome: called once, on the engine's loop: whether the owner has it. Returns: False: too much waits, or this node stops;
-        it is not called then.
-        """
-        size = sum(map(len, message[:4])) + WAITING_BYTES
-        lane = self.port.admit(core, size)
-        if not lane:
-            return False
-        try:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._publish, core.queue_id, message, (on_outcome, lane, size))
-        except RuntimeError:  # the loop has ended
-            self.port.leave(lane, size)
-            return False
-        return True
-
-    def _publish(self, core_id: int, message: Message, counted: Counted) -> None:
+    def publish(self, core_id: int, message: Message, counted: Counted) -> None:
+        """A message of the broker's own, as those of the line."""
         remote = self._by_core.get(core_id)
         if remote is not None:
             remote.publishes.add(message, counted)
             remote.publishes.pump()
             return
-        on_outcome, lane, size = counted
+        receiver, lane, size = counted
         self.port.leave(lane, size)
-        assert not isinstance(on_outcome, int)
-        guarded("publishes to other nodes", core_id, on_outcome, False)
+        if not isinstance(receiver, int):
+            receiver(False)
 
     # --- windows (remote_windows.Host) ----------------------------------------------------------------------------------
 
