@@ -197,6 +197,19 @@ def test_a_refused_consumer_hears_why_once_and_leaves_nothing(scene: Scene) -> N
     assert scene.heard == [refusal] and scene.windows == [] and scene.lost == []
 
 
+def test_a_consumer_that_the_owner_does_not_answer_in_time_is_given_up_and_no_other(scene: Scene) -> None:
+    late = TimeoutError("late")
+    window = RemoteConsumer(scene, b"id", Wish("/", 10), scene.heard.append, scene.heard.append)
+    window.begin(scene.link)  # type: ignore[arg-type]
+    window.expire(late)
+    assert scene.heard == [late] and scene.link.closed == [5] and scene.windows == []
+    scene.heard.clear()
+    scene.link.take()
+    answered = scene.consumer()
+    answered.expire(late)
+    assert scene.heard == [None] and scene.windows == [answered]
+
+
 def test_a_get_whose_message_nobody_took_gives_it_back(scene: Scene) -> None:
     got = RemoteGet(scene, b"id", "/", lambda window, error: scene.heard.append((window, error)))
     got.begin(scene.link)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.cluster.link import Link, LinkLost, NodeAddress
 from flintmq.cluster.link_wire import Message
-from flintmq.cluster.links import CONSUMERS, PUBLISHES, Links
+from flintmq.cluster.links import CONSUMERS, PUBLISHES, REQUESTS, Links
 from flintmq.cluster.node_vhost import NOT_OWNED
 from flintmq.cluster.remote_publishes import Counted, Publishes
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Window, Wish
@@ -156,7 +156,7 @@ class _Remote:
             tell = partial(guarded, "queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
             asyncio.get_running_loop().call_soon(tell)
 
-    def begin(self, request: Any) -> None:
+    def begin(self, request: Any, purpose: str = REQUESTS) -> None:
         """Begins a consumer, a get or a request at the owner; what is in the way is told to its `fail`."""
         owner = self.owner
 
@@ -174,7 +174,7 @@ class _Remote:
         if owner is None:
             request.fail(LinkLost("no node is known that owns the queue"))
         else:
-            self._host.links.want(owner, CONSUMERS, linked)
+            self._host.links.want(owner, purpose, linked)
 
     def end(self) -> None:
         self.owner = None
@@ -259,7 +259,8 @@ class RemoteQueues:
         called before this returns: with an error."""
         remote = self._remote(queue)
         consumer = RemoteConsumer(self, queue, wish, begun, ended)
-        remote.begin(consumer)
+        self._patience(consumer.expire)
+        remote.begin(consumer, CONSUMERS)
         return consumer
 
     def get(self, queue: bytes, vhost: str, answered: Callable[[RemoteGet | None, Exception | None], object]) -> None:

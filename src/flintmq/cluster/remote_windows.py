@@ -262,6 +262,11 @@ class RemoteConsumer(Window):
         elif ended is not None and not self._is_over:
             guarded("consumers at other nodes", self.queue, ended, error)
 
+    def expire(self, error: Exception) -> None:
+        """The owner has not answered in time; `error` says so. Nothing if it has."""
+        if self._begun is not None:
+            self.fail(error)
+
     def cancel(self) -> None:
         """The client's consumer is off the core: what it was not sent goes back, what it holds can still be settled. Idempotent."""
         self._begun = None
