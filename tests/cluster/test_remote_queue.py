@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from flintmq.cluster.link import LinkLost
+from flintmq.cluster.link import LinkLost, NodeAddress
 from flintmq.cluster.remote_windows import Wish
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.shared.node_secret import NodeId
 from tests.support.node_login import open_aimed
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.two_nodes import NAME, QUEUE, WAIT_S, Other, Owner
@@ -140,12 +141,18 @@ def test_a_client_without_a_limit_may_hold_any_number_and_the_owner_keeps_what_i
     frames = [two.next() for _ in range(count)]
     assert [frame.body for frame in frames] == [b"%d" % number for number in range(count)]
     assert two.core.unacked_count() == count
+
+
+def test_what_a_client_without_a_limit_does_not_read_waits_at_the_owner(two: Two) -> None:
     client = two.other.client(two.here)
     two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, False))
+    two.other.consume(two.here, two.channel.number, "t")
     two.publish(*(b"x" * 100_000 for _ in range(200)))
-    until(lambda: two.core.ready_count() + two.core.unacked_count() == count + 200)
-    assert two.core.unacked_count() <= count + two.other.limits.cluster_window_messages
-    two.channel.send("basic.ack", delivery_tag=frames[-1].delivery_tag, multiple=True)
+    until(lambda: two.core.ready_count() + two.core.unacked_count() == 200)
+    for _ in range(20):  # as long as it takes to look at the window again some times
+        _, error = two.other.answer(lambda done: two.other.remote.counts(QUEUE, done))
+        assert error is None
+    assert two.core.unacked_count() == 50
     two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, True))
     assert [len(two.next().body) for _ in range(200)] == [100_000] * 200
     until(lambda: (two.core.ready_count(), two.core.unacked_count()) == (0, 200))
@@ -164,7 +171,7 @@ def test_what_a_client_gives_back_goes_to_the_owner_which_counts_it(
     owner: Owner, other: Other, connect: Callable[..., RawConnection]
 ) -> None:
     two = Two(owner, other, connect, **{"x-delivery-limit": 2})
-    two.other.consume(two.here, two.channel.number, "t", Wish("/", 1))
+    consumer, _ = two.other.consume(two.here, two.channel.number, "t", Wish("/", 1))
     two.publish(b"1")
     seen = []
     for _ in range(3):
@@ -173,6 +180,7 @@ def test_what_a_client_gives_back_goes_to_the_owner_which_counts_it(
         two.channel.send("basic.nack", delivery_tag=frame.delivery_tag, requeue=True)
     assert seen == [(False, None), (True, 1), (True, 2)]
     until(lambda: two.core.ready_count() + two.core.unacked_count() == 0)
+    assert consumer.core.returned_count == 0 and consumer.core.tail() and consumer.core.entry_facts(consumer.core.tail()) is None
 
 
 def test_a_cancelled_consumer_keeps_what_it_holds_and_the_rest_goes_back(two: Two) -> None:
@@ -256,6 +264,21 @@ def test_a_queue_that_its_owner_loses_refuses_what_waits_and_is_told_once(two: T
     answers = {(frame.name, frame.delivery_tag) for frame in (two.next(), two.next())}  # the consumer is there still, and gets it
     assert answers == {("basic.ack", 2), ("basic.deliver", 2)}
     assert two.other.lost.empty() and ended.empty()
+
+
+def test_another_owner_gets_what_comes_after_it_was_named(two: Two) -> None:
+    two.channel.call("confirm.select")
+    consumer, ended = two.other.consume(two.here, two.channel.number, "t")
+    two.publish(b"1")
+    assert {two.next().name, two.next().name} == {"basic.ack", "basic.deliver"}
+    elsewhere = NodeAddress(NodeId("c", "life-c"), "127.0.0.1", 1)
+    two.other.on_loop(lambda: two.other.remote.aim(QUEUE, elsewhere))
+    assert isinstance(ended.get(timeout=WAIT_S), LinkLost) and consumer.link is None
+    two.publish(b"2")
+    frame = two.next()
+    assert (frame.name, frame.delivery_tag) == ("basic.nack", 2)  # nobody is there
+    until(lambda: bodies(two.core) == [b"1"])  # which the consumer gave back
+    assert "not reached" in two.other.lost.get(timeout=WAIT_S)[1]
 
 
 def test_without_an_owner_all_but_publishes_is_refused_at_once(two: Two) -> None:
