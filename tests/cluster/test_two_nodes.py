@@ -1,7 +1,7 @@
 """Two brokers on etcd: clients of either one use a shared queue that one of them owns, and go on when that one is gone.
 
-Properties: what clients of the other node publish, get, settle and give back is as at the owner; a node that stops hands its queues over; one
-that dies is followed within its lease.
+Properties: what clients of the other node publish, get, settle and give back is as at the owner; a node that stops hands its queues over;
+one that dies is followed within its lease.
 """
 
 from __future__ import annotations

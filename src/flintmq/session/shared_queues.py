@@ -152,7 +152,8 @@ def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: 
             shared.left(consumer)
         _answered(handler, number, method.ID, partial(attach, remote), error)
 
-    wish = (queue.vhost, handler.connection.prefetch(number), method.exclusive, method.arguments)
+    prefetch = 0 if method.no_ack else handler.connection.prefetch(number)
+    wish = (queue.vhost, prefetch, method.exclusive, method.arguments)
     shared.consume(consumer, wish, lambda remote, error: handler.loop.call(partial(answer, remote, error)))
 
 
