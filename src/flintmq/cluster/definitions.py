@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -117,7 +118,7 @@ class ClusterDefinitions:
         """rows: definitions of the engine that are known here; refused: not followed; waiting: not told yet; lag_ms: since when something
         was not told, or not followed."""
         oldest_s = min((one for one in (self._untold.oldest_s(), self._changed_s) if one), default=None)
-        lag_ms = 0 if oldest_s is None else int(1000 * (time.monotonic() - oldest_s))
+        lag_ms = 0 if oldest_s is None else math.ceil(1000 * (time.monotonic() - oldest_s)) or 1
         return {"rows": len(self._known), "refused": len(self.refusals), "waiting": len(self._untold), "lag_ms": lag_ms}
 
     # --- the event loop -------------------------------------------------------------------------------------------------
