@@ -174,6 +174,31 @@ def test_a_verb_is_answered_when_the_engine_has_the_change_and_not_before() -> N
     run(body)
 
 
+def test_a_verb_that_changes_nothing_waits_for_the_earlier_one_that_has_yet_to_be_told_and_for_no_other() -> None:
+    async def body(nodes: Nodes) -> None:
+        node = await nodes.start()
+        await good(node.exchange("y"))
+        gate = asyncio.Event()
+
+        async def stand(call: str) -> None:
+            if call == "commit":
+                await gate.wait()
+
+        nodes.plan.gate = stand
+        binding = ("y", "amq.topic", b"k", {"a": 1})
+        answers = [node.exchange("x"), node.ask_vhost("/", "bind_exchange", *binding), node.ask_vhost("/", "delete_exchange", "z")]
+        assert answers.pop().is_good and node.exchange("y").is_good and node.ask_vhost("/", "declare_queue", "x").is_good
+        answers += [node.exchange("x"), node.ask_vhost("/", "bind_exchange", *binding)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not any(answer.is_over for answer in answers)
+        gate.set()
+        for answer in answers:
+            await good(answer)
+
+    run(body)
+
+
 def test_an_engine_that_is_away_is_waited_for_within_a_bound_and_told_later() -> None:
     async def body(nodes: Nodes) -> None:
         one, other = await nodes.start(), await nodes.start()

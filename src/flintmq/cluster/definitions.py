@@ -37,7 +37,7 @@ from flintmq.definitions.change_line import Refused
 from flintmq.engines.engine import EngineError
 from flintmq.guard import caught
 from flintmq.ports import ExchangeRecord, LimitsRecord, QueueRecord, VhostRecord
-from flintmq.shared.definition_rows import MADE, Record, SharedQueue, all_rows, describe, has_life, key_of, rank_of
+from flintmq.shared.definition_rows import MADE, Record, SharedQueue, all_rows, describe, has_life, key_of, key_of_name, rank_of
 from flintmq.shared.queue_rows import queue_key
 from flintmq.store.sql.changes import Change, Save
 
@@ -106,7 +106,17 @@ class ClusterDefinitions:
         """True: the engine has the present states of what these changes are of. Else `done(error)` is called once, on any thread: PeerError
         541 after shared_waiting_ms_max, when the engine is told later; 406: the engine does not take it."""
         records: list[Any] = [change.record for change in changes if not isinstance(change.record, QueueRecord)]
-        if self._untold.wait((key_of(record) for record in records), done):
+        return self._wait([key_of(record) for record in records], done)
+
+    def when_named(self, vhost: str, names: Sequence[Any], done: Done) -> bool:
+        """The same, of names that a verb of a virtual host reserves: it has changed nothing, for an earlier verb has."""
+        if not len(self._untold):
+            return True
+        keys = [key for name in names if (key := key_of_name(vhost, name)) is not None]
+        return self._wait(keys, done)
+
+    def _wait(self, keys: Sequence[bytes], done: Done) -> bool:
+        if self._untold.wait(keys, done):
             return True
         if not self._late:
             self._late = True
