@@ -134,7 +134,10 @@ def _nobody(result: Any, error: Exception | None) -> None:
 
 
 class Changes:
-    """Args: name, lock: the virtual host's; definitions; spreading: what a change of routes is told by. told: None: no other node is."""
+    """Args: name, lock: the virtual host's; definitions; spreading: what a change of routes is told by.
+
+    told_ones: the definitions, when other nodes are told of them; else None.
+    """
 
     def __init__(self, name: str, lock: Any, definitions: Definitions, spreading: Spreading) -> None:
         # runs long work in slices (Broker.in_slices); None: in one piece
@@ -145,7 +148,7 @@ class Changes:
         self._name = name
         # of a node among others (cluster/told.py): the definitions that tell nobody of a change, and those that are waited for
         self._untold: Definitions = getattr(definitions, "untold", definitions)
-        self.told: Any = definitions if hasattr(definitions, "when_told") else None
+        self.told_ones: Any = definitions if hasattr(definitions, "when_told") else None
         self._job: Job | None = None  # the verb that runs now
         self._held: dict[Key, int] = {}  # -> number of verbs that share it, or _ALONE
         self._waiting: dict[Key, deque[Job]] = {}
@@ -220,17 +223,17 @@ class Changes:
                 return
             if job.holds:
                 self._release(job)
-        if self.told is None or self._is_told(job, self.told):
+        if self.told_ones is None or self._is_told(job, self.told_ones):
             self._finish(job)
 
-    def _is_told(self, job: Job, told: Any) -> bool:
+    def _is_told(self, job: Job, definitions: Any) -> bool:
         """Whether the other nodes can see what the verb says (C4); else it goes on when they can."""
         if job.followed or job.direct or job.failure is not None or job.names is None:
             return True
         go_on = partial(self._told, job)
         if job.saved is not None:
-            return bool(told.when_told(job.saved, go_on))
-        return bool(told.when_named(self._name, job.names.alone or job.names.shared, go_on))
+            return bool(definitions.when_told(job.saved, go_on))
+        return bool(definitions.when_named(self._name, job.names.alone or job.names.shared, go_on))
 
     def _told(self, job: Job, error: Exception | None) -> None:
         """Any thread: the other nodes can see what the verb has saved, or `error`."""
@@ -284,7 +287,7 @@ class Changes:
         """The definitions that get a change of a verb."""
         if job.followed:
             return self._untold
-        if self.told is not None and not job.direct:
+        if self.told_ones is not None and not job.direct:
             job.saved = [*(job.saved or ()), change]
         return self._definitions
 

@@ -499,7 +499,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             binding = Binding(source, self.queue(queue_name, connection_id), routing_key, arguments or None, identity)
             source.validate_binding(binding)
             if identity in source.bindings:
-                return None if self._changes.told is not None else False
+                return None if self._changes.told_ones is not None else False
             if binding.durable or not self.spreading.tells_at_once(source):
                 return None
             self._add_binding(binding, self._check_room(binding))
