@@ -35,6 +35,7 @@ KEPT = (
     ("flintmq/scheduler/outcomes.py", "TEST COLD PULL PYTHON", "spaces of actors by their numbers"),
     ("flintmq/store/log/record_fields.py", "UNDO_NEXT TRANSACTION EXPIRES", "every flag of a record"),
     ("flintmq/access/oauth_keys.py", "redirect_request", "urllib calls it"),
+    ("flintmq/cluster/node_door.py", "NodeDoor", "issue 38's next step: the broker opens it"),
     ("flintmq/access/audit.py", "emit", "logging calls it"),
     ("flintmq/admin/protocol.py", "*", "uvicorn calls it"),
     ("flintmq/shovel/peer.py", "eof_received pause_writing resume_writing", "asyncio calls it"),
@@ -57,10 +58,8 @@ KEPT = (
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/mirror/mirror.py", "*", "the broker will serve shared queues with it: issue 38's next step"),
-    ("flintmq/cluster", "ClusterDefinitions wait_first ToldDefinitions", "the same: the node will start them"),
-    ("flintmq/cluster/engine_thread.py", "*", "the same"),
-    ("flintmq/shared/serving.py", "*", "the same"),
+    ("flintmq/cluster", "ClusterDefinitions wait_first ToldDefinitions", "the node will start them: issue 38's next step"),
+    ("flintmq/shared/batches.py", "*", "the data plane reads shared queues with it: issue 38's next step"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

@@ -332,7 +332,7 @@ class Node:
             self.broker.streams = StreamService(self.broker, self.broker.dead_letters, self.store.logs.streams, self.actors)
             url = self.config.cluster or self.config.shared_engine
             if url is None:
-                self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/shared.db")
+                self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/{self._shared_file}")
             else:
                 shared = self.broker.shared = self._shared_service(url)
                 if self.config.cluster is not None:
@@ -358,14 +358,26 @@ class Node:
             if waiting:
                 log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
 
-    def _shared_service(self, url: str) -> SharedService:
-        """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
-        from flintmq.broker.shared_service import SharedService
+    @property
+    def _shared_file(self) -> str:
+        return "shared_queues.db" if self._by_owner else "shared.db"
 
+    @property
+    def _by_owner(self) -> bool:
+        return self.config.shared_by_owner or os.environ.get("FLINTMQ_SHARED_BY_OWNER") == "1"
+
+    def _shared_service(self, url: str) -> Any:
+        """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
         assert self.store is not None
-        broker = self.broker
+        broker, index = self.broker, self.broker.expiry.index
         try:
-            return SharedService(broker, broker.dead_letters, broker.pauses, broker.events, url, self.store.logs)
+            if self._by_owner:
+                from flintmq.cluster.shared_queues import SharedQueues
+
+                return SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index)
+            from flintmq.broker.shared_service import SharedService
+
+            return SharedService(broker, broker.dead_letters, broker.pauses, broker.events, url, self.store.logs, index)
         except ValueError as error:
             option = "--shared-engine" if self.config.cluster is None else "--cluster"
             raise OperatorError(f"{option}: {error}") from None

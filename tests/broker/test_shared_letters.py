@@ -6,19 +6,36 @@ dropped, as x-dead-letter-strategy says; what waits is bounded; counts of delive
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flintmq.broker.shared_letters import _REFUSED_AT_ONCE
-from tests.broker.test_shared_queues import SHARED, Engine, begin, core, declare, engine, get, publish, service
+from flintmq.testing.broker import Broker
+from tests.broker import test_shared_queues
+from tests.broker.test_shared_queues import SHARED, Engine, core, declare, engine, get, publish, service
 from tests.support.broker import wait_until
 
-__all__ = ["begin", "engine"]
+__all__ = ["engine"]
 
 LETTERS = {**SHARED, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"}
 FAST = {"dead_letter_retry_ms": 5, "dead_letter_retry_max_ms": 5}
 STREAM = {"x-queue-type": "stream"}
+
+
+# what stands on the engine of the form before; all else is by the queue's owner
+BEFORE = pytest.mark.parametrize("begin", ["windows"], indirect=True)
+
+
+@pytest.fixture(params=["owner"])
+def begin(request: Any, start: Callable[..., Broker], tmp_path: Path, engine: Engine) -> Callable[..., Broker]:
+    def made(**limits: int) -> Broker:
+        options = {"store_dir": str(tmp_path / "store"), "http_port": 0, "shared_by_owner": request.param == "owner"}
+        return start(limits={**test_shared_queues.FAST, **limits}, **options)
+
+    return made
 
 
 def take(channel: Any, name: str = "s") -> Any:
@@ -177,6 +194,7 @@ def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any,
     assert sorted(get(channel, "dlq").body for _ in range(3)) == [b"one", b"three", b"two"]
 
 
+@BEFORE
 def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: Any, connect: Any, engine: Engine) -> None:
     """The letter is on disk here, and the engine was never told: at least once."""
     broker = begin(**FAST)
@@ -200,6 +218,7 @@ def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: An
     assert (got.body, got.redelivered) == (b"both", True)
 
 
+@BEFORE
 def test_the_original_stays_until_the_engine_has_the_letter(begin: Any, connect: Any, engine: Engine) -> None:
     broker = begin(shared_waiting_ms_max=100, **FAST)
     channel = connect(broker).channel()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Engine
+from flintmq.engines.fdb import FdbEngine
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.engines.opening import open_engine
 from flintmq.engines.sqlite import SqliteEngine
@@ -23,6 +26,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.servers import Unavailable
 from tests.twins.faulty_engine import FaultyEngine, RandomPlan
+from tests.twins.fdb_binding import Binding
 
 LIMITS = Limits()
 
@@ -94,11 +98,32 @@ def postgres(path: Path) -> Open:
     return lambda: open_engine(url, LIMITS)
 
 
+# the cluster file of a FoundationDB for tests
+FDB_CLUSTER = os.environ.get("FLINTMQ_FDB_CLUSTER", "")
+NETWORK = ThreadPoolExecutor(1, "network")
+
+
+def fdb_stand_in(path: Path) -> Open:
+    """FoundationDB's engine on a stand-in of its binding, whose futures have a thread of their own."""
+    binding = Binding(network=NETWORK)
+    binding.page_rows = 7
+    (path / "fdb.cluster").touch()
+    return lambda: FdbEngine(binding, path / "fdb.cluster", LIMITS, b"flintmq/")
+
+
+def fdb(path: Path) -> Open:
+    """On a prefix of its own."""
+    prefix = secrets.token_hex(6).encode() + b"/"
+    return lambda: open_engine(f"fdb:{FDB_CLUSTER}", LIMITS, prefix)
+
+
 # name -> a new, empty store (a directory for its files): what opens its clients. It may skip the test
 ENGINES: dict[str, Callable[[Path], Open]] = {
     "etcd": etcd,
+    "fdb-stand-in": fdb_stand_in,
     "memory": memory,
     "memory-faulty": faulty,
     "postgres": postgres,
     "sqlite": sqlite,
+    **({"fdb": fdb} if FDB_CLUSTER else {}),
 }

@@ -208,7 +208,7 @@ def test_commits_of_several_keys_could_have_run_one_after_the_other(store: Open)
 def test_eight_commits_in_flight_are_all_made_and_seen_by_another_client(store: Open) -> None:
     async def story(engine: Engine) -> None:
         await _put(engine, {b"owner": b"me"})
-        value = random.Random(1).randbytes(100 * 1024)
+        value = random.Random(1).randbytes(min(100 * 1024, engine.limits.value_bytes))
         limit = asyncio.Semaphore(8)
 
         async def one(number: int) -> None:
@@ -225,9 +225,10 @@ def test_eight_commits_in_flight_are_all_made_and_seen_by_another_client(store: 
     run(store, story)
 
 
-def test_values_of_256_kib_come_back_as_they_were(store: Open) -> None:
+def test_values_of_256_kib_or_of_the_limit_come_back_as_they_were(store: Open) -> None:
     async def story(engine: Engine) -> None:
-        rows = {b"a%d" % number: random.Random(number).randbytes(256 * 1024) for number in range(3)}
+        size = min(256 * 1024, engine.limits.value_bytes)
+        rows = {b"a%d" % number: random.Random(number).randbytes(size) for number in range(3)}
         await _put(engine, rows)
         assert await engine.scan(b"a", b"b", 10, 1 << 24) == sorted(rows.items())
         assert await engine.commit(Commit([(b"a1", rows[b"a1"])], deletes=[b"a2"]))

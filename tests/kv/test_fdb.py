@@ -358,7 +358,7 @@ def _methods(source: ast.Module) -> dict[str, dict[str, list[str]]]:
 def test_the_stand_in_has_the_calls_of_the_binding() -> None:
     """Names and order of the arguments. What the binding generates (options, versionstamps) is in the table of its options."""
     methods = _methods(ast.parse((_binding_source() / "impl.py").read_text()))
-    generated = {"set_versionstamped_key"}
+    generated = {"set_versionstamped_key", "set_versionstamped_value"}
     of_stand_in = {"decide", "read_code"}
     for ours, theirs in (
         (fdb_binding.Transaction, "Transaction"),

@@ -75,6 +75,21 @@ class Owned:
         return bodies
 
 
+def test_a_row_is_read_without_its_queue() -> None:
+    owned = Owned(levels=256)
+    positions = owned.publish(b"a", b"b", b"c" * 70_000, priority=3)
+    owned.send_all()
+    assert owned.take() == b"a"
+    views = owned.mirror.views(owned.rows[positions[0]])
+    assert [(position, view.routing_key, view.body()) for position, view in views] == [
+        (position, b"q", body) for position, body in zip(positions, (b"a", b"b", b"c" * 70_000), strict=True)
+    ]
+    for damaged in (b"", owned.rows[positions[0]][:-1], bytes(100)):
+        with pytest.raises(ValueError):
+            owned.mirror.views(damaged)
+    assert owned.all() == [b"b", b"c" * 70_000]
+
+
 def test_a_new_owner_has_what_the_engine_has_at_the_same_positions() -> None:
     owned = Owned()
     positions = owned.publish(b"a", b"", b"c" * 70_000)

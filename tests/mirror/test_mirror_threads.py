@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import select
 import threading
 
 import pytest
@@ -48,3 +50,26 @@ def test_the_engine_has_what_is_in_the_queue_whatever_threads_do_meanwhile(seed:
         if position:
             assert owned.handle.message_at(position) == other.handle.message_at(position)
             position, here = position + 1, here + 1
+
+
+def test_what_the_queue_tells_of_can_be_taken_at_once() -> None:
+    """A message that is told of, and not seen yet, would stay until another one comes: here none comes before it was taken."""
+    owned = Owned()
+    count = 3_000
+    turns = queue.SimpleQueue[None]()
+
+    def publish_in_turns() -> None:
+        for _ in range(count):
+            turns.get()
+            publish(owned.handle, 1, 10, 2)
+
+    thread = threading.Thread(target=publish_in_turns)
+    thread.start()
+    for number in range(count):
+        turns.put(None)
+        while owned.mirror.sent_to() == [number]:
+            assert select.select([owned.port.descriptor], [], [], 20)[0], f"message {number} is there, and nobody is told"
+            owned.port.take_told()
+            if owned.mirror.unsent:
+                owned.send()
+    thread.join()

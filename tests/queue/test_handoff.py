@@ -5,6 +5,9 @@ Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/brok
 
 from __future__ import annotations
 
+import os
+import select
+
 import pytest
 
 from flintmq.core.memory_account import bytes_by_kind
@@ -134,3 +137,31 @@ def test_a_closed_line_refuses(port: SharedPort) -> None:
     port.close()
     assert port.admit(handle, 1) == 0
     assert port.waiting_bytes() == 0
+
+
+def returns(port: SharedPort) -> list[tuple[int, int]]:
+    return [(position, reason) for _, message, _, position, _, _, _, reason in port.take(100) if message is None]
+
+
+def test_the_line_says_why_an_entry_ended(port: SharedPort) -> None:
+    handle = window(port)
+    positions = [add(handle) for _ in range(3)]
+    for position, reason in zip(positions, (DequeueReason.ACK, DequeueReason.REJECT), strict=False):
+        assert handle.hold(position)
+        assert handle.settle_held(position, reason, False)
+    assert handle.purge() == 1
+    assert returns(port) == [(positions[0], DequeueReason.ACK), (positions[1], DequeueReason.REJECT), (positions[2], DequeueReason.PURGE)]
+
+
+def test_the_descriptor_tells_of_the_first_item_after_a_rest(port: SharedPort) -> None:
+    handle = window(port)
+    position = add(handle)
+    assert select.select([port.descriptor], [], [], 0)[0] == []
+    assert port.rest()
+    assert handle.purge() == 1
+    assert select.select([port.descriptor], [], [], 0)[0] == [port.descriptor]
+    assert os.eventfd_read(port.descriptor) == 1
+    assert not port.rest(), "there is an item"
+    assert returns(port) == [(position, DequeueReason.PURGE)]
+    port.wake()
+    assert os.eventfd_read(port.descriptor) == 1

@@ -1,4 +1,4 @@
-"""Owners of one shared queue, one after the other, on an engine that fails on demand: what the tests of its log and of take-overs drive."""
+"""Owners of a shared queue, one after the other, on an engine that fails on demand: what the tests of its log and of take-overs drive."""
 
 from __future__ import annotations
 
@@ -73,8 +73,11 @@ class Store:
 class OwnerNode:
     """A node that owns the queue from `take_over` on."""
 
-    def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1) -> None:
+    hot_bytes = 2**64 - 1
+
+    def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1, queue: bytes = QUEUE) -> None:
         self.name = name
+        self.queue = queue
         self.levels = levels
         self.engine = store.engine()
         self.limits = limits
@@ -85,17 +88,17 @@ class OwnerNode:
     async def take_over(self) -> OwnerNode:
         while True:
             try:
-                (value,) = await self.engine.get([owner_key(QUEUE)])
-                owner = await claim(self.engine, QUEUE, None if value is None else Owner.unpack(value), self.name, self.name)
-                self.port = MirrorPort(2**64 - 1, 1 << 20, 1 << 21)
+                (value,) = await self.engine.get([owner_key(self.queue)])
+                owner = await claim(self.engine, self.queue, None if value is None else Owner.unpack(value), self.name, self.name)
+                self.port = MirrorPort(self.hot_bytes, 1 << 20, 1 << 21)
                 self.handle = QueueHandle(1, int(self.levels > 1), self.levels)
                 self.handle.set_returns(True, -1, False)
                 self.mirror = Mirror(self.handle, self.port, "/")
-                taken = await restore(self.engine, QUEUE, owner, self.mirror, self.limits)
+                taken = await restore(self.engine, self.queue, owner, self.mirror, self.limits)
                 break
             except (EngineError, Taken):
                 await asyncio.sleep(0)
-        self.log = QueueLog(self.engine, QUEUE, self.mirror, taken, self.limits, self._settle, self._lose)
+        self.log = QueueLog(self.engine, self.queue, self.mirror, taken, self.limits, self._settle, self._lose)
         self.restored = taken.messages
         return self
 

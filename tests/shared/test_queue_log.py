@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from flintmq.shared.layout import Mark, mark_key, part_key, segment_key
 from flintmq.shared.queue_log import Lost
-from tests.shared.owners_of_one_queue import LIMITS, QUEUE, OwnerNode, Store, row_count
+from tests.shared.owners_of_one_queue import ACK, LIMITS, QUEUE, OwnerNode, Store, row_count
+from tests.twins.faulty_engine import Fate
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -298,5 +300,68 @@ def test_the_rows_of_a_queue_take_twice_its_messages_at_most() -> None:
         assert sum(map(len, store.rows.values())) <= 2 * 100 * 1_100 + 4 * 10_000
         node.kill()
         assert (await OwnerNode(store, "b").take_over()).restored == 100
+
+    run(scene)
+
+
+def test_ends_are_said_to_be_written_when_the_commit_that_has_them_is_in() -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a").take_over()
+        first.publish(b"0")
+        first.publish(b"1")
+        await first.drain()
+        released = asyncio.Event()
+
+        async def gate(call: str) -> None:
+            await released.wait()
+
+        store.faults.gate = gate
+        first.take()
+        assert first.log is not None
+        first.log._ends_due()  # the line is under way
+        written = asyncio.create_task(first.log.ends_written())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not written.done()
+        released.set()
+        await written
+        first.kill()
+        assert (await OwnerNode(store, "b").take_over()).bodies() == [b"1"]
+
+    run(scene)
+
+
+def test_ends_that_a_commit_did_not_bring_are_waited_for_behind_those_that_came_later() -> None:
+    """One segment's ends in each commit; the first commit is lost, and its ends are sent behind those of another segment."""
+
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a").take_over()
+        for number in range(16):
+            first.publish(b"%d" % number)
+        await first.drain()
+        memory = first.engine.engine
+        memory.limits = dataclasses.replace(memory.limits, commit_rows=6)  # type: ignore[misc]
+        released, commits = asyncio.Event(), []
+
+        async def gate(call: str) -> None:
+            if call == "commit":
+                commits.append(call)
+                await released.wait()
+
+        store.faults.gate = gate
+        store.faults.script.append(Fate.NEVER)
+        first.take()
+        assert first.log is not None
+        first.log._ends_due()
+        written = asyncio.create_task(first.log.ends_written())
+        while not commits:
+            await asyncio.sleep(0)
+        assert first.handle.hold(9) and first.handle.settle_held(9, ACK, logged=False)
+        released.set()
+        await written
+        first.kill()
+        assert (await OwnerNode(store, "b").take_over()).bodies()[0] == b"1"
 
     run(scene)

@@ -29,12 +29,16 @@ class Node:
         self.cores = 0
         self.gone: set[str] = set()
         self.lost_queues: dict[bytes, BaseException] = {}
+        self.settlements: list[bytes] = []
         self.serving = Serving(engine, name, name + "1", MirrorPort(2**64 - 1, 1 << 20, 1 << 21), self, Limits())
         self.serving.follow()
 
-    def new_core(self, queue: bytes) -> QueueHandle:
+    def new_mirrored(self, queue: bytes) -> QueueHandle:
         self.cores += 1
         return QueueHandle(self.cores)
+
+    def settled(self, queue: bytes) -> None:
+        self.settlements.append(queue)
 
     def lost(self, queue: bytes, reason: BaseException) -> None:
         self.lost_queues[queue] = reason

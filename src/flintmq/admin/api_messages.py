@@ -142,11 +142,13 @@ async def get(call: Call) -> Response:
         raise bad("'truncate' must be a int")
     if queue.policy.browse_only:
         raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
-    if queue.policy.is_shared:
+    if call.broker.is_window(queue):
         raise bad(f"messages of shared queues are taken by AMQP: queue '{queue.name}' in vhost '{vhost.name}'")
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)
+    if queue.policy.is_shared and call.broker.shared is not None:
+        await waited(partial(call.broker.shared.opened, queue.queue_id))
     most = None if cut is None or cut < 0 else cut
     with take(call.pools.gets, call.who, "messages are being got"):
         got = Getting(call.broker, queue, count, _ACKMODES[mode], mode.startswith("reject"), most)

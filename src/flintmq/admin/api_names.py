@@ -184,7 +184,9 @@ async def put_queue(call: Call) -> Response:
         allow=partial(call.authorize, vhost, "queue.declare", queue=name, dead_letter_exchange=asked),
     )
     await declare_shared(call, vhost, name, arguments, flags)
-    await call.perform(vhost, verb)
+    queue = await call.perform(vhost, verb)
+    if queue.policy.is_shared and call.broker.shared is not None:
+        await waited(lambda done: call.broker.shared.when_served(queue.queue_id, partial(done, None)))
     return nothing(new)
 
 
@@ -230,7 +232,7 @@ async def purge_queue(call: Call) -> Response:
     call.authorize(vhost, "queue.purge", queue=queue.name)
     core = vhost.queue_to_purge(queue.name, connection_id=0).core
     shared = call.broker.shared
-    if queue.policy.is_shared and shared is not None:
+    if call.broker.is_window(queue) and shared is not None:
         await waited(partial(shared.purge, queue.queue_id))
         return nothing()
     await purge(call, core)

@@ -52,7 +52,7 @@ class Attachments:
                 return False
             known = state.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
-            rests = queue.queue_id in state.paused
+            rests = queue.queue_id in state.paused or queue.queue_id in state.resting
             first = queue.policy.single_active_consumer and queue.queue_id not in state.active
             if first:
                 state.active[queue.queue_id] = consumer
@@ -102,7 +102,7 @@ class Attachments:
             if client.ended or consumer.channel not in client.channels:
                 return
             waits = queue.policy.single_active_consumer and self._state.active.get(queue.queue_id) is not consumer
-            active = not waits and queue.queue_id not in self._state.paused
+            active = not waits and queue.queue_id not in self._state.paused and queue.queue_id not in self._state.resting
             client.connection.activate(consumer.channel, tag_bytes(consumer), active)
 
         self._state.loops.run_on(consumer.client, follow)

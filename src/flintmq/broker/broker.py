@@ -106,6 +106,8 @@ class Broker(NodeState):
         self.make_shared: Callable[[], SharedService] | None = None
         # this node as a member of a cluster
         self.cluster: Cluster | None = None
+        # the way in for other nodes of the cluster (cluster.node_door.NodeDoor)
+        self.door: Any = None
         # logins by token (token_logins.TokenLogins)
         self.tokens: Any = None
         # distributed and local transactions for callers of this process and other protocols, and counts of deliveries over a restart: of a
@@ -215,11 +217,7 @@ class Broker(NodeState):
         if shared is None:
             text = f"{describe('queue', spec.name, spec.vhost)} can't be shared: this broker keeps nothing on disk"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-        core = QueueHandle(queue_id)
-        core.watch(self.expiry.index)
-        cores.configure(core, spec.policy)
-        shared.adopt(queue_id, spec, core, anew=bool(self.loops))
-        return core
+        return shared.new_core(queue_id, spec, anew=bool(self.loops))
 
     def shared_service(self) -> SharedService | None:
         """Of the embedded engine with the first shared queue: the modules of an engine are a twentieth of a start."""
@@ -234,6 +232,8 @@ class Broker(NodeState):
         if self.loops:  # before: restored
             self.counters.queues_created += 1
         self.events.queue(queue, True)
+        if queue.policy.is_shared and self.shared is not None:
+            self.shared.created(queue)
         if queue.durable and self.log is not None and not queue.policy.is_elsewhere:
             self.log.attach(queue.core)
         if queue.policy is not DEFAULT_POLICY:
@@ -254,11 +254,11 @@ class Broker(NodeState):
             if self.streams is not None:
                 self.streams.follow_policy(queue)
             return
-        cores.configure(queue.core, queue.policy)
-        if queue.policy.is_shared:
-            if self.shared is not None:
-                self.shared.follow_policy(queue)
-        else:
+        window = self.is_window(queue)
+        cores.configure(queue.core, queue.policy, window)
+        if queue.policy.is_shared and self.shared is not None:
+            self.shared.follow_policy(queue)
+        if not window:
             self._follow(queue)
             self.letters.queue_changed(queue)
         self.attachments.follow_policy(queue)
@@ -273,7 +273,7 @@ class Broker(NodeState):
             self.schedules.purged(queue.vhost)
         self.expiry.forget(queue_id)
         self.letters.queue_changed(queue)
-        if queue_id in self.paused:
+        if queue_id in self.paused or queue_id in self.resting:
             self.pauses.forget(queue)
         if queue_id in self.consumers:
             self.attachments.cancel_all(queue)
@@ -307,6 +307,8 @@ class Broker(NodeState):
             if self.shared is not None:
                 self.shared.delete(queue_id)
             queue.core.owner = None
+            if queue.followed:
+                self._forget(queue)
             sweeps.run(self, queue.core, True, _swept)
             return
         if self.streams is not None:

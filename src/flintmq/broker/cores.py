@@ -24,6 +24,7 @@ from flintmq.routing.route_cache import (
     DEST_BLOCK,
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
+    DEST_MIRRORED,
     DEST_ONCE,
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
@@ -64,7 +65,7 @@ def _deliveries(policy: QueuePolicy) -> int:
 
 def _destination_flags(policy: QueuePolicy) -> int:
     """What routes copy of a queue."""
-    flags = DEST_ONCE if policy.deduplicates else 0
+    flags = (DEST_ONCE if policy.deduplicates else 0) | (DEST_MIRRORED if policy.is_shared else 0)
     if _drops(policy):
         flags |= DEST_LIMITED | (DEST_DEAD_LETTERS if _dead_letters(policy) else 0)
     elif _has_limit(policy) and policy.overflow == BLOCK:
@@ -90,8 +91,8 @@ ORDINARY: Mapping[str, Rule] = {
     "max_bytes": lambda policy: _ANY if policy.max_length_bytes is None else policy.max_length_bytes,
     "destination_flags": _destination_flags,
 }
-# of a shared queue, whose other facts are its service's
-SHARED: Mapping[str, Rule] = {
+# of the window of a shared queue, whose other facts are its service's
+WINDOW: Mapping[str, Rule] = {
     "dead_letters": _dead_letters,
     "set_returns": lambda policy: (True, _deliveries(policy), False, False, False, True),
     "ttl_ms": _ttl_ms,
@@ -121,9 +122,10 @@ def facts(rules: Mapping[str, Rule], policy: QueuePolicy) -> dict[str, Any]:
     return {name: rule(policy) for name, rule in rules.items()}
 
 
-def configure(core: QueueHandle, policy: QueuePolicy) -> None:
-    """Tells a core what its arguments and policy ask for. The caller has routes forgotten when the queue is in use."""
-    rules = STREAM if policy.is_stream else SHARED if policy.is_shared else ORDINARY
+def configure(core: QueueHandle, policy: QueuePolicy, window: bool = False) -> None:
+    """Tells a core what its arguments and policy ask for. The caller has routes forgotten when the queue is in use. Args: window: of a
+    shared queue that is served elsewhere (NodeState.is_window)."""
+    rules = STREAM if policy.is_stream else WINDOW if window else ORDINARY
     for name, fact in facts(rules, policy).items():
         if name == "set_returns":
             core.set_returns(*fact)

@@ -133,6 +133,9 @@ class Expiry:
     def _expire(self, queue: Any, now: int, until_ns: int) -> bool:
         """True: the step is over."""
         ended: list[bool] = []
+        if self._letters.is_full(queue):
+            self._note(now + self._state.limits.housekeeping_ms, queue.queue_id)
+            return self._state.clock.monotonic_ns() >= until_ns
         guarded("expiry", f"queue {queue.name!r}", lambda: ended.append(self.expire(queue, now, until_ns)))
         if not ended:
             self._note(now + self._state.limits.housekeeping_ms, queue.queue_id)  # E3

@@ -181,6 +181,11 @@ class Letters:
             kept = self._kept.get(queue)
             return (0, 0) if kept is None else (kept.count, kept.size)
 
+    def is_full(self, queue: Any) -> bool:
+        """Whether nothing more of a queue is to die now: as many of its letters wait as may."""
+        shared = self._state.shared
+        return queue.policy.is_shared and shared is not None and shared.letters.is_full(queue.queue_id)
+
     def restore(self, store: Any) -> int:
         """Letters of before a restart wait again. Returns how many. Once, before anybody consumes. Args: store: with `note`, `notes`."""
         self._store = store

@@ -145,7 +145,9 @@ class QueueLimits:
         while True:
             ended, held = self._dead_letters.make_room(queue, LETTERS_AT_ONCE)
             if held:
-                if self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP):
+                if queue.policy.is_shared:
+                    self._letters.bury(queue, held, MAXLEN)  # which counts it when it ends
+                elif self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP):
                     counters.drop("maxlen")
             elif not ended:
                 return True

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 class ChannelState:
     """What the control plane knows of an open channel; the rest is the compiled channel_t."""
 
-    __slots__ = ("consumers", "last_queue", "number", "reply_queue", "shared")
+    __slots__ = ("aim", "consumers", "last_queue", "number", "reply_queue", "shared")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        # of a channel of another node: the shared queue that all its messages go to (cluster.node_vhost.Aim); None: it publishes nothing
+        self.aim: Any = None
         # consumer tag -> Consumer
         self.consumers: dict[str, Consumer] = {}
         # the queue that an empty queue name means (specification 1.7.2.1): the last one declared on this channel

@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,11 @@ _DROPS = {EXPIRED: "expired", DELIVERY_LIMIT: "delivery_limit", MAXLEN: "maxlen"
 class _Dead:
     """A message that died. done: ids of the targets that have the letter; ok: the attempt met no refusal; waits: for the next one."""
 
-    __slots__ = ("done", "ok", "outstanding", "position", "queue", "reason", "size", "waits")
+    __slots__ = ("core", "done", "ok", "outstanding", "position", "queue", "reason", "size", "waits")
 
     def __init__(self, queue: Any, position: int, reason: str) -> None:
         self.queue = queue
+        self.core = queue.core  # the queue may have another one when it ends
         self.position = position
         self.reason = reason
         self.size: int = queue.core.held_bytes(position)
@@ -93,6 +95,8 @@ class SharedLetters:
         self._kept: dict[int, _Kept] = {}  # by queue id
         self._streams: list[tuple[int, _Dead, int]] = []  # (ticket, letter, target id): on streams, and not on disk yet
         self._account = MemoryShare("entries")
+        # told (queue, whether as much waits as may) when that changes
+        self.on_full: Callable[[Any, bool], object] = lambda queue, full: None
 
     def waiting(self, queue_id: int) -> tuple[int, int]:
         """Dead letters that wait in a queue, and bytes of their bodies."""
@@ -102,9 +106,13 @@ class SharedLetters:
 
     def is_full(self, queue_id: int) -> bool:
         """Whether so much waits that nothing more of the queue is to be taken."""
-        count, size = self.waiting(queue_id)
+        with self._lock:
+            kept = self._kept.get(queue_id)
+            return kept is not None and self._is_full(kept)
+
+    def _is_full(self, kept: _Kept) -> bool:
         limits = self._state.limits
-        return count >= limits.shared_letters_max or size >= limits.shared_letters_bytes_max
+        return kept.count >= limits.shared_letters_max or kept.size >= limits.shared_letters_bytes_max
 
     def bury(self, queue: Any, position: int, reason: str) -> None:
         """A held message died: its letter goes out. Behind those that wait, it waits."""
@@ -116,12 +124,15 @@ class SharedLetters:
             kept.count += 1
             kept.size += dead.size
             self._account.add(_LETTER_BYTES)
+            full = self._is_full(kept)
             waits = bool(kept.retries or kept.seen)
             if waits:
                 dead.waits = True
                 kept.retries.append(dead)
             else:
                 dead.outstanding = 1
+        if full:
+            self.on_full(queue, True)
         if not waits:
             self._try(dead)
 
@@ -144,7 +155,7 @@ class SharedLetters:
                 counters.drop("no_dead_letter_exchange")
             return not patient
         try:
-            message = queue.core.message_at(dead.position)
+            message = dead.core.message_at(dead.position)
         except KeyError:
             counters.drop("unreadable_content")
             log.error("a dead message of shared queue %r can't be read: it is not dead-lettered", queue.name)
@@ -220,19 +231,23 @@ class SharedLetters:
     def _end(self, dead: _Dead) -> None:
         queue = dead.queue
         if queue.deleted:
-            queue.core.settle_held(dead.position, DequeueReason.PURGE, False)
+            dead.core.settle_held(dead.position, DequeueReason.PURGE, False)
         else:
-            queue.core.settle_held(dead.position, _ENDS[dead.reason], False)
+            dead.core.settle_held(dead.position, _ENDS[dead.reason], False)
             self._state.counters.dead_letter(dead.reason)
             if dead.reason in _DROPS:
                 self._state.counters.drop(_DROPS[dead.reason])
         with self._lock:
             self._account.add(-_LETTER_BYTES)
             kept = self._kept[queue.queue_id]
+            full = self._is_full(kept)
             kept.count -= 1
             kept.size -= dead.size
+            full = full and not self._is_full(kept)
             if not kept.count:
                 del self._kept[queue.queue_id]
+        if full:
+            self.on_full(queue, False)
 
     # --- now and then -----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flintmq.broker.cores import configure
 from flintmq.broker.shared_definitions import SharedDefinitions
 from flintmq.broker.shared_entry import CoreWindow, SharedQueueEntry, check_same_arguments, pack_arguments
 from flintmq.broker.shared_letters import SharedLetters
@@ -30,6 +31,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.kv.engine import Engine, EngineError, Unavailable, UnknownOutcome
 from flintmq.kv.opening import engine_url, is_alone, open_engine
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.handoff import (
     WAITING_BYTES,
     SharedPort,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from flintmq.broker.events import Events
     from flintmq.broker.pausing import Pauses
     from flintmq.broker.state import NodeState
-    from flintmq.queue.control import QueueHandle
+    from flintmq.queue.due_index import DueIndex
     from flintmq.vhost.queue import QueueSpec
 
 log = logging.getLogger("flintmq.shared")
@@ -102,8 +104,11 @@ class _Wait(Exception):
 class SharedService:
     """Args: url: of the engine; logs: the store's log port. Raises: ValueError: no such URL."""
 
-    def __init__(self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, events: Events, url: str, logs: Any) -> None:
+    def __init__(
+        self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, events: Events, url: str, logs: Any, index: DueIndex
+    ) -> None:
         self.state = state
+        self._index = index
         self.dead_letters = dead_letters
         self.limits = state.limits
         self._url = engine_url(url)
@@ -216,10 +221,13 @@ class SharedService:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def adopt(self, queue_id: int, spec: QueueSpec, core: QueueHandle, anew: bool) -> None:
-        """Makes the core of a declared or restored queue a window. `anew`: it is declared now. Raises: PeerError 406."""
+    def new_core(self, queue_id: int, spec: QueueSpec, anew: bool) -> QueueHandle:
+        """The core of a declared or restored queue: a window. `anew`: it is declared now. Raises: PeerError 406."""
         if anew:
             self.check_limits(spec.vhost, spec.name)
+        core = QueueHandle(queue_id)
+        core.watch(self._index)
+        configure(core, spec.policy, window=True)
         open_window(core, self._port, spec.vhost)
         entry = SharedQueueEntry(self, queue_id, spec, core)
         rests = partial(self._rests, queue_id)
@@ -230,6 +238,24 @@ class SharedService:
             self._entries[queue_id] = entry
         self._begin()
         self.schedule(entry)
+        return core
+
+    def created(self, queue: Any) -> None:
+        """A queue of `new_core` is declared."""
+
+    def is_served(self, queue_id: int) -> bool:
+        """Whether a queue has its core."""
+        return True
+
+    def when_served(self, queue_id: int, done: Callable[[Exception | None], object]) -> None:
+        done(None)
+
+    def opened(self, queue_id: int, done: Done) -> None:
+        done(None, None)
+
+    def forwards(self, queue_id: int) -> bool:
+        """Whether the core of a queue is a window of what others have."""
+        return True
 
     def check_limits(self, vhost: str, name: str) -> None:
         """Whether there may be one more queue. Raises: PeerError 406."""
@@ -599,7 +625,7 @@ class SharedService:
 
     def _hand_out_some(self) -> None:
         while items := self._port.take(_ITEMS_AT_ONCE):
-            for queue_id, message, receipt, position, expires_at_ms, lane, size in items:
+            for queue_id, message, receipt, position, expires_at_ms, lane, size, _ in items:
                 entry = self._entries.get(queue_id)
                 if message is None:
                     if entry is not None:

@@ -41,6 +41,7 @@ class WaitingLetters(Protocol):
     """Dead letters of shared queues that wait for their targets."""
 
     def waiting(self, queue_id: int) -> tuple[int, int]: ...
+    def is_full(self, queue_id: int) -> bool: ...
     def bury(self, queue: Any, position: int, reason: str) -> None: ...
     def routes_changed(self, vhost_name: str) -> None: ...
 
@@ -53,6 +54,7 @@ class SharedQueues(Protocol):
     def publish(self, core: QueueHandle, message: Message, expires_at_ms: int, on_outcome: Callable[[bool], object]) -> bool: ...
     def note_count(self, queue_id: int, position: int, count: int) -> None: ...
     def want(self, queue_id: int, *, gone: bool = False) -> None: ...
+    def forwards(self, queue_id: int) -> bool: ...
 
 
 class NodeState:
@@ -73,6 +75,8 @@ class NodeState:
         self.limited_queues: set[Any] = set()
         # ids of queues whose deliveries rest (pausing.Pauses); replaced as a whole: readers take no lock
         self.paused: frozenset[int] = frozenset()
+        # queue id -> why its deliveries rest beside a pause (pausing.QUIET and others, as bits); under `lock`, and read without it
+        self.resting: dict[int, int] = {}
         # (virtual host, name) -> the hidden queue behind a direct reply-to
         self.reply_queues: dict[tuple[str, str], Any] = {}
         # queue id -> its consumers, in the order in which they came; ordered, since a dict walks over all who left before its first one
@@ -91,6 +95,10 @@ class NodeState:
         self.log: Any = None
         self.streams: StreamLog | None = None
         self.shared: SharedQueues | None = None
+
+    def is_window(self, queue: Any) -> bool:
+        """Whether a queue is a shared one whose messages are elsewhere, and its core what this node has of them."""
+        return queue.policy.is_shared and (self.shared is None or self.shared.forwards(queue.queue_id))
 
     def forbid_old_openings(self) -> None:
         """Connections are about to be closed: one that opens meanwhile asks once more whether it may."""

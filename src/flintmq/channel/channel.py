@@ -381,7 +381,7 @@ def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) ->
     result: c_int
     content_frame(channel.content)
     connection.publisher = PUBLISHED_EVER | PUBLISHED_NOW
-    if channel.slow_publish:
+    if channel.slow_publish and not channel.aimed:
         if channel.slow_publish == SLOWLY_SCHEDULED and connection.timed != NULL:
             return channel_schedule(connection, channel)
         if channel.slow_publish == SLOWLY_BY_MEMORY and _may_remember(connection, channel):

@@ -305,11 +305,12 @@ class Connection:
             raise KeyError(number)
         return channel
 
-    def open_channel(self, number: int) -> None:
-        """channel.open. Raises MemoryError."""
+    def open_channel(self, number: int, aimed: bool = False) -> None:
+        """channel.open. Args: aimed: see types.pxd. Raises MemoryError."""
         channel: pointer[channel_t] = channel_new(address(self.connection), number)
         if channel == NULL:
             raise MemoryError
+        channel.aimed = aimed
         if engine_set_channel_state(address(self.connection.engine), number, RX_OPEN) != 0 or not channels_add(
             address(self.connection), channel
         ):

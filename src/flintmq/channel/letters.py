@@ -35,7 +35,9 @@ from cython.cimports.flintmq.queue.queue_core import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import original_of, queue_borrow
 from cython.cimports.flintmq.queue.slot import slot_borrow
-from cython.cimports.flintmq.queue.types import REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t
+from cython.cimports.flintmq.queue.types import (
+    QUEUE_MIRRORED, REASON_DROP, REASON_EXPIRE, delivery_t, letters_t, log_port_t, original_t, queue_t,
+)  # fmt: skip
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_MIRRORED, DEST_ONCE, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, RouteCache,
     destination_t, exchange_decref, exchange_incref, exchange_t, route_decref, route_t,
@@ -380,8 +382,11 @@ def _send_logged(
     delivered_us: uint64_t,
     run: pointer[letter_run_t],
 ) -> bint:
-    """The letter of a held entry. Where the log knows the entry, it learns of both at once (L1)."""
+    """The letter of a held entry. Where the log knows the entry, it learns of both at once (L1). What died in a shared queue is left to
+    Python: it ends when its targets have the letter for good (ADR 15, R9)."""
     original: original_t
+    if queue.durable == QUEUE_MIRRORED:
+        return False
     if not content.flags & CONTENT_PERSISTENT or not original_of(queue, position, owner, end, delivered_us, address(original)):
         return letter_send(queue, content, reason, NULL, run)
     if not letter_send(queue, content, reason, address(original), run):

@@ -90,7 +90,10 @@ def publish_to_queues(
         else:
             _count_not_placed(connection, destination, bits, address(tally))
     if tally.gone:
-        _place_anew(connection, route, content, bits, expiration_ms, address(tally))
+        if channel.aimed:
+            tally.refused += tally.gone
+        else:
+            _place_anew(connection, route, content, bits, expiration_ms, address(tally))
     connection.counters.routed += tally.placed
     if tally.placed == 0:
         _answer_not_placed(connection, channel, content, bits, address(tally))

@@ -144,7 +144,8 @@ class Quotas:
         limits: dict = self._set.get(("user", user), {})
         most = limits.get(limit)
         if most is None:
-            most = -1 if self._user_count() <= 1 else default
+            # Another node of the cluster (cluster.node_door.NodeUser) comes for clients, which count there.
+            most = -1 if self._user_count() <= 1 or getattr(user, "is_node", False) else default
         return most if 0 <= most <= own else -1
 
 

@@ -94,6 +94,7 @@ cdef struct channel_t:
     uint32_t filled           # body bytes received
     uint32_t announced        # body bytes that its header said; content.body_len is the room for them until all are there
     uint8_t publish_bits      # mandatory, immediate
+    bint aimed                # of another node: all its messages go to one queue, which that node has decided
     uint8_t slow_publish      # decided by the route (route_t.how) and at the header: SLOWLY_*; 0: to the queues of the route when complete
     int64_t expiration_ms
     int64_t due_ms            # SLOWLY_SCHEDULED: when it is to be routed, wall clock

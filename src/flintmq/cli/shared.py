@@ -29,8 +29,8 @@ def shared() -> None:
 @click.option(
     "--engine",
     "url",
-    help="sqlite:PATH, etcd://HOST:PORT,..., postgresql://HOST/DATABASE or file:PATH of a file with such a URL; without it the embedded"
-    " engine on a new file, which is removed",
+    help="sqlite:PATH, etcd://HOST:PORT,..., postgresql://HOST/DATABASE, fdb:PATH of a cluster file, or file:PATH of a file with such a"
+    " URL; without it the embedded engine on a new file, which is removed",
 )
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="where the new file of the embedded engine is made"

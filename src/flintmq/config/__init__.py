@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flintmq.config.cluster import ClusterLimits
 from flintmq.config.dataplane import DataplaneLimits
 from flintmq.config.engines import EnginesLimits
 from flintmq.config.http import HttpLimits
@@ -29,7 +30,7 @@ __all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
 ON_DEMAND, AT_ONCE = FLIGHT_STARTS = ("on-demand", "at-once")
 
 
-class Limits(DataplaneLimits, EnginesLimits, HttpLimits, MovesLimits, SharedLimits):
+class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLimits, SharedLimits):
     """Limits of one node. Each comment: unit; reason; behaviour at the limit. Those of a large subject stand in a module of its own."""
 
     # --- connection -------------------------------------------------------------------------------------------------
@@ -559,8 +560,10 @@ class Config:
     connect: str | None = None
     # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
     shared_engine: str | None = None
-    # the same, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None: flintmq@ and the
-    # machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
+    # shared queues are served by one owner each (docs/adr/0015); not offered yet: forwarding and Spark's sets are missing
+    shared_by_owner: bool = False
+    # the same as shared_engine, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None:
+    # flintmq@ and the machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
     cluster: str | None = None
     node_name: str | None = None
     advertise_host: str | None = None

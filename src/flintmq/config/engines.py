@@ -56,3 +56,20 @@ class EnginesLimits(Frozen):
     engine_postgres_pause_ms: int = 200
     # milliseconds that one VACUUM may take, some 5 s for each gigabyte; then it is given up (Unavailable)
     engine_postgres_tidy_ms: int = 120_000
+    # bytes of a value in FoundationDB, which takes 100,000; bytes of keys and values of a commit: it takes 10,000,000, each key counted
+    # three times; rows of a commit: some 20 ms. More is refused (TooLarge)
+    engine_fdb_value_bytes_max: int = 100_000
+    engine_fdb_commit_bytes_max: int = 3 * MIB
+    engine_fdb_commit_rows_max: int = 2_000
+    # milliseconds that a call has in FoundationDB, which reads one version for 5,000 at most; then a commit's outcome is unknown, and a
+    # read has failed (Unavailable)
+    engine_fdb_request_ms: int = 5_000
+    # milliseconds after which a watch that FoundationDB said nothing of is made anew; and between two tries when it fails
+    engine_fdb_watch_ms: int = 30_000
+    engine_fdb_pause_ms: int = 200
+    # ranges that are watched in one cluster; above them one range stands for all, and says more than its readers asked for
+    engine_fdb_ranges_max: int = 100
+    # milliseconds for which changed keys stay in FoundationDB for the readers of watches; one that is later reads everything anew
+    engine_fdb_history_ms: int = 60_000
+    # milliseconds between two looks at the status of a cluster that was full, or gave no versions
+    engine_fdb_status_ms: int = 2_000

@@ -49,6 +49,8 @@ class SharedLimits(Frozen):
     shared_mark_batches: int = 64
     # milliseconds without a sign of life after which the queues of a node go to others; signs come four times as often
     shared_node_lease_ms: int = 5_000
+    # bytes of bodies of one queue that its owner keeps in memory of what the engine has; others are read again when they are delivered
+    shared_hot_bytes: int = 16 * MIB
     # milliseconds until a full engine is tried again
     shared_full_ms: int = 500
     # bytes of rows that a new owner asks for at once

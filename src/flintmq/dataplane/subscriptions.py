@@ -748,8 +748,8 @@ class Subscriptions:
             self._watched(queue.queue_id, queue.core)
         turn = seq % max(1, len(queues))  # another queue is first each time
         queues = queues[turn:] + queues[:turn]
-        rest = plane.broker.paused
-        ready = [0 if queue.queue_id in rest else min(queue.core.ready_count(), allowed(subscription, queue.queue_id)) for queue in queues]
+        rests = plane.broker.pauses.rests
+        ready = [0 if rests(queue) else min(queue.core.ready_count(), allowed(subscription, queue.queue_id)) for queue in queues]
         if not any(ready):
             return None
         xid = subscription.xid(seq)

@@ -22,6 +22,7 @@ from cython.cimports.flintmq.core.atomics import (
 )  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.content_view import content_view
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.mirror.rows import (
     MESSAGE_REDELIVERED, ROW_FORMAT, ROW_PLACES, row_content, row_cost, row_describe, row_head_t, row_message_t, row_next, row_open,
@@ -29,8 +30,8 @@ from cython.cimports.flintmq.mirror.rows import (
 )  # fmt: skip
 from cython.cimports.flintmq.mirror.segments import (
     MESSAGE_OVERHEAD, MIRROR_SETTLED, PLACES_WORDS, ROW_DIRTY, ROW_ENDS, ROW_LISTED, ROW_MAKING, ROW_SETTLED, ROW_WANTED, allowance_t,
-    hub_t, lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_outcome, mirror_soil, mirror_t, mirror_tell, row_end,
-    row_has_ended, row_t,
+    hub_t, lane_append, lane_find, lane_free, lane_remove, lane_t, mirror_admits, mirror_outcome, mirror_soil, mirror_t, mirror_tell,
+    row_end, row_has_ended, row_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
@@ -553,6 +554,9 @@ class Mirror:
         at_store32(address(self.mirror.lost), 1)
         self.port.wake()
 
+    def admits(self, size: int) -> bool:
+        return mirror_admits(self.mirror, size)
+
     @property
     def waiting_bytes(self) -> int:
         return at_load64(address(self.mirror.waiting))
@@ -572,6 +576,9 @@ class Mirror:
     def unsent(self) -> int:
         i: uint32_t
         count: uint64_t = 0
+        # Whoever told of an arrival shows its entry, and moves the tail, before he lets go of the lock.
+        spin_lock(address(self.mirror.queue.log_lock))
+        spin_unlock(address(self.mirror.queue.log_lock))
         for i in range(self.mirror.level_count):
             count += at_load64(address(self.mirror.queue.entries.levels[i].tail)) - self.mirror.lanes[i].sent
         return count
@@ -838,6 +845,27 @@ class Mirror:
             content_decref(content)
         if end < 0:
             raise ValueError("a row of a shared queue is damaged")
+
+    def views(self, data: bytes) -> list:
+        reader: row_reader_t
+        message: row_message_t
+        content: pointer[content_t]
+        end: c_int
+        position: uint64_t
+        views: list = []
+        _open(data, address(reader))
+        while True:
+            end = row_next(address(reader), address(message))
+            if end <= 0:
+                break
+            content = row_content(self.port.arena, address(message))
+            if content == NULL:
+                raise MemoryError("no memory for a message of a shared queue")
+            position = (cast(uint64_t, reader.head.level) << LEVEL_SHIFT) | (reader.head.first + message.fields.place)
+            views.append((position, content_view(content)))
+        if end < 0:
+            raise ValueError("a row of a shared queue is damaged")
+        return views
 
     def _lane(self, position: uint64_t) -> pointer[lane_t]:
         if position >> LEVEL_SHIFT >= self.mirror.level_count:

@@ -1,4 +1,5 @@
 # What mirror.py (compiled) gives Python, for the type checker.
+from flintmq.core.content_view import ContentView
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
@@ -28,6 +29,8 @@ class Mirror:
         """The segments of a batch, and all batches before, are in the engine. Raises: KeyError."""
     def lose(self) -> None:
         """The node owns the queue no more: publishes are refused, and those that wait for the engine, too."""
+    def admits(self, size: int) -> bool:
+        """Whether a message of so many bytes may come now: this node owns the queue, and what waits is below the bounds."""
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that are not settled, with an overhead for each."""
@@ -64,3 +67,5 @@ class Mirror:
         """Segments of which contents are to be brought into memory."""
     def load(self, data: bytes) -> None:
         """Brings them there, from its row. Raises: ValueError, MemoryError."""
+    def views(self, data: bytes) -> list[tuple[int, ContentView]]:
+        """The messages in a row, ended ones among them; the queue is not changed. Raises: ValueError, MemoryError. O(bytes)."""

@@ -158,7 +158,7 @@ class PullService:
         seat = None
         if queue.policy.browse_only:
             raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
-        if queue.policy.is_shared:
+        if self._broker.is_window(queue):
             raise PullRefused(INVALID, f"pulls not supported by shared queues: queue '{queue.name}'")
         if queue.policy.is_stream:
             seat = self._seat(queue, group, start, _nothing)
@@ -194,7 +194,7 @@ class PullService:
         self._pull_groups[queue.queue_id, group] = pull_group
         self._by_key[pull_group.key] = pull_group
         self._makers[pull_group] = place
-        if queue.queue_id in self._broker.paused:
+        if self._broker.pauses.rests(queue):
             pull_group.pause(True)
         return pull_group
 

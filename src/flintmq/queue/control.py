@@ -30,8 +30,9 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.restoring import original_of, queue_held_bytes
 from cython.cimports.flintmq.queue.returns import queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
-    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t, restored_t, returned_t,
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED,
+    RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t,
+    restored_t, returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
@@ -561,6 +562,12 @@ class QueueHandle:
         if state == 0:
             return None
         return ((state & ENTRY_LOGGED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF, expires_at_ms)
+
+    def is_redelivered(self, position: int) -> bool:
+        """Whether an entry that is available or acquired has that flag."""
+        message_id: uint64_t = 0
+        expires_at_ms: int64_t = 0
+        return queue_facts(self.queue, position, address(message_id), address(expires_at_ms)) & ENTRY_REDELIVERED != 0
 
     def message_id_at(self, position: int) -> int:
         """Persistence id of the logged entry at this position; 0 when there is none."""

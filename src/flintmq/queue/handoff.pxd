@@ -11,6 +11,7 @@ cdef enum:
 
 cpdef enum:
     WAITING_BYTES = 512       # of a message that waits, beside its content: what Python keeps of it
+    RETURNED = 255            # item_t.reason, beside REASON_*
 
 cdef struct receipt_t
 cdef struct receipt_t:        # one message on its way to shared queues
@@ -35,12 +36,13 @@ cdef struct lane_t:           # what one queue has waiting, from the publish to 
 
 cdef struct item_t:           # of the line
     queue_t *queue            # counted
-    content_t *content        # counted; NULL: an entry of the window ended
+    content_t *content        # counted; NULL: an entry of the window ended, or came back
     receipt_t *receipt        # counted; NULL: nobody waits
     lane_t *lane              # of a message: where it is counted
     uint64_t bytes            # ... and with how many
     uint64_t position
     int64_t expires_at_ms
+    int reason                # REASON_* of an end; RETURNED: a consumer gave the entry back, which the window holds
 
 cdef enum:
     BLOCK_ITEMS = 128

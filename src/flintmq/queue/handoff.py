@@ -6,7 +6,8 @@ H1  Every item leaves the line once. Its content, queue and receipt were counted
 H2  A receipt has its answer when each queue of its message gave one; until then its confirm waits.
 H3  The list of a window is closed: whatever else puts messages on queues is refused there. Only `window_add` adds to it.
 H4  An entry of a window is marked as logged, so that the core tells this port of its end; `window_empty` takes the mark away first.
-H5  What is counted on a lane is taken off that lane, whoever uses it by then: lanes are used again and never freed.
+H5  An entry that a consumer gives back to a window that `window_keeps_returns` is held until `window_end`: no consumer gets it again.
+H6  What is counted on a lane is taken off that lane, whoever uses it by then: lanes are used again and never freed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.limits import queue_wanted
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_ready_count, queue_take_at,
+    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_ready_count, queue_settle,
+    queue_take_at,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
-from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, queue_t, slot_t, swept_t
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, RETURNS_NOTED, queue_t, slot_t, swept_t,
+)  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -191,11 +195,12 @@ def handoff_publish(queue: pointer[queue_t], content: pointer[content_t], expire
 @cfunc
 @nogil
 @exceptval(check=False)
-def _end(handoff: pointer[handoff_t], queue: pointer[queue_t], position: uint64_t) -> void:
+def _end(handoff: pointer[handoff_t], queue: pointer[queue_t], position: uint64_t, reason: c_int) -> void:
     item: item_t
     memset(address(item), 0, sizeof(item_t))
     item.queue = queue
     item.position = position
+    item.reason = reason
     queue_incref(queue)
     if not _put(handoff, address(item)):
         at_store32(address(handoff.lost), 1)
@@ -214,8 +219,17 @@ def _ended(
     reason: c_int,
     delivered_us: uint64_t,
 ) -> uint64_t:
-    _end(cast(pointer[handoff_t], context), queue, position)
+    _end(cast(pointer[handoff_t], context), queue, position, reason)
     return 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _returned(context: p_void, queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> bint:
+    if queue.returns & RETURNS_NOTED:  # else a window that gives it to its next consumer
+        _end(cast(pointer[handoff_t], context), queue, position, RETURNED)
+    return True
 
 
 @cfunc
@@ -224,7 +238,7 @@ def _ended(
 def _swept(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], count: uint32_t, ended: bint) -> uint64_t:
     i: uint32_t
     for i in range(count):
-        _end(cast(pointer[handoff_t], context), queue, swept[i].position)
+        _end(cast(pointer[handoff_t], context), queue, swept[i].position, REASON_PURGE)
     return 0
 
 
@@ -250,6 +264,7 @@ class SharedPort(LogPort):
         self.port.context = address(self.handoff)
         self.port.hot_bytes = ~cast(uint64_t, 0)
         self.port.dequeue = _ended
+        self.port.counted = _returned
         self.port.sweep = _swept
 
     def __dealloc__(self):
@@ -274,7 +289,9 @@ class SharedPort(LogPort):
                 message = (*content_tuple(item.content), item.content.flags, item.content.priority)
                 content_decref(item.content)
             queue_decref(item.queue)
-            taken.append((queue_id, message, cast(uint64_t, item.receipt), item.position, item.expires_at_ms, lane, item.bytes))
+            taken.append(
+                (queue_id, message, cast(uint64_t, item.receipt), item.position, item.expires_at_ms, lane, item.bytes, item.reason)
+            )
         return taken
 
     def admit(self, handle: QueueHandle, size: int) -> int:
@@ -340,7 +357,7 @@ class SharedPort(LogPort):
         spin_lock(address(self.handoff.lock))
         handle.queue.ops_context = NULL
         if lane != NULL:
-            # What a publish that still has the address puts there, it takes away again (H5).
+            # What a publish that still has the address puts there, it takes away again (H6).
             lane.closed = 1
             if lane.bytes == 0:
                 _free_lane(address(self.handoff), lane)
@@ -350,15 +367,25 @@ class SharedPort(LogPort):
         """See handoff.pyi."""
         import select
 
-        if self.handoff.descriptor <= 0:  # with the first queue: most nodes have none
-            self.handoff.descriptor = os.eventfd(0, os.EFD_CLOEXEC)
-        at_store32(address(self.handoff.asleep), 1)
-        if at_load64(address(self.handoff.count)) == 0:
+        if self.rest():
             ready = select.poll()  # any number of a descriptor, as select has it not
             ready.register(self.handoff.descriptor, select.POLLIN)
             if ready.poll(timeout_s * 1000):
                 os.eventfd_read(self.handoff.descriptor)
         at_store32(address(self.handoff.asleep), 0)
+
+    @property
+    def descriptor(self) -> int:
+        """See handoff.pyi."""
+        if self.handoff.descriptor <= 0:  # with the first queue: most nodes have none
+            self.handoff.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self.handoff.descriptor
+
+    def rest(self) -> bool:
+        """See handoff.pyi."""
+        assert self.descriptor
+        at_store32(address(self.handoff.asleep), 1)
+        return at_load64(address(self.handoff.count)) == 0
 
     def wake(self) -> None:
         if self.handoff.descriptor > 0:
@@ -441,6 +468,17 @@ def window_take_back(handle: QueueHandle, positions: list) -> list:
             if queue_dequeue(handle.queue, slot, position, 0, REASON_DROP):
                 taken.append((position, (state & ENTRY_REDELIVERED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF))
     return taken
+
+
+def window_keeps_returns(handle: QueueHandle) -> None:
+    handle.set_returns(True, -1, False, True, True, True)
+
+
+def window_end(handle: QueueHandle, position: int) -> bool:
+    place: uint64_t = position
+    handle.take_returns(handle.returned_count)
+    queue_forget_logged(handle.queue, NULL, place, 0)
+    return queue_settle(handle.queue, NULL, place, 0, REASON_DROP, 0) != 0
 
 
 def window_available(handle: QueueHandle, most: int) -> list:

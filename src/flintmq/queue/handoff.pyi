@@ -2,8 +2,10 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.log_port import LogPort
 
 WAITING_BYTES: int
-# (queue id, message with flags and priority or None: an entry ended, receipt, position, expires_at_ms, lane, bytes counted there)
-Item = tuple[int, tuple[bytes, bytes, bytes, bytes, int, int] | None, int, int, int, int, int]
+RETURNED: int
+# (queue id, message with flags and priority or None: an entry ended, receipt, position, expires_at_ms, lane, bytes counted there, why an
+# entry ended: ports.DequeueReason, or RETURNED: it did not, and came back to a window that keeps returns)
+Item = tuple[int, tuple[bytes, bytes, bytes, bytes, int, int] | None, int, int, int, int, int, int]
 
 class SharedPort(LogPort):
     """The port of all shared queues of a node. Args: log: whose loops send confirms; *_bytes_max: of messages that wait for the engine, of
@@ -23,6 +25,11 @@ class SharedPort(LogPort):
         """The queue is deleted: its publishes are refused."""
     def wait(self, timeout_s: float) -> None:
         """Until something is in the line, `wake` is called, or the time is over. One thread; the GIL is free meanwhile."""
+    @property
+    def descriptor(self) -> int:
+        """An eventfd that can be read after `rest`, when an item came or `wake` was called; in the place of `wait`."""
+    def rest(self) -> bool:
+        """The next item is told by the descriptor. False: there are items."""
     def wake(self) -> None: ...
     def close(self) -> None:
         """There is no service any more: the message path is refused. What is in the line can still be taken."""
@@ -49,6 +56,13 @@ def window_add(
 def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool, int]]:
     """Takes out those of the entries that nobody holds: (position, whether a consumer had it before, how often it came back). The port
     is not told of it."""
+
+def window_keeps_returns(handle: QueueHandle) -> None:
+    """What a consumer was sent and gives back goes to no consumer of this window, from now on: the port is told (RETURNED), and whoever
+    takes that from the line ends the entry (`window_end`). Before the first consumer."""
+
+def window_end(handle: QueueHandle, position: int) -> bool:
+    """Ends an entry that came back; the port is not told of it. False: it is not there."""
 
 def window_available(handle: QueueHandle, most: int) -> list[int]:
     """The first entries that nobody holds."""

@@ -40,12 +40,10 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
 from flintmq.session import commits, handshake, long_work, publishing, underway
 from flintmq.session.long_work import Works
-from flintmq.session.methods import VERBS
+from flintmq.session.methods import VERBS, open_node_channel
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
-    from flintmq.access.checks import Check
-    from flintmq.access.scram import Conversation
     from flintmq.broker.broker import Broker
     from flintmq.channel.connection import Connection
     from flintmq.channel.loop_port import LoopPort, SocketPort
@@ -57,6 +55,7 @@ log = handshake.log
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CHANNEL_OPEN_ID = spec.METHOD_IDS["channel.open"]
 BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
 CLOSE_OK = spec.ConnectionCloseOk()
 UNKNOWN_FRAME_TYPE = "unknown frame type"
@@ -86,6 +85,7 @@ class ConnectionHandler:
         "connection",
         "connection_id",
         "deferred",
+        "door",
         "ended",
         "frame_size_max",
         "heartbeat_s",
@@ -132,9 +132,12 @@ class ConnectionHandler:
         self.user_born = 0  # access.users.Users.born of whoever logged in
         # the user for whom the broker itself made this connection: it logs in with the mechanism EXTERNAL, without a password
         self.trusted: str | None = None
+        # of a connection that another node of the cluster logged in to: where it came in (broker.door)
+        self.door: Any = None
         self.mechanism = ""
-        # the password check that is waited for, which is taken out of its line when the connection ends; or SCRAM's conversation
-        self.login: Check | Conversation | None = None
+        # the password check that is waited for, which is taken out of its line when the connection ends; or the conversation of
+        # SCRAM, or of another node
+        self.login: Any = None
         self.vhost: Any = None
         # what the client says it understands, and who it is
         self.wants_blocked = False
@@ -223,6 +226,9 @@ class ConnectionHandler:
                         setattr(method, name, clean_name(getattr(method, name)))
                 if self.verbs and not underway.may_join(self, method):
                     commits.wait(self, channel, payload, method_id)
+                    return
+                if method_id == CHANNEL_OPEN_ID and self.door is not None:
+                    open_node_channel(self, channel, payload[4:])
                     return
                 verb(self, channel, method)
             else:
@@ -412,7 +418,9 @@ class ConnectionHandler:
         """Answers a broken rule: channel.close for soft errors on an open channel, else connection.close (I1)."""
         class_id, method = method_id >> 16, method_id & 0xFFFF
         text = clip_shortstr(error.reply_text if self.wants_hints else error.plain_text)
-        if error.hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
+        # What one client of another node does wrong is told that client, and ends no channel of the others.
+        hard = error.hard and self.door is None
+        if hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
             self.close(error.code, text, class_id, method)
             return
         self.complain(log.error, "channel error on connection %s, channel %d: %s", self.name, channel, text)

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
+from flintmq.access.checks import source_of
 from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response, unknown_mechanism
 from flintmq.access.scram import SCRAM, Conversation, ScramError
 from flintmq.access.secret import Secret
@@ -30,6 +31,7 @@ log = line_logger("flintmq.connection")
 START = "start"  # connection.start was sent
 AUTHENTICATING = "authenticating"  # a password check is under way
 SECURE = "secure"  # SCRAM: connection.secure with our first message was sent, the client's proof is due
+GREETED = "greeted"  # FLINTMQ-NODE: connection.secure with our proof was sent, the node's is due
 SECURED = "secured"  # SCRAM: the proof was right; connection.secure with ours was sent
 TUNE = "tune"  # connection.tune was sent
 OPEN = "open"  # tuned, connection.open is due
@@ -70,6 +72,8 @@ def begin(handler: Session) -> None:
     mechanisms = handler.broker.mechanisms
     if _certificate(handler):
         mechanisms = f"{mechanisms} {EXTERNAL}"
+    if handler.broker.door is not None:
+        mechanisms = f"{mechanisms} {handler.broker.door.mechanism}"
     handler.connection.write_method(0, _start_payload(handler.broker.cluster_name, mechanisms))
 
 
@@ -108,6 +112,9 @@ def _start_ok(handler: Session, method: spec.ConnectionStartOk) -> None:
         _external(handler)
         return
     broker = handler.broker
+    if broker.door is not None and mechanism == broker.door.mechanism:
+        _greet(handler, method.response)
+        return
     if mechanism not in broker.config.auth_mechanisms:
         raise unknown_mechanism(mechanism)
     if mechanism == SCRAM:
@@ -223,6 +230,35 @@ def _scram_end(handler: Session, method: spec.ConnectionSecureOk) -> None:
     _authenticated(handler, conversation.user, handler.broker.users.still(conversation))
 
 
+def _greet(handler: Session, message: bytes) -> None:
+    """Another node begins its login (cluster.node_door)."""
+    try:
+        greeting = handler.broker.door.greet(message)
+    except ValueError as error:
+        _refused(handler, "", str(error))
+        return
+    if handler.broker.users.throttle.refuses(greeting.user, source_of(_source(handler))):
+        handler.state = AUTHENTICATING
+        _authenticated(handler, greeting.user, None)
+        return
+    handler.login = greeting
+    handler.state = GREETED
+    handler.send(0, spec.ConnectionSecure(greeting.challenge))
+
+
+def _node_proof(handler: Session, method: spec.ConnectionSecureOk) -> None:
+    broker, greeting = handler.broker, handler.login
+    assert greeting is not None  # the state says so
+    good = greeting.is_proved(method.response)
+    throttle = broker.users.throttle
+    (throttle.passed if good else throttle.failed)(greeting.user, source_of(_source(handler)))
+    if good:
+        handler.door = broker.door
+        handler.channel_max = broker.door.channels_max
+    handler.state = AUTHENTICATING
+    _authenticated(handler, greeting.user, good)
+
+
 def _external(handler: Session) -> None:
     """The user is whom the broker made the connection for, or whom the certificate names; what the response says is not looked at, as by
     RabbitMQ."""
@@ -260,7 +296,7 @@ def _authenticated(handler: Session, user: str, ok: bool | None) -> None:
         handler.logged_in(user, broker.users.born(user))
         handler.state = TUNE
         limits = broker.limits
-        handler.send(0, spec.ConnectionTune(limits.channels_max, limits.frame_size_max, limits.heartbeat_s))
+        handler.send(0, spec.ConnectionTune(handler.channel_max, limits.frame_size_max, limits.heartbeat_s))
     if handler.socket is not None:
         handler.loop.touch(handler.socket)
 
@@ -290,11 +326,11 @@ def _tune_ok(handler: Session, method: spec.ConnectionTuneOk) -> None:
         raise PeerError(
             ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is higher than the maximum allowed value ({limits.frame_size_max})"
         )
-    channel_max = method.channel_max or limits.channels_max
-    if channel_max > limits.channels_max:
+    channel_max = method.channel_max or handler.channel_max
+    if channel_max > handler.channel_max:
         raise PeerError(
             ReplyCode.NOT_ALLOWED,
-            f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({limits.channels_max})",
+            f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({handler.channel_max})",
         )
     handler.frame_size_max = frame_size
     handler.channel_max = channel_max
@@ -304,14 +340,14 @@ def _tune_ok(handler: Session, method: spec.ConnectionTuneOk) -> None:
 
 
 def _open(handler: Session, method: spec.ConnectionOpen) -> None:
-    name = method.virtual_host
     broker = handler.broker
     closings = broker.closings
-    vhost = broker.vhosts.get(name)
+    vhost = broker.vhosts.get(method.virtual_host) if handler.door is None else handler.door.vhost
     if vhost is None:
-        raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+    name = vhost.name
     _check_user(handler, name)
-    if broker.draining:
+    if broker.draining and handler.door is None:
         raise PeerError(ReplyCode.CONNECTION_FORCED, "node is drained: connect to another one", hard=True)
     broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
@@ -337,7 +373,7 @@ def _open_ok(hosts: bytes) -> bytes:
 def _check_there(handler: Session, vhost: Any) -> None:
     """Raises: PeerError 530: the vhost, the right to open it, or the user who logged in is gone; a new one of the name is another user."""
     name = vhost.name
-    if handler.broker.vhosts.get(name) is not vhost:
+    if handler.broker.vhosts.get(name) is not vhost and handler.door is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
     _check_user(handler, name)
 
@@ -404,12 +440,13 @@ STEPS: dict[tuple[str, int], Step] = {
     (TUNE, spec.METHOD_IDS["connection.tune-ok"]): _tune_ok,
     (SECURE, spec.METHOD_IDS["connection.secure-ok"]): _scram_final,
     (SECURED, spec.METHOD_IDS["connection.secure-ok"]): _scram_end,
+    (GREETED, spec.METHOD_IDS["connection.secure-ok"]): _node_proof,
     (OPEN, spec.METHOD_IDS["connection.open"]): _open,
     (RUNNING, spec.METHOD_IDS["connection.update-secret"]): _update_secret,
     (CLOSING, spec.METHOD_IDS["connection.close-ok"]): _close_ok,
     # Both sides may close at once (specification 1.4.2.9): each is answered, in any state.
     **{
         (state, spec.METHOD_IDS["connection.close"]): _close
-        for state in (START, AUTHENTICATING, SECURE, SECURED, TUNE, OPEN, RUNNING, CLOSING)
+        for state in (START, AUTHENTICATING, SECURE, SECURED, GREETED, TUNE, OPEN, RUNNING, CLOSING)
     },
 }

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flintmq.vhost.changes import Verb
 
 BIND_OK = spec.QueueBindOk()
+# how the reserved argument of channel.open begins that aims a channel of another node
+AIMED = "q:"
 
 
 def _channel(handler: Session, number: int) -> ChannelState:
@@ -58,6 +60,19 @@ def _queue_name(handler: Session, number: int, name: str) -> str:
 
 
 def channel_open(handler: Session, number: int, method: spec.ChannelOpen) -> None:
+    _open_channel(handler, number, False)
+
+
+def open_node_channel(handler: Session, number: int, reserved: bytes) -> None:
+    """channel.open of another node. Args: reserved: the argument that clients leave empty, a shortstr: `q:` and the id of the shared queue
+    that all messages of the channel go to. Raises: PeerError 404: this node does not own it; the channel is open then."""
+    name = reserved[1:].decode("utf-8", "replace")
+    _open_channel(handler, number, name.startswith(AIMED))
+    if name.startswith(AIMED):
+        handler.channels[number].aim = handler.vhost.aim(name.removeprefix(AIMED))
+
+
+def _open_channel(handler: Session, number: int, aimed: bool) -> None:
     if number in handler.channels:
         raise PeerError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", hard=True)
     # Channels are counted, whatever their numbers, as by RabbitMQ: aiormq gives channels that overlap ever higher ones, up to 65,535.
@@ -66,7 +81,7 @@ def channel_open(handler: Session, number: int, method: spec.ChannelOpen) -> Non
         raise PeerError(ReplyCode.NOT_ALLOWED, text)
     handler.broker.quotas.open_channel(handler.user)
     try:
-        handler.connection.open_channel(number)
+        handler.connection.open_channel(number, aimed)
     except MemoryError:
         handler.broker.quotas.close_channels(handler.user, 1)
         raise
@@ -213,7 +228,8 @@ def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> N
     )
     answer = partial(_declared, handler, number, method.no_wait)
     if method.arguments and shared_queues.is_new(handler, name, method):
-        shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, answer))
+        served = shared_queues.served(handler, number, method.ID, answer)
+        shared_queues.declare(handler, number, method, name or server_name, partial(handler.change, number, method, verb, served))
     else:
         handler.change(number, method, verb, answer)
 
@@ -267,7 +283,7 @@ def queue_purge(handler: Session, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.purge", queue=name)
     queue = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id)
-    if queue.policy.is_shared:
+    if handler.broker.is_window(queue):
         shared_queues.purge(handler, number, method, queue)
         return
     core = queue.core
@@ -372,9 +388,11 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    plain = method.queue != REPLY_TO and not queue.policy.is_elsewhere
+    plain = method.queue != REPLY_TO and not queue.policy.is_stream and not handler.broker.is_window(queue)
     if method.queue != REPLY_TO and queue.policy.is_shared:
         shared_queues.check_channel(handler, number, state, queue)
+        if shared_queues.waits_for_owner(handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)):
+            return
     where = handler.vhost.describe("queue", queue.name)
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
     grouped = plain and queue.policy.grouping is not None
@@ -459,13 +477,19 @@ def basic_get(handler: Session, number: int, method: spec.BasicGet) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
-    rests = queue.queue_id in handler.broker.paused
+    if queue.policy.is_shared and shared_queues.waits_for_opening(
+        handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)
+    ):
+        return
+    rests = handler.broker.pauses.rests(queue)
     if queue.policy is not DEFAULT_POLICY:
         _check_get(handler, queue)
         handler.vhost.touch(queue)
-        if queue.policy.is_shared and not rests:
-            shared_queues.get(handler, number, method, queue)
-            return
+        if queue.policy.is_shared:
+            shared_queues.check_channel(handler, number, _channel(handler, number), queue)
+            if handler.broker.is_window(queue) and not rests:
+                shared_queues.get(handler, number, method, queue)
+                return
     got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.

@@ -53,6 +53,9 @@ def find_route(handler: Session, channel: int, route: bytes) -> None:
     exchange_name, key = split_route(route)
     if not (_is_text(exchange_name) and _is_text(key.decode("utf-8", "surrogateescape"))):
         raise PeerError(ReplyCode.FRAME_ERROR, NOT_UTF8)
+    if handler.door is not None:
+        _find_aimed(handler, channel, exchange_name, route)
+        return
     broker, vhost = handler.broker, handler.vhost
     vhost.check_publish(exchange_name)
     # Also for a reply address: the channel counts as authorized for the whole exchange afterwards.
@@ -74,6 +77,18 @@ def find_route(handler: Session, channel: int, route: bytes) -> None:
         # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
         cache.forget(route)
         own = keys_are_asked(handler, exchange_name)
+
+
+def _find_aimed(handler: Session, channel: int, exchange_name: str, route: bytes) -> None:
+    """The route of a channel that another node aimed at a queue: whatever exchange and key a message names, they stay with it, and it goes
+    there. Raises: PeerError 404: this node owns the queue no more; 403: the channel is aimed at none."""
+    aim = handler.channels[channel].aim
+    if aim is None:
+        raise PeerError(ReplyCode.ACCESS_REFUSED, "a node publishes by channels that are aimed at a queue, and this one is not")
+    cache = aim.cache(exchange_name)
+    handler.connection.set_route(channel, cache, route, [aim.core], True)
+    if aim.is_over:  # and its routes were dropped before this one was kept
+        cache.clear()
 
 
 def publish(handler: Session, channel: int) -> None:

@@ -13,8 +13,6 @@ from flintmq.broker.client import Client
 from flintmq.broker.records import ChannelState, Consumer
 
 if TYPE_CHECKING:
-    from flintmq.access.checks import Check
-    from flintmq.access.scram import Conversation
     from flintmq.broker.broker import Broker
     from flintmq.errors import PeerError, StoreError
     from flintmq.protocol.v0_9_1 import spec
@@ -29,8 +27,9 @@ class Session(Client, Protocol):
     channels: dict[int, ChannelState]
     # the handshake (handshake.STEPS)
     state: str
-    login: Check | Conversation | None
+    login: Any  # of whichever mechanism: it has `cancel`
     trusted: str | None
+    door: Any
     user_born: int
     is_py_amqp: bool
     wants_hints: bool

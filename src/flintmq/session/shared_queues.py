@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.broker.pausing import QUIET
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.vhost.arguments import SHARED
@@ -39,6 +40,42 @@ def declare(handler: Session, number: int, method: spec.QueueDeclare, name: str,
     properties = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
     shared.declare(handler.vhost, name, method.arguments, properties, done)
     handler.connection.waiting = True
+
+
+def served(handler: Session, number: int, method_id: int, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`answer` of a declaration, after the queue is served."""
+
+    def declared(queue: Any) -> None:
+        if not waits_for_owner(handler, number, method_id, queue, partial(answer, queue)):
+            answer(queue)
+
+    return declared
+
+
+def waits_for_owner(handler: Session, number: int, method_id: int, queue: Any, proceed: Callable[[], None]) -> bool:
+    """True: the queue is not served yet, and `proceed` goes on when it is; the client is told 541 when that takes too long."""
+    broker = handler.broker
+    if not queue.policy.is_shared or broker.is_window(queue) or broker.shared is None or broker.shared.is_served(queue.queue_id):
+        return False
+    handler.connection.waiting = True
+    broker.shared.when_served(
+        queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method_id, proceed, error))
+    )
+    return True
+
+
+def waits_for_opening(handler: Session, number: int, method_id: int, queue: Any, proceed: Callable[[], None]) -> bool:
+    """True: the engine is told first that somebody takes messages of the queue, then `proceed` goes on; else as `waits_for_owner`."""
+    broker = handler.broker
+    if not broker.resting.get(queue.queue_id, 0) & QUIET or broker.shared is None:
+        return False
+    handler.connection.waiting = True
+
+    def done(_: Any, error: Exception | None) -> None:
+        handler.loop.call(partial(_answered, handler, number, method_id, proceed, error))
+
+    broker.shared.opened(queue.queue_id, done)
+    return True
 
 
 def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, proceed: Callable[[], None]) -> None:
@@ -83,8 +120,7 @@ def check_channel(handler: Session, number: int, state: ChannelState, queue: Any
 
 
 def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
-    """basic.get. Raises: PeerError."""
-    check_channel(handler, number, handler.channels[number], queue)
+    """basic.get of a queue that is a window here. Raises: PeerError."""
     shared = handler.broker.shared
     if (shared is not None and shared.is_mixed(queue.queue_id)) or not handler.connection.get(number, queue.core, method.no_ack):
         _ask(handler, number, method, queue, _ATTEMPTS)

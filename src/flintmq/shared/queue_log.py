@@ -35,6 +35,7 @@ from flintmq.shared.layout import (
     parts_count,
     parts_of,
     parts_value,
+    position_of,
     quiet_key,
     renumbered,
     row_numbers,
@@ -46,6 +47,8 @@ log = logging.getLogger("flintmq.shared")
 
 # bytes of a row of ends with its key, at most
 _ENDS_BYTES_MAX = 4_096
+# a position has its level above these bits (queue/types.pxd)
+_INDEX_BITS = 56
 
 
 class Lost(Exception):
@@ -64,7 +67,8 @@ class Flight:
 
 @dataclass(slots=True)
 class Ends:
-    """What one commit of the line says: rows of ends, segments to delete, rows to thin. marked: the batch that its mark says is settled."""
+    """What one commit of the line says: rows of ends, segments to delete, rows to thin. marked: the batch that its mark says is settled;
+    taken: segments whose ends it took from the mirror."""
 
     puts: dict[bytes, bytes] = field(default_factory=dict)
     deletes: list[bytes] = field(default_factory=list)
@@ -73,6 +77,7 @@ class Ends:
     written: list[int] = field(default_factory=list)
     thin: list[int] = field(default_factory=list)
     marked: int = 0
+    taken: int = 0
 
 
 class QueueLog:
@@ -107,6 +112,10 @@ class QueueLog:
         self._parts = dict(taken.parts)
         self._flagged = taken.flagged
         self._line: Ends | None = None  # those under way
+        # segments whose ends were taken from the mirror, the oldest first, and those that the engine has; changes of that order
+        self._ends_taken = 0
+        self._ends_told = 0
+        self._disorder = 0
         self._doubt = False
         self._late_ones = False  # commits of unknown outcome may still happen
         self._lost: BaseException | None = None
@@ -152,6 +161,25 @@ class QueueLog:
                 self._ends_due()
             self.look()
             await self._changed.wait()
+
+    async def ends_written(self) -> None:
+        """Every end until now is in the engine. A full engine keeps it waiting. Raises: Lost."""
+        while True:
+            disorder, until = self._disorder, self._ends_taken + self._mirror.ended_rows
+            while self._ends_told < until and disorder == self._disorder:
+                self._check()
+                if self._timer is not None:
+                    self._ends_due()
+                self.look()
+                await self._changed.wait()
+            if disorder == self._disorder:
+                return
+
+    async def row_of(self, position: int) -> bytes | None:
+        """The row of the segment that has the message at this position, with all its parts. Raises: Lost; EngineError."""
+        level = position >> _INDEX_BITS << _INDEX_BITS
+        rows = await self._engine.scan(segment_key(self._queue, level), segment_key(self._queue, position) + b"\0", 1, 1, reverse=True)
+        return await self._read_row(position_of(rows[0][0])) if rows else None
 
     async def hand_over(self, node: str, life: str) -> Owner:
         """After `drain`, with nobody publishing or consuming: that node owns the queue.
@@ -266,6 +294,7 @@ class QueueLog:
         limits = self._engine.limits
         most = max(0, min((limits.commit_rows - rows - 3) // 3, (limits.commit_bytes - size) // _ENDS_BYTES_MAX))
         for position, gone, value, thin in self._mirror.take_ends(most):
+            ends.taken += 1
             if gone:
                 self._delete(ends, position)
                 continue
@@ -274,6 +303,7 @@ class QueueLog:
             ends.puts[ends_key(self._queue, position)] = value
             if thin and position not in self._parts:
                 ends.thin.append(position)
+        self._ends_taken += ends.taken
         ends.puts[mark_key(self._queue)] = self._mark().pack()
         return ends
 
@@ -291,6 +321,7 @@ class QueueLog:
     def _told(self, ends: Ends) -> None:
         """The engine has them."""
         self._line = None
+        self._ends_told += ends.taken
         for position in ends.gone:
             self._mirror.drop(position)
             self._parts.pop(position, None)
@@ -304,6 +335,8 @@ class QueueLog:
     def _give_back(self, ends: Ends) -> None:
         """The engine may not have them: they come with another commit."""
         self._line = None
+        self._ends_taken -= ends.taken
+        self._disorder += 1
         self._soil([*ends.gone, *ends.written])
 
     def _soil(self, positions: list[int]) -> None:
@@ -339,6 +372,9 @@ class QueueLog:
                 ends.written.append(position)
         written, ends.written = ends.written, []
         self._soil(written)
+        ends.taken = len(ends.gone)
+        self._ends_taken += ends.taken
+        self._disorder += 1
         if ends.gone:
             await self._commit({}, ends)
         else:

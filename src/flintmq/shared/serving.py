@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from flintmq.config import Limits
@@ -34,8 +35,12 @@ Judge = Callable[[Owner], Condition | None]
 class Host(Protocol):
     """Whoever has the queues (the broker)."""
 
-    def new_core(self, queue: bytes) -> QueueHandle:
+    def new_mirrored(self, queue: bytes) -> QueueHandle:
         """A core for the queue's messages, empty, that nobody uses."""
+        ...
+
+    def settled(self, queue: bytes) -> None:
+        """The engine has more of the queue's messages. On the engine's loop; must not wait."""
         ...
 
     def lost(self, queue: bytes, reason: BaseException) -> None:
@@ -109,13 +114,18 @@ class Serving:
             if judged is None:
                 raise Taken(f"node {before.node!r} serves the queue")
         owner = await claim(self._engine, queue, before, self._node, self._life, judged)
-        core = self._host.new_core(queue)
+        core = self._host.new_mirrored(queue)
         mirror = Mirror(core, self._port, vhost)
         taken = await restore(self._engine, queue, owner, mirror, self._limits)
-        log = QueueLog(self._engine, queue, mirror, taken, self._limits, self._port.wake, lambda reason: self._lost(queue, mirror, reason))
+        on_settled, on_lost = partial(self._settled, queue), partial(self._lost, queue, mirror)
+        log = QueueLog(self._engine, queue, mirror, taken, self._limits, on_settled, on_lost)
         served = Served(queue, core, mirror, log, taken.messages)
         self._served[queue] = self._by_core[core.queue_id] = served
         return served
+
+    def _settled(self, queue: bytes) -> None:
+        self._port.wake()
+        guarded("shared queues", queue, self._host.settled, queue)
 
     def _lost(self, queue: bytes, mirror: Mirror, reason: BaseException) -> None:
         mirror.lose()

@@ -2,7 +2,8 @@
 
 in: the virtual host's verbs. out: what sessions, management and the housekeeping read.
 
-I1  `core` lives exactly as long as the queue is declared; after deletion its `mark_deleted` was called once.
+I1  A queue has a core as long as it is declared; after deletion the last one's `mark_deleted` was called once. That of a shared queue
+    changes with its owner.
 I2  An idle queue is cheap: no dict, list or policy of its own when it has no bindings and no arguments.
 """
 

@@ -93,9 +93,8 @@ class VirtualHost(Lookup, Scheduling, Refusals):
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
     memory for definitions (None: any amount); quotas: what the operator set for this vhost (ports.LimitsRecord).
 
-    Hooks (plain attributes; called under the lock, must not wait): on_routes_changed(exchange), on_default_route_changed(queue
-    name), on_queue_created(queue), on_queue_deleted(queue), on_exchange_created(exchange), on_exchange_deleted(exchange),
-    on_policy_changed(queue).
+    Hooks (attributes; called under the lock, must not wait): on_routes_changed(exchange), on_default_route_changed(queue name), and
+    on_queue_created, on_queue_deleted, on_policy_changed (queue), on_exchange_created, on_exchange_deleted (exchange).
     """
 
     def __init__(
@@ -138,8 +137,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self._lock = threading.RLock()
         self.spreading = Spreading(self._lock, self._clock, self._leading, lambda exchange: self.on_routes_changed(exchange))
         self._changes = Changes(name, self._lock, definitions, self.spreading)
-        # run one of the verbs below
-        self.perform, self.run = self._changes.perform, self._changes.run
+        self.perform, self.run = self._changes.perform, self._changes.run  # one of the verbs below
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
@@ -254,8 +252,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self._changes.in_slices = self.spreading.in_slices = in_slices
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
-        """What the operator sets for this vhost from now on."""
-        self._quotas = quotas
+        self._quotas = quotas  # from now on
 
     def follow_policies(self, kind: str, names: Iterable[str], among: Among | None = None) -> None:
         """Queues, or exchanges, are what the policies of now make of them. O(names, and bindings of queues whose policy changed).
@@ -278,14 +275,19 @@ class VirtualHost(Lookup, Scheduling, Refusals):
 
     def _follow(self, queue: Queue, policy: QueuePolicy) -> None:
         before = queue.policy
-        if policy == before:
-            return
-        queue.policy = policy
-        self.unused.follow(queue, before.expires_ms)
-        self.on_policy_changed(queue)
-        # Routes have copies of what it set.
-        self._routes_changed(*dict.fromkeys(binding.source for binding in (queue.bindings or {}).values()))
-        self._default_route_changed(queue.name)
+        if policy != before:
+            queue.policy = policy
+            self.unused.follow(queue, before.expires_ms)
+            self.alter(queue, lambda: self.on_policy_changed(queue))
+
+    def alter(self, queue: Queue, change: Callable[[], object]) -> bool:
+        """Changes, under the lock, what routes have copies of. False: the queue is deleted."""
+        with self._lock:
+            if not queue.deleted:
+                change()
+                self._routes_changed(*dict.fromkeys(binding.source for binding in (queue.bindings or {}).values()))
+                self._default_route_changed(queue.name)
+            return not queue.deleted
 
     def set_keyed(self, names: Iterable[str]) -> None:
         """Exchanges for which some user has topic permissions."""

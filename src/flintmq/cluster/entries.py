@@ -1,0 +1,62 @@
+"""One shared queue as this node has it: its definition, its core of the moment, and those who wait for the engine because of it.
+
+in: messages that were given to it, and what the engine has. out: outcomes, in the order of the messages.
+
+E1  An outcome is told once: True when the engine has the message, False when the queue is lost before that.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flintmq.guard import guarded
+from flintmq.mirror.mirror import Mirror
+from flintmq.shared.queue_rows import QueueRow
+from flintmq.shared.serving import Served
+
+if TYPE_CHECKING:
+    from flintmq.vhost.queue import QueueSpec
+
+OnOutcome = Callable[[bool], object]
+OnServed = Callable[[Exception | None], object]
+
+
+class Entry:
+    """Of one queue. Attributes: row: its definition in the engine, None: not known yet; served: None: this node does not serve it now;
+    ended: the engine was told that it is deleted, or it is deleted here."""
+
+    __slots__ = ("_lock", "_outcomes", "ended", "name", "opening", "queue", "queue_id", "row", "served", "spec", "vhost", "waiting")
+
+    def __init__(self, queue_id: int, spec: QueueSpec) -> None:
+        self.queue_id = queue_id
+        self.vhost = spec.vhost
+        self.name = spec.name
+        self.spec = spec
+        self.queue: Any = None  # of the control plane, once it is declared
+        self.row: QueueRow | None = None
+        self.served: Served | None = None
+        self.ended = False
+        self.opening = False  # its quiet row is being deleted
+        self.waiting: list[OnServed] = []  # of the engine's thread: whoever waits until it is served
+        self._lock = threading.Lock()
+        self._outcomes: collections.deque[tuple[Mirror, int, OnOutcome]] = collections.deque()
+
+    def expect(self, mirror: Mirror, position: int, on_outcome: OnOutcome) -> None:
+        """`on_outcome` is told whether the engine has that message. Any thread."""
+        with self._lock:
+            self._outcomes.append((mirror, position, on_outcome))
+
+    def tell(self, lost: Mirror | None = None) -> None:
+        """The engine has more, or the queue is lost. Any thread."""
+        while True:
+            with self._lock:
+                if not self._outcomes:
+                    return
+                mirror, position, on_outcome = self._outcomes[0]
+                if mirror is not lost and not mirror.is_settled(position):
+                    return
+                self._outcomes.popleft()
+            guarded("shared queues", f"queue {self.name!r}", on_outcome, mirror is not lost)

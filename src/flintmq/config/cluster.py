@@ -1,0 +1,25 @@
+"""Limits between the nodes of a cluster (flintmq.cluster), as those in `flintmq.config`."""
+
+from __future__ import annotations
+
+from flintmq.config.frozen import Frozen
+from flintmq.config.units import MIB
+
+
+class ClusterLimits(Frozen):
+    """Connections from a node to another one, and what is under way on them."""
+
+    # channels of a connection of another node: one for each consumer of its clients; AMQP has numbers of 16 bits; the next is refused
+    cluster_channels_max: int = 65_535
+    # milliseconds from the first byte to an open connection: nodes of a cluster are near each other; after that one counts as not reached
+    cluster_connect_ms_max: int = 3_000
+    # seconds between signs of life on a connection; after two without a byte it counts as lost, when the node's lease is over, too
+    cluster_heartbeat_s: int = 3
+    # milliseconds for which a connection, or a channel for publishes, is kept without use; then it is closed
+    cluster_idle_ms: int = 60_000
+    # bytes of messages of one queue that were sent to its owner and not answered; what is above waits on this node
+    cluster_flight_bytes_max: int = 4 * MIB
+    # messages that a consumer without a limit of its own has on its client's node; more wait at the owner
+    cluster_prefetch: int = 500
+    # messages and settlements that are handed to connections before answers are read again: some 5 ms
+    cluster_items_at_once: int = 500

@@ -1,0 +1,64 @@
+"""A broker whose shared queues are on an engine in memory that does what the test wants: it stands still, fails, outlives the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flintmq.cluster import engine_thread
+from flintmq.config import Limits
+from flintmq.engines.memory import MemoryEngine, MemoryStore
+from flintmq.testing.broker import Broker
+from tests.twins.faulty_engine import FaultyEngine, Plan
+
+SHARED = {"x-queue-type": "shared"}
+FAST = {"housekeeping_ms": 20, "shared_poll_ms": 20, "shared_pause_ms": 5, "shared_pause_ms_max": 20, "shared_ends_ms": 1}
+
+
+class OwnEngine:
+    """`hold` and `go_on`: calls of this kind ("" all) wait meanwhile. Args: monkeypatch: of the test."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.store = MemoryStore(Limits().engine_commit_rows_max)
+        self.plan = Plan()
+        self.plan.gate = self._gate
+        self._lock = threading.Lock()
+        self._held: str | None = None
+        self.waiting = threading.Event()  # a call waits
+        monkeypatch.setattr(engine_thread, "open_engine", self._open)
+
+    def _open(self, url: str, limits: Limits) -> FaultyEngine:
+        return FaultyEngine(MemoryEngine(self.store, limits, alone=True), self.plan)
+
+    async def _gate(self, call: str) -> None:
+        while self._held is not None and call.startswith(self._held):
+            self.waiting.set()
+            await asyncio.sleep(0.001)
+
+    def hold(self, call: str = "") -> None:
+        self.waiting.clear()
+        self._held = call
+
+    def go_on(self) -> None:
+        self._held = None
+
+    def broker(self, start: Callable[..., Broker], path: Path, **limits: int) -> Broker:
+        return start(limits={**FAST, **limits}, store_dir=str(path / "store"), http_port=0, shared_by_owner=True)
+
+
+def queue_of(broker: Broker, name: str = "s") -> Any:
+    return broker.node.broker.vhosts["/"].queues[name]
+
+
+def log_of(broker: Broker, name: str = "s") -> Any:
+    """The queue's log, while it is served."""
+    served = broker.node.broker.shared._entries[queue_of(broker, name).queue_id].served
+    return None if served is None else served.log
+
+
+def get(channel: Any, name: str = "s", no_ack: bool = True) -> Any:
+    channel.send("basic.get", queue=name, no_ack=no_ack)
+    return channel.connection.recv(channel.number)
