@@ -336,8 +336,10 @@ def test_an_exchange_that_goes_with_its_last_binding_stays_while_a_node_has_one(
 def test_a_shared_queue_and_its_bindings_come_and_go_and_those_of_a_local_queue_stay_on_their_node() -> None:
     async def body(nodes: Nodes) -> None:
         one, other = await nodes.start(), await nodes.start()
+        rows: list[Any] = []
+        one.local.know_queue = lambda queue: rows.append(queue.row)
         row, _ = await queue_rows.declare(one.thread.engine, "/", "s", SHARED, "guest")
-        await until(lambda: all("s" in node.broker.vhosts["/"].queues for node in nodes.nodes))
+        await until(lambda: all("s" in node.broker.vhosts["/"].queues for node in nodes.nodes) and rows == [row])
         await good(one.ask_vhost("/", "declare_queue", "q", durable=True))
         await good(one.ask_vhost("/", "bind_queue", "s", "amq.topic", b"a", {"x": 1}))
         await good(one.ask_vhost("/", "bind_queue", "q", "amq.topic", b"b"))

@@ -346,6 +346,8 @@ class ClusterDefinitions:
             self._known.touch_under(known.life)
         if has_life(wanted):
             lives[key] = known.life
+        if isinstance(wanted, SharedQueue):
+            self._local.know_queue(wanted)
         return ""
 
     async def _end(self, key: bytes, here: Record) -> str:
