@@ -205,9 +205,9 @@ class ClusterDefinitions:
         if self._again_s is not None and time.monotonic() >= self._again_s:
             await self._look_again()
         await self._apply()
+        self._first.set()  # others go on changing things
         if not self._is_lost and not self._changed:
             self._changed_s = 0.0
-            self._first.set()
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
