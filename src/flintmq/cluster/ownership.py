@@ -147,8 +147,8 @@ class Ownership:
         owner = None if value is None else Owner.unpack(value)
         if entry.served is not None:
             if owner != entry.served.log.owner:
-                (again,) = await self._engine.get([owner_key(entry.row.id)])
-                if again == value and owner != entry.served.log.owner:
+                (later,) = await self._engine.get([owner_key(entry.row.id)])
+                if later == value and owner != entry.served.log.owner:
                     self.serving.give_up(entry.row.id)  # `lost` looks again
             return
         if owner is not None and self._lives(owner):
