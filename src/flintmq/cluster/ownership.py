@@ -107,10 +107,10 @@ class Ownership:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def look_at_all(self) -> None:
-        """The living nodes are others, or owner rows may have changed unseen."""
+    def look_at_all(self, served: bool) -> None:
+        """The living nodes are others, or (served: at those that are served here, too) owner rows may have changed unseen."""
         for entry in list(self.by_row.values()):
-            if not entry.looking:
+            if not entry.looking and (served or entry.served is None):
                 self.look(entry)
 
     async def _look(self, entry: Entry) -> None:
@@ -146,10 +146,11 @@ class Ownership:
         (value,) = await self._engine.get([owner_key(entry.row.id)])
         owner = None if value is None else Owner.unpack(value)
         if entry.served is not None:
-            if owner != entry.served.log.owner:
-                (later,) = await self._engine.get([owner_key(entry.row.id)])
-                if later == value and owner != entry.served.log.owner:
-                    self.serving.give_up(entry.row.id)  # `lost` looks again
+            # An epoch that this node raises itself is no other owner.
+            if owner is None or (owner.node, owner.life) != (self._me.name, self._me.life):
+                self.serving.give_up(entry.row.id)  # `lost` looks again
+            return
+        if owner is None and await self._is_gone(entry):
             return
         if owner is not None and self._lives(owner):
             self._forward(entry, owner)
@@ -163,6 +164,19 @@ class Ownership:
         else:
             entry.row = await queue_rows.read(self._engine, entry.vhost, entry.name)
         return entry.row is not None
+
+    async def _is_gone(self, entry: Entry) -> bool:
+        """Whether another node has deleted the queue: it ends here, too."""
+        assert entry.row is not None
+        row = await queue_rows.read(self._engine, entry.vhost, entry.name)
+        if row is not None and row.id == entry.row.id:
+            return False
+        entry.ended = True
+        vhost, queue = self._state.vhosts.get(entry.vhost), entry.queue
+        if vhost is not None:
+            log.info("shared queue %r in vhost %r was deleted on another node", entry.name, entry.vhost)
+            self._state.loops.call_home(lambda: vhost.remove_by_itself(queue, lambda: True))
+        return True
 
     def _lives(self, owner: Owner) -> bool:
         """Whether another node serves the queue."""
@@ -316,7 +330,7 @@ class Ownership:
         """Owner rows that change, until it is cancelled."""
         async for keys in self._engine.watch(*_OWNERS):
             if keys is None:
-                self.look_at_all()
+                self.look_at_all(served=True)
             else:
                 for key in keys:
                     entry = self.by_row.get(key[2:])
