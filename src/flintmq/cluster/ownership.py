@@ -38,6 +38,7 @@ from flintmq.shared.serving import Condition, Served, Serving
 from flintmq.shared.taking_over import Taken
 
 if TYPE_CHECKING:
+    from flintmq.broker.client import Client
     from flintmq.broker.pausing import Pauses
     from flintmq.broker.state import NodeState
     from flintmq.cluster.membership import Membership
@@ -206,6 +207,7 @@ class Ownership:
     async def _serve(self, entry: Entry) -> None:
         assert entry.row is not None
         served = await self.serving.serve(entry.row.id, entry.vhost, self._judge)
+        clients = self._clients(entry)  # of the core before
         if entry.ended or not self._change(entry, served.core):
             self.serving.give_up(served.queue)
             return
@@ -218,6 +220,7 @@ class Ownership:
         log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.messages)
         guarded("shared queues", f"queue {entry.name!r}", self.on_served, entry)
         entry.tell_waiting(None)
+        self._close(entry, clients)
 
     def _change(self, entry: Entry, core: QueueHandle, window: bool = False) -> bool:
         """Another core from now on. False: the queue is deleted."""
@@ -294,13 +297,16 @@ class Ownership:
         else:
             changed = self._change(entry, self.away(entry))
         if changed:
-            self.close_consumers(entry)
+            self._close(entry, self._clients(entry))
             self.look(entry)
 
-    def close_consumers(self, entry: Entry) -> None:
-        """Clients find the queue's owner by connecting again."""
+    def _clients(self, entry: Entry) -> set[Client]:
+        """Those that consume from a queue here."""
         with self._state.lock:
-            clients = {consumer.client for consumer in self._state.consumers.get(entry.queue_id, ())}
+            return {consumer.client for consumer in self._state.consumers.get(entry.queue_id, ())}
+
+    def _close(self, entry: Entry, clients: set[Client]) -> None:
+        """Clients find the queue's owner by connecting again."""
         if clients:
             close_connections(self._state, clients.__contains__, f"shared queue '{entry.name}' in vhost '{entry.vhost}' moved")
 
