@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -140,7 +140,7 @@ class FaultyEngine:
         await self._reach("scan")
         return await self.engine.scan(begin, end, rows, size, reverse)
 
-    async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    async def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         """The engine's events by way of a feed that can be lost."""
         feed = Feed(begin, end, 10_000)
         inner = self.engine.watch(begin, end)

@@ -16,6 +16,7 @@ All of it is of the engine's thread, but where it says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -334,10 +335,11 @@ class Ownership:
 
     async def watch(self) -> None:
         """Owner rows that change, until it is cancelled."""
-        async for keys in self._engine.watch(*_OWNERS):
-            if keys is None:
-                self.look_at_all(served=True)
-            else:
+        async with contextlib.aclosing(self._engine.watch(*_OWNERS)) as events:
+            async for keys in events:
+                if keys is None:
+                    self.look_at_all(served=True)
+                    continue
                 for key in keys:
                     entry = self.by_row.get(key[2:])
                     if entry is not None:

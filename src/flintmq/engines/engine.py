@@ -18,7 +18,7 @@ Everything is for one event loop; no call blocks it for longer than a millisecon
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -124,7 +124,7 @@ class Engine(Protocol):
         """
         ...
 
-    def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         """Changes of that range, until the iterator is closed (E5). It goes on over failures of the engine: with None when it is back."""
         ...
 

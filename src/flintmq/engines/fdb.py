@@ -22,7 +22,7 @@ import functools
 import importlib
 import json
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -319,7 +319,7 @@ class FdbEngine:
             await asyncio.gather(self._follower, return_exceptions=True)
 
     # --- watches (F3) -------------------------------------------------------------------------------------------------
-    async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    async def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         feed = Feed(begin, end, self._settings.engine_watch_keys_max)
         self._feeds.append(feed)
         self._fresh.append(feed)

@@ -6,7 +6,7 @@ in: keys that changed, or that something may have changed unseen. out: the event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 
 class Feed:
@@ -64,7 +64,7 @@ class Feeds:
         for feed in self._feeds:
             feed.tell(keys)
 
-    async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    async def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         """See Engine.watch. It counts from its first event on."""
         feed = Feed(begin, end, self._keys_max)
         feed.lose()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Commit, Engine, EngineLimits, Row, Unavailable, Usage, check
@@ -100,7 +100,7 @@ class MemoryEngine:
             size -= len(key) + len(page[-1][1])
         return page
 
-    def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         return self._store.feeds.watch(begin, end)
 
     async def usage(self) -> Usage:

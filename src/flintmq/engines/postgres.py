@@ -30,7 +30,7 @@ import re
 import select
 import socket
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -383,7 +383,7 @@ class PostgresEngine:
             await self._idle.pop().close()
 
     # --- watches (P4) -------------------------------------------------------------------------------------------------
-    async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    async def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         """See Engine.watch."""
         feed = Feed(begin, end, self._settings.engine_watch_keys_max)
         self._feeds.append(feed)

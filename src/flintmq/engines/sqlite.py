@@ -18,7 +18,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -335,7 +335,7 @@ class SqliteEngine:
         await self.connect()
         return await self._on_reads(read)
 
-    def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         return self._feeds.watch(begin, end)
 
     # --- room ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import re
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -128,7 +128,7 @@ class EtcdEngine:
             step = max(1, min(rows - len(page), min(room, _PIECE) // mean + 1))
 
     # --- watches ------------------------------------------------------------------------------------------------------
-    async def watch(self, begin: bytes, end: bytes) -> AsyncIterator[frozenset[bytes] | None]:
+    async def watch(self, begin: bytes, end: bytes) -> AsyncGenerator[frozenset[bytes] | None, None]:
         """See the port."""
         feed = Feed(begin, end, self._settings.engine_watch_keys_max)
         task = asyncio.create_task(self._follow(feed))
