@@ -104,6 +104,8 @@ class _Wait(Exception):
 class SharedService:
     """Args: url: of the engine; logs: the store's log port. Raises: ValueError: no such URL."""
 
+    by_owner = False
+
     def __init__(
         self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, events: Events, url: str, logs: Any, index: DueIndex
     ) -> None:

@@ -26,7 +26,8 @@ from flintmq.broker.pausing import LETTERS, QUIET
 from flintmq.broker.shared_letters import SharedLetters
 from flintmq.cluster.engine_thread import EngineThread
 from flintmq.cluster.entries import Entry, OnOutcome
-from flintmq.engines.engine import EngineError
+from flintmq.cluster.set_calls import SetCalls
+from flintmq.engines.engine import EngineError, Unavailable
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.mirror.mirror import Mirror, MirrorPort
@@ -84,6 +85,8 @@ class SharedQueues:
 
     Raises: ValueError: no such engine."""
 
+    by_owner = True
+
     def __init__(self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, url: str, logs: Any, index: DueIndex) -> None:
         self.state = state
         self.limits = limits = state.limits
@@ -97,6 +100,7 @@ class SharedQueues:
         self.life = secrets.token_hex(8)
         engine = self._thread.engine
         self._serving = Serving(engine, state.node_name, self.life, self._port, self, limits)
+        self.sets = SetCalls(self._thread, state, self._queue_of, limits)
         self._lock = threading.Lock()  # of the next three
         self._entries: dict[int, Entry] = {}
         self._declared: dict[tuple[str, str], QueueRow] = {}  # in the engine, for a declaration that follows
@@ -283,6 +287,7 @@ class SharedQueues:
             entry.row, _ = await queue_rows.declare(self._thread.engine, entry.vhost, entry.name, entry.spec.arguments, "")
         self._by_row[entry.row.id] = entry
         served = await self._serving.serve(entry.row.id, entry.vhost, self._judge)
+        await self._hold_sets(served)
         vhost, queue = self.state.vhosts.get(entry.vhost), entry.queue
         if entry.ended or vhost is None or not vhost.alter(queue, partial(self._fit, entry, served.core)):
             self._serving.give_up(served.queue)
@@ -294,6 +299,17 @@ class SharedQueues:
             guarded("shared queues", f"queue {entry.name!r}", done, None)
         if self.state.consumers.get(entry.queue_id):
             self.want(entry.queue_id)
+
+    async def _hold_sets(self, served: Served) -> None:
+        """What sets of subscriptions have is nobody else's. Raises: Unavailable: the queue was lost meanwhile."""
+        await self.sets.begin(served)
+        if self._serving.get(served.queue) is not served:
+            self.sets.lost(served.queue)
+            raise Unavailable("the queue was lost when it was taken over")
+
+    def _queue_of(self, queue: bytes) -> Any:
+        entry = self._by_row.get(queue)
+        return None if entry is None else entry.queue
 
     @staticmethod
     def _fit(entry: Entry, core: QueueHandle) -> None:
@@ -314,6 +330,7 @@ class SharedQueues:
 
     def lost(self, queue: bytes, reason: BaseException) -> None:
         """Host of `Serving`: this node serves a queue no more. Its messages, and what consumers of it hold, are others' now."""
+        self.sets.lost(queue)
         entry = self._by_row[queue]
         served, entry.served = entry.served, None
         if served is not None:
