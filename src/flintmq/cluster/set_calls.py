@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from flintmq.broker.exclusive import exclusive_use
 from flintmq.broker.state import NodeState
 from flintmq.cluster.engine_thread import Done, EngineThread
+from flintmq.cluster.node_answers import Answer, Answerer, NodeRefused
 from flintmq.config import Limits
 from flintmq.engines.engine import EngineError, Unavailable
 from flintmq.guard import caught
@@ -32,18 +33,8 @@ from flintmq.shared.serving import Served
 
 log = logging.getLogger("flintmq.shared")
 
-Answer = tuple[dict[str, Any], bytes]
-Answerer = Callable[[dict[str, Any], bytes], Awaitable[Answer]]
 # exchange, routing key, content header payload, body
 Content = tuple[bytes, bytes, bytes, bytes]
-
-
-class NodeRefused(EngineError):
-    """The other node refused a request. Attributes: code: why, for programs."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class Others(Protocol):
