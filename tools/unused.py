@@ -35,7 +35,6 @@ KEPT = (
     ("flintmq/scheduler/outcomes.py", "TEST COLD PULL PYTHON", "spaces of actors by their numbers"),
     ("flintmq/store/log/record_fields.py", "UNDO_NEXT TRANSACTION EXPIRES", "every flag of a record"),
     ("flintmq/access/oauth_keys.py", "redirect_request", "urllib calls it"),
-    ("flintmq/cluster/node_door.py", "NodeDoor", "issue 38's next step: the broker opens it"),
     ("flintmq/access/audit.py", "emit", "logging calls it"),
     ("flintmq/admin/protocol.py", "*", "uvicorn calls it"),
     ("flintmq/shovel/peer.py", "eof_received pause_writing resume_writing", "asyncio calls it"),
@@ -58,7 +57,7 @@ KEPT = (
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/cluster", "NodeRequests ClusterDefinitions wait_first ToldDefinitions", "the node will start them: issue 38's next step"),
+    ("flintmq/cluster", "ClusterDefinitions wait_first ToldDefinitions", "the node will start them: issue 38's next step"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

@@ -335,7 +335,7 @@ class Node:
                 self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/{self._shared_file}")
             else:
                 shared = self.broker.shared = self._shared_service(url)
-                if self.config.cluster is not None:
+                if self.config.cluster is not None and not self._by_owner:
                     self._join(shared, self.store.definitions.store_uuid.hex())
         try:
             for name in self.definitions.load():
@@ -374,7 +374,9 @@ class Node:
             if self._by_owner:
                 from flintmq.cluster.shared_queues import SharedQueues
 
-                return SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index)
+                shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index)
+                shared.where = self.advertised
+                return shared
             from flintmq.broker.shared_service import SharedService
 
             return SharedService(broker, broker.dead_letters, broker.pauses, broker.events, url, self.store.logs, index)

@@ -10,7 +10,6 @@ from typing import Any
 
 from flintmq.cluster import engine_thread
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.testing.broker import Broker
 from tests.twins.faulty_engine import FaultyEngine, Plan
@@ -19,25 +18,11 @@ SHARED = {"x-queue-type": "shared"}
 FAST = {"housekeeping_ms": 20, "shared_poll_ms": 20, "shared_pause_ms": 5, "shared_pause_ms_max": 20, "shared_ends_ms": 1}
 
 
-class _LockedStore(MemoryStore):
-    """Of several event loops."""
-
-    def __init__(self, keys_max: int) -> None:
-        super().__init__(keys_max)
-        self._lock = threading.Lock()
-
-    def apply(self, commit: Commit) -> bool:
-        with self._lock:
-            return super().apply(commit)
-
-
 class OwnEngine:
-    """`hold` and `go_on`: calls of this kind ("" all) wait meanwhile. Args: monkeypatch: of the test; alone: False:
-    several nodes open it."""
+    """`hold` and `go_on`: calls of this kind ("" all) wait meanwhile. Args: monkeypatch: of the test."""
 
-    def __init__(self, monkeypatch: Any, alone: bool = True) -> None:
-        self.store = _LockedStore(Limits().engine_commit_rows_max)
-        self.alone = alone
+    def __init__(self, monkeypatch: Any) -> None:
+        self.store = MemoryStore(Limits().engine_commit_rows_max)
         self.plan = Plan()
         self.plan.gate = self._gate
         self._lock = threading.Lock()
@@ -46,7 +31,7 @@ class OwnEngine:
         monkeypatch.setattr(engine_thread, "open_engine", self._open)
 
     def _open(self, url: str, limits: Limits) -> FaultyEngine:
-        return FaultyEngine(MemoryEngine(self.store, limits, alone=self.alone), self.plan)
+        return FaultyEngine(MemoryEngine(self.store, limits, alone=True), self.plan)
 
     async def _gate(self, call: str) -> None:
         while self._held is not None and call.startswith(self._held):

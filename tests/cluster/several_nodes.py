@@ -20,7 +20,7 @@ from flintmq.definitions.verbs import DefinitionsService
 from flintmq.engines.engine import Engine
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.queue.control import QueueHandle
-from flintmq.shared.definition_rows import Record, describe, key_of
+from flintmq.shared.definition_rows import MADE, Record, describe, key_of
 from flintmq.store.definitions import MemoryDefinitions
 from tests.twins.faulty_engine import FaultyEngine, Plan
 
@@ -163,8 +163,13 @@ class Nodes:
 
     async def settle(self) -> None:
         """Until all have done what there is to do, and nothing is refused that would not be for ever."""
-        await until(lambda: all(not (facts := node.cluster.facts())["waiting"] and not facts["lag_ms"] for node in self.nodes))
+        await until(lambda: all(self._is_settled(node) for node in self.nodes))
         await until(lambda: len({repr(sorted(node.world().items())) for node in self.nodes}) <= 1, self.differences)
+
+    def _is_settled(self, node: NodeOfMany) -> bool:
+        facts = node.cluster.facts()
+        rows = {key: value for key, value in self.rows.items() if key.startswith(b"d/") and key != MADE}
+        return not facts["waiting"] and not facts["lag_ms"] and {key: row.value for key, row in node.cluster._known.rows.items()} == rows
 
     def differences(self) -> str:
         worlds = [node.world() for node in self.nodes]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.cluster.known import Known
 from flintmq.cluster.local_definitions import LocalDefinitions
 from flintmq.engines.engine import Commit
 from flintmq.errors import PeerError, ReplyCode
@@ -173,6 +174,31 @@ def test_a_verb_is_answered_when_the_engine_has_the_change_and_not_before() -> N
     run(body)
 
 
+def test_a_verb_that_changes_nothing_waits_for_the_earlier_one_that_has_yet_to_be_told_and_for_no_other() -> None:
+    async def body(nodes: Nodes) -> None:
+        node = await nodes.start()
+        await good(node.exchange("y"))
+        gate = asyncio.Event()
+
+        async def stand(call: str) -> None:
+            if call == "commit":
+                await gate.wait()
+
+        nodes.plan.gate = stand
+        binding = ("y", "amq.topic", b"k", {"a": 1})
+        answers = [node.exchange("x"), node.ask_vhost("/", "bind_exchange", *binding), node.ask_vhost("/", "delete_exchange", "z")]
+        assert answers.pop().is_good and node.exchange("y").is_good and node.ask_vhost("/", "declare_queue", "x").is_good
+        answers += [node.exchange("x"), node.ask_vhost("/", "bind_exchange", *binding)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not any(answer.is_over for answer in answers)
+        gate.set()
+        for answer in answers:
+            await good(answer)
+
+    run(body)
+
+
 def test_an_engine_that_is_away_is_waited_for_within_a_bound_and_told_later() -> None:
     async def body(nodes: Nodes) -> None:
         one, other = await nodes.start(), await nodes.start()
@@ -310,8 +336,10 @@ def test_an_exchange_that_goes_with_its_last_binding_stays_while_a_node_has_one(
 def test_a_shared_queue_and_its_bindings_come_and_go_and_those_of_a_local_queue_stay_on_their_node() -> None:
     async def body(nodes: Nodes) -> None:
         one, other = await nodes.start(), await nodes.start()
+        rows: list[Any] = []
+        one.local.know_queue = lambda queue: rows.append(queue.row)
         row, _ = await queue_rows.declare(one.thread.engine, "/", "s", SHARED, "guest")
-        await until(lambda: all("s" in node.broker.vhosts["/"].queues for node in nodes.nodes))
+        await until(lambda: all("s" in node.broker.vhosts["/"].queues for node in nodes.nodes) and rows == [row])
         await good(one.ask_vhost("/", "declare_queue", "q", durable=True))
         await good(one.ask_vhost("/", "bind_queue", "s", "amq.topic", b"a", {"x": 1}))
         await good(one.ask_vhost("/", "bind_queue", "q", "amq.topic", b"b"))
@@ -537,6 +565,56 @@ def test_one_definition_more_than_the_limit_is_refused_and_what_is_there_can_be_
         await until(lambda: not node.users.is_user("v"))
 
     run(body, shared_definitions_max=4)
+
+
+def test_a_change_that_waits_to_be_told_is_not_undone_by_what_the_engine_has_still() -> None:
+    async def body(nodes: Nodes) -> None:
+        node = await nodes.start()
+        await good(node.ask("put_policy", "/", "p", POLICY))
+        await nodes.settle()
+        stands = True
+
+        async def stand(call: str) -> None:
+            while stands and call == "commit":
+                await asyncio.sleep(0)
+
+        nodes.plan.gate = stand
+        first = node.ask("put_global", "g", 1)  # its commit stands
+        for _ in range(20):
+            await asyncio.sleep(0)
+        node.ask("put_policy", "/", "p", {**POLICY, "priority": 7})
+        seen: list[Any] = []
+        node.cluster._known.touch(key_of(ParameterRecord("policy", "/", "p")))
+        put = node.local.put
+        node.local.put = lambda record, done: (seen.append(record), put(record, done))  # type: ignore[method-assign,assignment]
+        await node.cluster._follow(dict(node.cluster._known.dirty))
+        assert not seen and node.service.value("policy", "/", "p")["priority"] == 7
+        stands = False
+        await good(first)
+
+    run(body)
+
+
+def test_a_thing_that_came_while_all_rows_were_read_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(nodes: Nodes) -> None:
+        node = await nodes.start()
+        await nodes.settle()
+        read_all, ended = Known.read_all, []
+        monkeypatch.setattr(LocalDefinitions, "end", lambda local, record, done: (ended.append(record), done(None)))
+
+        async def read_and_declare(known: Known) -> None:
+            await read_all(known)
+            if "s" not in node.broker.vhosts["/"].queues:
+                await queue_rows.declare(node.thread.engine, "/", "s", SHARED, "guest")
+                await good(node.ask_vhost("/", "declare_queue", "s", durable=True, arguments=SHARED))
+
+        monkeypatch.setattr(Known, "read_all", read_and_declare)
+        nodes.engines[0].lose_watches()
+        await until(lambda: "s" in node.broker.vhosts["/"].queues)
+        await nodes.settle()
+        assert not ended
+
+    run(body)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------------

@@ -9,9 +9,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flintmq.engines.engine import Commit
+from flintmq.engines.memory import MemoryStore
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import BindingRecord, ExchangeRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
-from flintmq.shared.definition_rows import Record, key_of
+from flintmq.shared.definition_rows import Record, SharedQueue, key_of, new_token
+from flintmq.shared.queue_rows import QueueRow, queue_key
 from tests.cluster.several_nodes import Answer, NodeOfMany, Nodes, shown
 from tests.twins.faulty_engine import RandomPlan
 
@@ -73,7 +76,9 @@ def hangs(one: Record, on: Record) -> bool:
         return getattr(one, "user", None) == on.name
     if isinstance(on, VhostRecord):
         return getattr(one, "vhost", None) == on.name
-    if isinstance(on, ExchangeRecord) and isinstance(one, BindingRecord) and one.vhost == on.vhost:
+    if isinstance(on, SharedQueue):
+        return isinstance(one, BindingRecord) and one.destination_kind == "queue"
+    if isinstance(on, ExchangeRecord) and isinstance(one, BindingRecord) and one.vhost == on.vhost and one.destination_kind == "exchange":
         return on.name in (one.source, one.destination)
     return False
 
@@ -81,12 +86,14 @@ def hangs(one: Record, on: Record) -> bool:
 class Client:
     """Asks nodes for changes by chance."""
 
-    def __init__(self, chance: random.Random, history: History) -> None:
+    def __init__(self, chance: random.Random, history: History, store: MemoryStore) -> None:
         self.chance = chance
         self.history = history
+        self.store = store
 
     def ask(self, node: NodeOfMany) -> None:
         kinds = (self._user, self._permission, self._policy, self._global, self._vhost, *2 * (self._exchange, self._binding))
+        kinds = (*kinds, self._queue, self._queue_binding)
         self.chance.choice(kinds)(node)
 
     def _ends(self) -> bool:
@@ -155,6 +162,28 @@ class Client:
         elif not known:
             self.history.note(node.ask_vhost(vhost, "bind_exchange", destination, source, b"k"), record, False)
 
+    def _queue(self, node: NodeOfMany) -> None:
+        """The rows of shared queues are written by who declares and deletes them, before their node knows."""
+        key = queue_key("/", "s")
+        row = QueueRow(new_token().encode(), {"x-queue-type": "shared"}, "u")
+        answer = Answer()
+        if key not in self.store.rows:
+            answer.done(self.store.apply(Commit((), {key: row.pack()})), None)
+            self.history.note(answer, SharedQueue("/", "s", row), False)
+        elif self._ends():
+            answer.done(self.store.apply(Commit((), {}, [key])), None)
+            self.history.note(answer, SharedQueue("/", "s", row), True)
+
+    def _queue_binding(self, node: NodeOfMany) -> None:
+        record = BindingRecord("/", "amq.topic", "queue", "s", b"k")
+        if "s" not in node.broker.vhosts["/"].queues:
+            return
+        known = node.local.twin(record) is not None
+        if known and self._ends():
+            self.history.note(node.ask_vhost("/", "unbind_queue", "s", "amq.topic", b"k"), record, True)
+        elif not known:
+            self.history.note(node.ask_vhost("/", "bind_queue", "s", "amq.topic", b"k"), record, False)
+
 
 async def play(seed: int, share: float, steps: int) -> None:
     chance = random.Random(seed)
@@ -166,7 +195,7 @@ async def play(seed: int, share: float, steps: int) -> None:
         await nodes.settle()
         first = nodes.nodes[0].world()
         history = History()
-        client = Client(chance, history)
+        client = Client(chance, history, nodes.store)
         plan.share = share
         for _ in range(steps):
             client.ask(chance.choice(nodes.nodes))

@@ -39,6 +39,11 @@ def test_a_node_has_more_channels_than_a_users_quota(start: Callable[..., Broker
     assert client.tune is not None and client.tune.channel_max == 2
 
 
+def test_a_drained_node_still_serves_other_nodes(owner: Owner, connect: Connect) -> None:
+    owner.inner.draining = True
+    log_in(raw_of(connect, owner))
+
+
 @pytest.mark.parametrize("answer", [b"", b"x" * 32, b"x" * 4_000])
 def test_a_wrong_proof_is_refused_counted_and_in_the_audit(owner: Owner, connect: Connect, answer: bytes) -> None:
     raw = raw_of(connect, owner)

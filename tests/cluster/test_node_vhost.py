@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flintmq.mirror.mirror import Mirror, MirrorPort
+from flintmq.routing.route_cache import DEST_MIRRORED
+from flintmq.testing.broker import Broker
 from tests.support.node_login import log_in, open_aimed
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.two_nodes import NAME, QUEUE, Owner
 
 ID = QUEUE.decode()
+# messages to a queue of four: a quarter above its limit, and three more, are taken
+OVERFLOW = 20
 Connect = Callable[..., RawConnection]
 
 
@@ -140,3 +146,53 @@ def test_routes_are_made_anew_when_the_policy_of_a_queue_changes(owner: Owner, n
     while owner.core().ready_count() != 1:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_full_queue_that_blocks_publishers_refuses_a_nodes_messages_and_stops_no_others(
+    start: Callable[..., Broker], connect: Connect
+) -> None:
+    owner = Owner(start(limits={"over_limit_messages": 3}))
+    connect(owner.broker).channel().queue(NAME)
+    owner.queues[QUEUE] = NAME
+    node = log_in(connect(owner.broker, handshake=False))
+    other_id = b"f" * 16
+    connect(owner.broker).channel().queue("full", arguments={"x-max-length": 4, "x-overflow": "block"})
+    owner.queues[other_id] = "full"
+    open_aimed(node, 3, other_id)
+    node.expect(3, "channel.open-ok")
+    RawChannel(node, 3).call("confirm.select")
+    for _ in range(OVERFLOW):
+        publish(node, 3, b"m")
+    answers: dict[int, str] = {}
+    while OVERFLOW not in answers:
+        frame = node.recv(3)
+        answers.update(dict.fromkeys(range(len(answers) + 1, frame.delivery_tag + 1), frame.name))
+    assert (answers[1], answers[OVERFLOW]) == ("basic.ack", "basic.nack")
+    assert owner.core("full").ready_count() == 8
+    number = aimed(node)
+    publish(node, number, b"1")
+    assert node.channel(2).call("queue.declare", queue=ID, passive=True).message_count == 1
+
+
+def test_a_confirm_of_a_mirrored_queue_waits_for_the_engine(start: Callable[..., Broker], connect: Connect, tmp_path: Path) -> None:
+    owner = Owner(start(store_dir=str(tmp_path / "owner")))
+    connect(owner.broker).channel().queue(NAME, durable=True)
+    owner.queues[QUEUE] = NAME
+    core = owner.core()
+    port = MirrorPort(2**64 - 1, 10_000, 100_000, owner.inner.log)
+    mirror = Mirror(core, port, "/")
+    core.destination_flags |= DEST_MIRRORED
+    node = log_in(connect(owner.broker, handshake=False))
+    channel = RawChannel(node, aimed(node))
+    channel.call("confirm.select")
+    publish(node, 1, b"1")
+    node.channel(2).call("queue.declare", queue=ID, passive=True)
+    assert not node.waiting[1]
+    mirror.settle([position for position, _ in mirror.take(1, 1, 400, 1 << 18, 100)])
+    port.wake()
+    assert node.recv(1).name == "basic.ack"
+    publish(node, 1, b"2")
+    node.channel(3).call("queue.declare", queue=ID, passive=True)
+    mirror.lose()
+    frame = node.recv(1)
+    assert (frame.name, frame.delivery_tag) == ("basic.nack", 2)

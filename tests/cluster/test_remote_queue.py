@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flintmq.cluster.link import LinkLost
+from flintmq.cluster.link import LinkLost, NodeAddress
 from flintmq.cluster.remote_windows import Wish
 from flintmq.errors import PeerError
+from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.shared.node_secret import NodeId
 from tests.support.node_login import open_aimed
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.two_nodes import NAME, QUEUE, WAIT_S, Other, Owner
@@ -85,6 +88,23 @@ def test_properties_that_python_looks_at_on_ordinary_channels_do_not_matter_on_t
     assert bodies(two.core) == [b"1"]
 
 
+def test_a_message_of_no_channel_goes_the_same_way_and_its_sender_hears_the_outcome(two: Two) -> None:
+    core, remote = two.other.inner.vhosts["/"].queues[NAME].core, two.other.remote
+    outcomes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    message = b"x", b"k", encode_properties(1, {}), b"1", 0, 0
+
+    def publish() -> None:
+        remote.publish(core.queue_id, message, (outcomes.put, remote.port.admit(core, 100), 100))
+
+    two.other.on_loop(publish)
+    assert outcomes.get(timeout=WAIT_S) is True
+    assert bodies(two.core) == [b"1"] and remote.port.waiting_bytes() == 0
+    two.other.on_loop(lambda: remote.aim(QUEUE, None))
+    two.other.on_loop(publish)
+    two.other.on_loop(lambda: remote.close(QUEUE))
+    assert outcomes.get(timeout=WAIT_S) is False and remote.port.waiting_bytes() == 0
+
+
 def test_a_full_queue_refuses_and_the_publisher_hears_it(owner: Owner, other: Other, connect: Callable[..., RawConnection]) -> None:
     two = Two(owner, other, connect, **{"x-max-length": 2, "x-overflow": "reject-publish"})
     two.channel.call("confirm.select")
@@ -114,6 +134,30 @@ def test_a_consumer_gets_messages_in_order_and_its_settlements_are_the_owners(tw
     assert two.core.ready_count() == 0
 
 
+def test_a_client_without_a_limit_may_hold_any_number_and_the_owner_keeps_what_it_does_not_read(two: Two) -> None:
+    count = 2_000
+    two.other.consume(two.here, two.channel.number, "t")
+    two.publish(*(b"%d" % number for number in range(count)))
+    frames = [two.next() for _ in range(count)]
+    assert [frame.body for frame in frames] == [b"%d" % number for number in range(count)]
+    assert two.core.unacked_count() == count
+
+
+def test_what_a_client_without_a_limit_does_not_read_waits_at_the_owner(two: Two) -> None:
+    client = two.other.client(two.here)
+    two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, False))
+    two.other.consume(two.here, two.channel.number, "t")
+    two.publish(*(b"x" * 100_000 for _ in range(200)))
+    until(lambda: two.core.ready_count() + two.core.unacked_count() == 200)
+    for _ in range(20):  # as long as it takes to look at the window again some times
+        _, error = two.other.answer(lambda done: two.other.remote.counts(QUEUE, done))
+        assert error is None
+    assert two.core.unacked_count() == 50
+    two.other.on_client(client, lambda: client.connection.set_flow(two.channel.number, True))
+    assert [len(two.next().body) for _ in range(200)] == [100_000] * 200
+    until(lambda: (two.core.ready_count(), two.core.unacked_count()) == (0, 200))
+
+
 def test_what_is_rejected_becomes_a_dead_letter_at_the_owner(owner: Owner, other: Other, connect: Callable[..., RawConnection]) -> None:
     two = Two(owner, other, connect, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     two.there_channel.queue("dead")
@@ -127,7 +171,7 @@ def test_what_a_client_gives_back_goes_to_the_owner_which_counts_it(
     owner: Owner, other: Other, connect: Callable[..., RawConnection]
 ) -> None:
     two = Two(owner, other, connect, **{"x-delivery-limit": 2})
-    two.other.consume(two.here, two.channel.number, "t", Wish("/", 1))
+    consumer, _ = two.other.consume(two.here, two.channel.number, "t", Wish("/", 1))
     two.publish(b"1")
     seen = []
     for _ in range(3):
@@ -136,6 +180,7 @@ def test_what_a_client_gives_back_goes_to_the_owner_which_counts_it(
         two.channel.send("basic.nack", delivery_tag=frame.delivery_tag, requeue=True)
     assert seen == [(False, None), (True, 1), (True, 2)]
     until(lambda: two.core.ready_count() + two.core.unacked_count() == 0)
+    assert consumer.core.returned_count == 0 and consumer.core.tail() and consumer.core.entry_facts(consumer.core.tail()) is None
 
 
 def test_a_cancelled_consumer_keeps_what_it_holds_and_the_rest_goes_back(two: Two) -> None:
@@ -216,9 +261,24 @@ def test_a_queue_that_its_owner_loses_refuses_what_waits_and_is_told_once(two: T
     two.publish(b"2")
     two.owner.queues[QUEUE] = NAME
     two.other.on_loop(lambda: two.other.remote.aim(QUEUE, two.owner.address()))
-    frame = two.next()
-    assert (frame.name, frame.delivery_tag) == ("basic.ack", 2)
+    answers = {(frame.name, frame.delivery_tag) for frame in (two.next(), two.next())}  # the consumer is there still, and gets it
+    assert answers == {("basic.ack", 2), ("basic.deliver", 2)}
     assert two.other.lost.empty() and ended.empty()
+
+
+def test_another_owner_gets_what_comes_after_it_was_named(two: Two) -> None:
+    two.channel.call("confirm.select")
+    consumer, ended = two.other.consume(two.here, two.channel.number, "t")
+    two.publish(b"1")
+    assert {two.next().name, two.next().name} == {"basic.ack", "basic.deliver"}
+    elsewhere = NodeAddress(NodeId("c", "life-c"), "127.0.0.1", 1)
+    two.other.on_loop(lambda: two.other.remote.aim(QUEUE, elsewhere))
+    assert isinstance(ended.get(timeout=WAIT_S), LinkLost) and consumer.link is None
+    two.publish(b"2")
+    frame = two.next()
+    assert (frame.name, frame.delivery_tag) == ("basic.nack", 2)  # nobody is there
+    until(lambda: bodies(two.core) == [b"1"])  # which the consumer gave back
+    assert "not reached" in two.other.lost.get(timeout=WAIT_S)[1]
 
 
 def test_without_an_owner_all_but_publishes_is_refused_at_once(two: Two) -> None:

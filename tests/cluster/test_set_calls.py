@@ -1,153 +1,185 @@
-"""Sets of subscriptions on a queue that another node serves: its node is asked, over a link, and nobody else decides."""
+"""Sets of subscriptions on a queue that another node serves: its node is asked over a link, and whoever serves the queue next goes on.
+
+Properties: a set is the same through each node, and after its queue has moved; a decision that its owner was not told of is made before the
+next one; a refusal of the owner is that of the call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flintmq.cluster.link import NodeAddress
-from flintmq.cluster.links import Links
-from flintmq.cluster.node_answers import Answering
-from flintmq.cluster.node_door import NodeDoor
-from flintmq.cluster.node_requests import NodeRequests
-from flintmq.cluster.node_vhost import NodeVhost
 from flintmq.cluster.set_calls import _packed, _unpacked
+from flintmq.dataplane.wire import Refused
 from flintmq.engines.engine import Unavailable
 from flintmq.shared.batches import Entry
-from flintmq.shared.layout import Owner
-from flintmq.shared.node_secret import NodeId
 from flintmq.testing.broker import Broker
-from tests.cluster.own_engine import FAST, SHARED, OwnEngine
-from tests.dataplane.rig import Rig
+from tests.cluster.test_two_nodes import begin, declared, etcd, publish, queue
+from tests.dataplane.rig import contents_of
 from tests.support.broker import wait_until
-from tests.support.two_nodes import SECRET, WAIT_S
+from tests.support.inprocess import connect, heap_of_others, start
 
-READER = NodeId("b", "life-b")
-
-
-class TwoNodes:
-    """`broker` serves queue `s`; `rig` is another node with the same engine, whose data plane is asked."""
-
-    def __init__(self, broker: Broker, rig: Rig, channel: Any) -> None:
-        self.broker, self.rig, self.channel = broker, rig, channel
-        self.inner = inner = broker.node.broker
-        owner = inner.shared
-        address = NodeAddress(NodeId(inner.node_name, owner.life), "127.0.0.1", broker.port)
-        vhost = NodeVhost(lambda queue: None, inner.vhosts, lambda: list(inner.connections.values()), 100)
-        vhost.answering = Answering(owner._thread, owner.sets.answers(), inner.limits)
-        inner.door = NodeDoor(address.id, SECRET, vhost, 100)
-        self.alive = True
-
-        def address_of(row: Owner) -> NodeAddress | None:
-            return address if self.alive and (row.node, row.life) == (address.id.name, address.id.life) else None
-
-        rig.broker.node_name = READER.name
-        reader: Any = rig.broker.shared
-        made: list[Any] = []
-
-        async def make() -> None:
-            links = Links(READER, SECRET, rig.broker.limits)
-            reader.sets.others = NodeRequests(links, rig.broker.limits, address_of)
-            made.append(links)
-
-        reader.sets.run(make, lambda result, error: made.append(error), WAIT_S)
-        wait_until(lambda: len(made) == 2)
-        assert made[1] is None
-        self.links = made[0]
-
-    def stop(self) -> None:
-        ended: list[Any] = []
-        reader: Any = self.rig.broker.shared
-        reader.sets.run(self.links.stop, lambda result, error: ended.append(error), WAIT_S)
-        wait_until(lambda: ended == [None])
-
-    def fill(self, *bodies: str) -> None:
-        for body in bodies:
-            self.channel.publish(body.encode(), routing_key="s")
-            self.channel.expect("basic.ack")
-
-    @property
-    def core(self) -> Any:
-        return self.inner.vhosts["/"].queues["s"].core
+__all__ = ["begin", "connect", "etcd", "heap_of_others", "queue", "start"]
 
 
-@pytest.fixture
-def two(start: Callable[..., Broker], connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
-    engine = OwnEngine(monkeypatch, alone=False)
-    broker = engine.broker(start, tmp_path / "a")
-    channel = connect(broker).channel()
-    channel.queue("s", durable=True, arguments=SHARED)
-    channel.call("confirm.select")
-    limits = {**FAST, "shared_set_look_ms": 0, "shared_set_wait_ms": 5_000}
-    with Rig(tmp_path / "b", limits=limits, shared_by_owner=True) as rig:
-        rig.declare("s", x_queue_type="shared")
-        nodes = TwoNodes(broker, rig, channel)
-        yield nodes
-        nodes.stop()
+class Plane:
+    """The data plane of a node, as its Flight service asks it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        assert broker.node.dataplane is not None
+        self.service = broker.node.dataplane.service
+        self.service.plane.limits = self.service.plane.limits.replace(shared_set_look_ms=0)
+
+    def ask(self, call: str, **arguments: Any) -> tuple[Any, bytes]:
+        answer, parts = self.service.dispatch({"user": "guest", "vhost": "/", **arguments, "call": call})
+        if "error" in answer:
+            raise Refused(answer["error"], answer["text"])
+        return answer["ok"], b"".join(parts)
+
+    def call(self, call: str, **arguments: Any) -> Any:
+        return self.ask(call, **arguments)[0]
+
+    def code(self, call: str, **arguments: Any) -> str:
+        try:
+            self.ask(call, **arguments)
+        except Refused as refused:
+            return refused.code
+        return ""
+
+    def surely(self, call: str, **arguments: Any) -> Any:
+        """Until the queue is served again."""
+        answers: list[Any] = []
+
+        def is_done() -> bool:
+            try:
+                answers.append(self.call(call, **arguments))
+            except Refused as refused:
+                assert refused.code in ("UNAVAILABLE", "BUSY"), refused
+            return bool(answers)
+
+        wait_until(is_done)
+        return answers[0]
+
+    def open(self, queue: str) -> dict[str, Any]:
+        answer = self.call("sub.open", name=f"of {queue}", queues=[queue])
+        return {"sub_id": answer["sub_id"], "epoch": answer["epoch"]}
+
+    def read(self, reader: dict[str, Any], seq: int, slices: int = 1) -> list[str]:
+        tickets = self.call("sub.plan", **reader, seq=seq, slices=slices)["tickets"]
+        return [body for ticket in tickets for body in self.rows(ticket)]
+
+    def rows(self, ticket: dict[str, Any]) -> list[str]:
+        bodies: list[str] = []
+        more = True
+        while more:
+            answer, data = self.ask("rows", **ticket, first=len(bodies), count=3)
+            bodies += [row[-1].decode() for row in contents_of(answer, data)]
+            more = answer["more"]
+        return bodies
+
+    def counts(self, queue: str) -> tuple[int, int]:
+        """Ready, held."""
+        core = self.broker.node.broker.vhosts["/"].queues[queue].core
+        return core.ready_count(), core.unacked_count()
 
 
-def test_a_set_of_a_queue_of_another_node_is_read_and_committed_there(two: TwoNodes) -> None:
-    two.fill(*(f"m{number}" for number in range(10)), "x" * 300_000)
-    rig = two.rig
-    reader = rig.open("s", "s")
-    assert rig.call("sub.tail", **reader)["behind_messages"] == 11
-    assert rig.call("sub.acquire", **reader, seq=1, max_messages=8)["count"] == 8
-    assert rig.read(reader, 1, slices=2) == [f"m{number}" for number in range(8)]
-    assert (two.core.ready_count(), two.core.unacked_count()) == (3, 8)
-    assert rig.twice("sub.commit", **reader, upto=1) == {"committed": 1}
-    assert (two.core.ready_count(), two.core.unacked_count()) == (3, 0)
-    assert rig.call("sub.acquire", **reader, seq=2)["count"] == 3
-    assert rig.read(reader, 2) == ["m8", "m9", "x" * 300_000]
-    rig.call("sub.reset", name="s", action="redeliver")
-    assert [two.core.is_redelivered(two.core.next_available(0)), two.core.ready_count()] == [True, 3]
+class Two:
+    """Node `owner` serves the queue and has the messages; `other` is asked."""
+
+    def __init__(self, begin: Callable[..., Broker], connect: Any, queue: str, *bodies: str) -> None:
+        self.queue = queue
+        self.owner = Plane(begin("a"))
+        channel = declared(connect, self.owner.broker, queue)
+        self.other = Plane(begin("b"))
+        declared(connect, self.other.broker, queue)
+        publish(channel, queue, *(body.encode() for body in bodies))
 
 
-def test_a_refusal_of_the_node_that_serves_the_queue_is_that_of_the_call(two: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    two.fill("a")
-    reader = two.rig.open("s", "s")
-    monkeypatch.setattr("flintmq.cluster.set_calls.exclusive_use", lambda queue: "an exclusive consumer")
-    assert two.rig.code("sub.acquire", **reader, seq=1) == "QUEUE_BUSY"
+def names(*numbers: int) -> list[str]:
+    return [f"m{number}" for number in numbers]
 
 
-def test_a_paused_queue_gives_nothing(two: TwoNodes) -> None:
-    two.fill("a")
-    reader = two.rig.open("s", "s")
-    queue = two.inner.vhosts["/"].queues["s"]
-    two.inner.paused = frozenset({queue.queue_id})
-    assert two.rig.call("sub.acquire", **reader, seq=1)["count"] == 0
-    two.inner.paused = frozenset()
-    assert two.rig.call("sub.acquire", **reader, seq=1)["count"] == 1
+def test_a_set_is_taken_read_and_committed_through_either_node(begin: Any, connect: Any, queue: str) -> None:
+    two = Two(begin, connect, queue, *names(*range(10)), "x" * 300_000)
+    other, owner = two.other, two.owner
+    reader = other.open(queue)
+    assert other.call("sub.tail", **reader)["behind_messages"] == 11
+    assert other.call("sub.acquire", **reader, seq=1, max_messages=8)["count"] == 8
+    assert owner.call("sub.acquire", **reader, seq=1, max_messages=3)["count"] == 8
+    assert other.read(reader, 1, slices=2) == owner.read(reader, 1, slices=3) == names(*range(8))
+    assert owner.counts(queue) == (3, 8)
+    assert other.call("sub.commit", **reader, upto=1) == owner.call("sub.commit", **reader, upto=1) == {"committed": 1}
+    assert owner.counts(queue) == (3, 0)
+    assert other.call("sub.acquire", **reader, seq=2)["count"] == 3
+    assert other.read(reader, 2) == ["m8", "m9", "x" * 300_000]
+    other.call("sub.reset", name=f"of {queue}", action="redeliver")
+    assert owner.counts(queue) == (3, 0)
 
 
-def test_a_set_of_a_node_that_is_gone_is_committed_and_waits_for_the_next_owner(two: TwoNodes) -> None:
-    two.fill("a", "b")
-    rig = two.rig
-    reader = rig.open("s", "s")
-    assert rig.call("sub.acquire", **reader, seq=1, max_messages=1)["count"] == 1
-    assert rig.read(reader, 1) == ["a"]
-    two.alive = False
-    assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1}
-    assert rig.code("sub.acquire", **reader, seq=2) == rig.code("sub.tail", **reader) == "UNAVAILABLE"
-    two.alive = True
-    assert rig.call("sub.acquire", **reader, seq=2)["count"] == 1
-    assert rig.read(reader, 2) == ["b"]
-    assert two.core.unacked_count() == 1, "the end of the first set came before the second one"
+def test_a_set_goes_on_when_its_queue_has_moved(begin: Any, connect: Any, queue: str) -> None:
+    two = Two(begin, connect, queue, *names(*range(9)))
+    other = two.other
+    reader = other.open(queue)
+    assert other.call("sub.acquire", **reader, seq=1, max_messages=6)["count"] == 6
+    (ticket,) = other.call("sub.plan", **reader, seq=1)["tickets"]
+    assert other.rows(ticket) == names(*range(6))
+    two.owner.broker.node.stop()
+    wait_until(lambda: other.broker.node.broker.shared.sets._here(_row(other, queue)) is not None)
+    assert other.counts(queue) == (3, 6), "nobody else gets what the set has"
+    assert other.rows(ticket) == names(*range(6))
+    assert other.call("sub.commit", **reader, upto=1) == {"committed": 1}
+    assert other.counts(queue) == (3, 0)
+    assert other.call("sub.acquire", **reader, seq=2)["count"] == 3
+    assert other.read(reader, 2) == names(6, 7, 8)
 
 
-def test_a_queue_that_is_deleted_at_its_owner_is_known_from_the_engine(two: TwoNodes) -> None:
-    two.fill("a", "b")
-    rig = two.rig
-    reader = rig.open("s", "s")
-    rig.call("sub.acquire", **reader, seq=1)
-    (ticket,) = rig.call("sub.plan", **reader, seq=1)["tickets"]
-    two.channel.call("queue.delete", queue="s")
-    assert rig.code("rows", **ticket, first=0, count=10) == "SET_CHANGED"
-    assert rig.call("sub.plan", **reader, seq=1)["tickets"] == []
-    assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1}
-    assert rig.call("sub.tail", **reader)["queues"] == []
+def _row(plane: Plane, queue: str) -> str:
+    shared: Any = plane.broker.node.broker.shared
+    row: bytes = next(key for key, entry in shared.ownership.by_row.items() if entry.name == queue)
+    return row.decode()
+
+
+def test_a_set_that_was_decided_while_its_owner_could_not_be_asked_ends_before_the_next_one(begin: Any, connect: Any, queue: str) -> None:
+    two = Two(begin, connect, queue, "a", "b")
+    other, owner = two.other, two.owner
+    reader = other.open(queue)
+    assert other.call("sub.acquire", **reader, seq=1, max_messages=1)["count"] == 1
+    assert other.read(reader, 1) == ["a"]
+    answering, owner.broker.node.broker.shared.others.vhost.answering = owner.broker.node.broker.shared.others.vhost.answering, None
+    assert other.call("sub.commit", **reader, upto=1) == {"committed": 1}
+    assert other.code("sub.acquire", **reader, seq=2) == other.code("sub.tail", **reader) == "UNAVAILABLE"
+    owner.broker.node.broker.shared.others.vhost.answering = answering
+    assert other.surely("sub.acquire", **reader, seq=2)["count"] == 1
+    assert other.read(reader, 2) == ["b"]
+    assert owner.counts(queue) == (0, 1)
+
+
+def test_a_refusal_of_the_owner_is_that_of_the_call(begin: Any, connect: Any, queue: str) -> None:
+    two = Two(begin, connect, queue, "a")
+    reader = two.other.open(queue)
+    consumer = connect(two.owner.broker)
+    channel = consumer.channel()
+    channel.call("basic.qos", prefetch_count=1)
+    channel.consume(queue, "c", exclusive=True)
+    assert channel.expect("basic.deliver").body == b"a"
+    publisher = declared(connect, two.owner.broker, queue)
+    publish(publisher, queue, b"b")
+    assert two.other.code("sub.acquire", **reader, seq=1) == "QUEUE_BUSY"
+    consumer.close()
+    wait_until(lambda: two.owner.counts(queue) == (2, 0))
+    assert two.other.call("sub.acquire", **reader, seq=1)["count"] == 2
+
+
+def test_a_queue_that_is_paused_at_its_owner_gives_nothing(begin: Any, connect: Any, queue: str) -> None:
+    two = Two(begin, connect, queue, "a")
+    reader, inner = two.other.open(queue), two.owner.broker.node.broker
+    inner.paused = frozenset({inner.vhosts["/"].queues[queue].queue_id})
+    assert two.other.call("sub.acquire", **reader, seq=1)["count"] == 0
+    inner.paused = frozenset()
+    assert two.other.call("sub.acquire", **reader, seq=1)["count"] == 1
 
 
 def test_messages_that_came_are_those_that_were_sent_or_none() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ class Ear:
         self.heard += changes
 
     def when_told(self, changes: Sequence[Change], done: Callable[[Exception | None], object]) -> bool:
+        return True
+
+    def when_named(self, vhost: str, names: Sequence[Hashable], done: Callable[[Exception | None], object]) -> bool:
         return True
 
 

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Iterator
 
 import pytest
 
 from flintmq.core.memory_account import bytes_by_kind
 from flintmq.ports import DequeueReason
-from flintmq.queue.control import QueueHandle
-from flintmq.queue.handoff import SharedPort, open_window, window_add, window_available, window_ready, window_take_back, window_wanted
+from flintmq.queue.control import QueueHandle, free_owner, new_owner
+from flintmq.queue.handoff import (
+    RETURNED,
+    SharedPort,
+    open_window,
+    window_add,
+    window_available,
+    window_end,
+    window_keeps_returns,
+    window_ready,
+    window_take_back,
+    window_wanted,
+)
 
 MESSAGE = b"x", b"key", b"\x00\x00", b"body"
 
@@ -165,3 +177,39 @@ def test_the_descriptor_tells_of_the_first_item_after_a_rest(port: SharedPort) -
     assert returns(port) == [(position, DequeueReason.PURGE)]
     port.wake()
     assert os.eventfd_read(port.descriptor) == 1
+
+
+@pytest.fixture
+def consumer() -> Iterator[int]:
+    made = new_owner()
+    yield made
+    free_owner(made)
+
+
+def test_what_a_consumer_gives_back_to_a_window_that_keeps_it_goes_to_no_consumer(port: SharedPort, consumer: int) -> None:
+    handle = window(port)
+    window_keeps_returns(handle)
+    positions = [add(handle) for _ in range(3)]
+    for position in positions[:2]:
+        assert handle.take_at(position, consumer)
+        assert handle.release_held(position, delivered=True, owner=consumer)
+    assert returns(port) == [(positions[0], RETURNED), (positions[1], RETURNED)]
+    assert window_available(handle, 9) == positions[2:]
+    assert window_end(handle, positions[0]) and window_end(handle, positions[1])
+    assert not window_end(handle, positions[0])
+    assert returns(port) == [] and handle.returned_count == 0
+    assert handle.take_at(positions[2], consumer) and handle.release_held(positions[2], delivered=False, owner=consumer)
+    assert window_available(handle, 9) == positions[2:], "it was not sent to the consumer"
+    assert returns(port) == []
+
+
+def test_a_window_of_a_station_tells_of_no_returns(port: SharedPort, consumer: int) -> None:
+    """Its counts are noted for the control plane (broker/cores.py), and the next consumer gets the entry."""
+    handle = window(port)
+    handle.set_returns(True, -1, False, False, False, True)
+    position = add(handle)
+    assert handle.take_at(position, consumer)
+    assert handle.release_held(position, delivered=True, owner=consumer)
+    assert returns(port) == []
+    assert window_available(handle, 9) == [position]
+    assert handle.take_returns(9) == [(position, 1, False, False)]

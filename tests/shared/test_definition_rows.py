@@ -13,6 +13,7 @@ from flintmq.engines.engine import Commit
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.protocol.v0_9_1.tables import Timestamp
+from flintmq.routing.binding import binding_identity
 from flintmq.shared.definition_rows import (
     MADE,
     TOPIC,
@@ -23,6 +24,7 @@ from flintmq.shared.definition_rows import (
     describe,
     has_life,
     key_of,
+    key_of_name,
     parents_of,
     rank_of,
     read_pages,
@@ -62,6 +64,15 @@ def test_a_row_of_a_shared_queue_is_read_as_a_definition_with_a_life() -> None:
     read = unpack(queue_key(ODD, "q"), row.pack())
     assert (read.record, read.life) == (SharedQueue(ODD, "q", row), "0" * 16)
     assert key_of(read.record) == queue_key(ODD, "q") and rank_of(queue_key(ODD, "q")) < rank_of(key_of(RECORDS[-1]))
+
+
+def test_the_names_that_verbs_reserve_lead_to_the_keys_of_their_rows() -> None:
+    assert key_of_name(ODD, ("exchange", ODD)) == key_of(ExchangeRecord(ODD, ODD, ""))
+    assert key_of_name(ODD, ("queue", ODD)) is None
+    for record in RECORDS:
+        if isinstance(record, BindingRecord):
+            names = record.source, record.destination_kind, record.destination, record.routing_key
+            assert key_of_name(ODD, binding_identity(*names, record.arguments)) == key_of(record)
 
 
 def test_bindings_differ_by_all_that_tells_them_apart() -> None:

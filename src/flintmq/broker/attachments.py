@@ -53,7 +53,8 @@ class Attachments:
             known = state.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
             rests = queue.queue_id in state.paused or queue.queue_id in state.resting
-            first = queue.policy.single_active_consumer and queue.queue_id not in state.active
+            # Which consumer of a window is active, the queue's owner decides.
+            first = consumer.remote is None and queue.policy.single_active_consumer and queue.queue_id not in state.active
             if first:
                 state.active[queue.queue_id] = consumer
         self._events.consumer(consumer, True)
@@ -88,7 +89,7 @@ class Attachments:
         if following is not None:
             self.follow_activity(following)
         if state.shared is not None and queue.policy.is_shared:
-            state.shared.want(queue.queue_id, gone=True)
+            state.shared.left(consumer)
         vhost = state.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_removed(queue)
@@ -101,7 +102,8 @@ class Attachments:
             client, queue = consumer.client, consumer.queue
             if client.ended or consumer.channel not in client.channels:
                 return
-            waits = queue.policy.single_active_consumer and self._state.active.get(queue.queue_id) is not consumer
+            single = queue.policy.single_active_consumer and consumer.remote is None
+            waits = single and self._state.active.get(queue.queue_id) is not consumer
             active = not waits and queue.queue_id not in self._state.paused and queue.queue_id not in self._state.resting
             client.connection.activate(consumer.channel, tag_bytes(consumer), active)
 
@@ -142,6 +144,8 @@ class Attachments:
             del client.channels[consumer.channel].consumers[consumer.tag]
             client.consumer_left(consumer)
             client.connection.cancel(consumer.channel, tag_bytes(consumer))
+            if consumer.remote is not None and self._state.shared is not None:
+                self._state.shared.left(consumer)
             if client.wants_cancel:
                 client.send_later(consumer.channel, spec.BasicCancel(consumer.tag, True))
 

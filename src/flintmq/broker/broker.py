@@ -71,7 +71,7 @@ class Broker(NodeState):
     """
 
     streams: StreamService | None
-    shared: SharedService | None
+    shared: Any
 
     def __init__(
         self,
@@ -217,9 +217,10 @@ class Broker(NodeState):
         if shared is None:
             text = f"{describe('queue', spec.name, spec.vhost)} can't be shared: this broker keeps nothing on disk"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-        return shared.new_core(queue_id, spec, anew=bool(self.loops))
+        core: QueueHandle = shared.new_core(queue_id, spec, anew=bool(self.loops))
+        return core
 
-    def shared_service(self) -> SharedService | None:
+    def shared_service(self) -> Any:
         """Of the embedded engine with the first shared queue: the modules of an engine are a twentieth of a start."""
         with self.lock:
             if self.shared is None and self.make_shared is not None:

@@ -42,6 +42,11 @@ def close_connections(state: NodeState, which: Callable[[Client], bool], text: s
     return count
 
 
+def close_one(state: NodeState, client: Client, text: str) -> None:
+    """Closes one connection as `close_connections`. Any thread."""
+    state.loops.run_on(client, partial(guarded, "connections that are closed", client.name, _close, client, text))
+
+
 def _close(client: Client, text: str) -> None:
     if not client.is_open:
         return

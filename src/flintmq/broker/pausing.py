@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # consumers that one slice tells
 AT_ONCE = 100
-# why a queue rests beside a pause: the engine of a shared queue does not know yet that somebody consumes; too many of its dead letters wait
-QUIET, LETTERS = 1, 2
+# why a queue rests beside a pause: the engine of a shared queue does not know yet that somebody consumes; too many of its dead letters
+# wait; other nodes may take it, as this one has given no sign of life for long
+QUIET, LETTERS, LEASE = 1, 2, 4
 
 
 class Pauses:

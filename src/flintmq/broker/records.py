@@ -44,7 +44,7 @@ class ReplyQueue:
 class Consumer:
     """One basic.consume, as management and queue deletion see it."""
 
-    __slots__ = ("arguments", "channel", "client", "exclusive", "no_ack", "priority", "queue", "tag", "weight")
+    __slots__ = ("arguments", "channel", "client", "exclusive", "no_ack", "priority", "queue", "remote", "tag", "weight")
 
     def __init__(
         self,
@@ -65,4 +65,6 @@ class Consumer:
         self.exclusive = exclusive
         self.priority = priority
         self.arguments = arguments
+        # of a shared queue that another node owns: its consumer there (cluster.remote_windows.RemoteConsumer)
+        self.remote: Any = None
         self.weight = consumer_bytes(tag, arguments)

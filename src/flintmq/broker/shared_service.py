@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from flintmq.broker.dead_letters import DeadLetters
     from flintmq.broker.events import Events
     from flintmq.broker.pausing import Pauses
+    from flintmq.broker.records import Consumer
     from flintmq.broker.state import NodeState
     from flintmq.queue.due_index import DueIndex
     from flintmq.vhost.queue import QueueSpec
@@ -324,7 +325,7 @@ class SharedService:
         self._begin()
         self._give(_Task(run, lambda result, error: done(result, _refusal(error))))
 
-    def delete_in_engine(self, vhost: str, name: str, if_empty: bool, done: Done) -> None:
+    def delete_in_engine(self, vhost: str, name: str, if_empty: bool, done: Done, if_unused: bool = False) -> None:
         """Deletes a queue in the engine, before it is deleted here. `done` as above; PeerError 406 with `if_empty`: it is not."""
 
         def run() -> None:
@@ -372,6 +373,10 @@ class SharedService:
             if gone:
                 entry.station.look_again()
             self.schedule(entry)
+
+    def left(self, consumer: Consumer) -> None:
+        """A consumer went, and what it does not take any more goes back. Any thread."""
+        self.want(consumer.queue.queue_id, gone=True)
 
     def _paused(self, queue: Any, paused: bool) -> None:
         self.want(queue.queue_id, gone=paused)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from flintmq.definitions.change_line import Refused
 from flintmq.engines.engine import EngineError
 from flintmq.guard import caught
 from flintmq.ports import ExchangeRecord, LimitsRecord, QueueRecord, VhostRecord
-from flintmq.shared.definition_rows import MADE, Record, SharedQueue, all_rows, describe, has_life, key_of, rank_of
+from flintmq.shared.definition_rows import MADE, Record, SharedQueue, all_rows, describe, has_life, key_of, key_of_name, rank_of
 from flintmq.shared.queue_rows import queue_key
 from flintmq.store.sql.changes import Change, Save
 
@@ -105,7 +106,17 @@ class ClusterDefinitions:
         """True: the engine has the present states of what these changes are of. Else `done(error)` is called once, on any thread: PeerError
         541 after shared_waiting_ms_max, when the engine is told later; 406: the engine does not take it."""
         records: list[Any] = [change.record for change in changes if not isinstance(change.record, QueueRecord)]
-        if self._untold.wait((key_of(record) for record in records), done):
+        return self._wait([key_of(record) for record in records], done)
+
+    def when_named(self, vhost: str, names: Sequence[Any], done: Done) -> bool:
+        """The same, of names that a verb of a virtual host reserves: it has changed nothing, for an earlier verb has."""
+        if not len(self._untold):
+            return True
+        keys = [key for name in names if (key := key_of_name(vhost, name)) is not None]
+        return self._wait(keys, done)
+
+    def _wait(self, keys: Sequence[bytes], done: Done) -> bool:
+        if self._untold.wait(keys, done):
             return True
         if not self._late:
             self._late = True
@@ -117,7 +128,7 @@ class ClusterDefinitions:
         """rows: definitions of the engine that are known here; refused: not followed; waiting: not told yet; lag_ms: since when something
         was not told, or not followed."""
         oldest_s = min((one for one in (self._untold.oldest_s(), self._changed_s) if one), default=None)
-        lag_ms = 0 if oldest_s is None else int(1000 * (time.monotonic() - oldest_s))
+        lag_ms = 0 if oldest_s is None else math.ceil(1000 * (time.monotonic() - oldest_s)) or 1
         return {"rows": len(self._known), "refused": len(self.refusals), "waiting": len(self._untold), "lag_ms": lag_ms}
 
     # --- the event loop -------------------------------------------------------------------------------------------------
@@ -194,9 +205,9 @@ class ClusterDefinitions:
         if self._again_s is not None and time.monotonic() >= self._again_s:
             await self._look_again()
         await self._apply()
+        self._first.set()  # others go on changing things
         if not self._is_lost and not self._changed:
             self._changed_s = 0.0
-            self._first.set()
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -335,6 +346,8 @@ class ClusterDefinitions:
             self._known.touch_under(known.life)
         if has_life(wanted):
             lives[key] = known.life
+        if isinstance(wanted, SharedQueue):
+            self._local.know_queue(wanted)
         return ""
 
     async def _end(self, key: bytes, here: Record) -> str:

@@ -26,9 +26,28 @@ OnServed = Callable[[Exception | None], object]
 
 class Entry:
     """Of one queue. Attributes: row: its definition in the engine, None: not known yet; served: None: this node does not serve it now;
-    ended: the engine was told that it is deleted, or it is deleted here."""
+    forwards: its core is a window of the owner's; ended: the engine was told that it is deleted, or it is deleted here; looking, news: a
+    look at its owner is under way, and is to be made again; ownerless_s: since when it has no living owner, 0: it has one."""
 
-    __slots__ = ("_lock", "_outcomes", "ended", "name", "opening", "queue", "queue_id", "row", "served", "spec", "vhost", "waiting")
+    __slots__ = (
+        "_lock",
+        "_outcomes",
+        "ended",
+        "forwards",
+        "is_declared_here",
+        "looking",
+        "name",
+        "news",
+        "opening",
+        "ownerless_s",
+        "queue",
+        "queue_id",
+        "row",
+        "served",
+        "spec",
+        "vhost",
+        "waiting",
+    )
 
     def __init__(self, queue_id: int, spec: QueueSpec) -> None:
         self.queue_id = queue_id
@@ -39,10 +58,20 @@ class Entry:
         self.row: QueueRow | None = None
         self.served: Served | None = None
         self.ended = False
+        self.forwards = False
+        self.is_declared_here = False
+        self.looking = self.news = False
+        self.ownerless_s = 0.0
         self.opening = False  # its quiet row is being deleted
         self.waiting: list[OnServed] = []  # of the engine's thread: whoever waits until it is served
         self._lock = threading.Lock()
         self._outcomes: collections.deque[tuple[Mirror, int, OnOutcome]] = collections.deque()
+
+    def tell_waiting(self, error: Exception | None) -> None:
+        """The queue has an owner, or never will. Of the engine's thread."""
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            guarded("shared queues", f"queue {self.name!r}", done, error)
 
     def expect(self, mirror: Mirror, position: int, on_outcome: OnOutcome) -> None:
         """`on_outcome` is told whether the engine has that message. Any thread."""

@@ -157,11 +157,11 @@ class Link(asyncio.Protocol):
             self._opened.set_exception(LinkLost(f"node {self.to.id.name!r}: {reason}"))
             self._opened.exception()  # whoever waits is told; nobody may
         users, self._users = self._users, {}
+        if opened:  # first: whoever hears of it may want a link to that node again
+            guarded("links between nodes", self._name, self._on_end, reason)
         for user in users.values():
             if user is not None:
                 guarded("links between nodes", self._name, user.on_lost, reason)
-        if opened:
-            guarded("links between nodes", self._name, self._on_end, reason)
 
     # --- channels -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Link(asyncio.Protocol):
             self.frame_max = method.frame_max or self._limits.frame_size_max
             self._reader.frame_max = max(self.frame_max, self._reader.frame_max)
             self._channels_max = method.channel_max or self._limits.cluster_channels_max
-            self.send(0, spec.ConnectionTuneOk(method.channel_max, self.frame_max, self._limits.cluster_heartbeat_s))
+            self.send(0, spec.ConnectionTuneOk(method.channel_max, self.frame_max, max(1, self._limits.cluster_heartbeat_ms // 1000)))
             self.send(0, spec.ConnectionOpen("/"))
         elif isinstance(method, spec.ConnectionOpenOk) and not self._opened.done():
             self._opened.set_result(None)
@@ -307,9 +307,9 @@ class Link(asyncio.Protocol):
 
     def _pulse(self) -> None:
         """Heartbeats: two intervals without a byte, and the other node is gone (specification 4.2.7)."""
-        now, interval_s = self._loop.time(), self._limits.cluster_heartbeat_s
+        now, interval_s = self._loop.time(), self._limits.cluster_heartbeat_ms / 1000
         if now - self._received_s > 2 * interval_s:
-            self._end(f"no sign of life for {2 * interval_s} s")
+            self._end(f"no sign of life for {2 * interval_s:g} s")
             return
         if now - self._sent_s >= interval_s / 2:
             self.write(HEARTBEAT)

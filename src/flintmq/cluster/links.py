@@ -1,7 +1,7 @@
 """The connections of this node to others: made when they are wanted, closed when nobody uses them.
 
-in: addresses of nodes. out: open links, one for publishes and one for all else: a node that is low on memory reads no publishers, and
-settlements must reach it all the same.
+in: addresses of nodes. out: open links, one for each purpose. A node that is low on memory reads no publishers, and one that works for a
+purge or a deletion reads no further on its connection: settlements must reach it all the same.
 
 All of it is of one event loop.
 """
@@ -16,7 +16,7 @@ from flintmq.config import Limits
 from flintmq.guard import guarded
 from flintmq.shared.node_secret import NodeId
 
-PUBLISHES, CONSUMERS = "publishes", "consumers"
+PUBLISHES, CONSUMERS, REQUESTS = "publishes", "consumers", "requests"
 # seconds for the other nodes to be told
 _STOP_S = 1.0
 Then = Callable[[Link | None, LinkLost | None], object]
@@ -28,7 +28,7 @@ class Links:
 
     def __init__(self, me: NodeId, secret: bytes, limits: Limits) -> None:
         self._me = me
-        self._secret = secret
+        self.secret = secret
         self._limits = limits
         self._open: dict[_Key, Link] = {}
         self._waiting: dict[_Key, list[Then]] = {}
@@ -53,7 +53,7 @@ class Links:
 
     async def _dial(self, key: _Key) -> None:
         to, purpose = key
-        link: Link | None = Link(self._me, to, self._secret, purpose, self._limits, lambda reason: self._ended(key))
+        link: Link | None = Link(self._me, to, self.secret, purpose, self._limits, lambda reason: self._ended(key))
         failure: LinkLost | None = None
         try:
             assert link is not None

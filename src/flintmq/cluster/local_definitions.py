@@ -53,6 +53,8 @@ class LocalDefinitions:
     def __init__(self, broker: Any, service: Any) -> None:
         self._broker = broker
         self._service = service
+        # is told the row of each shared queue that is here, also of one that was restored; on the engine's thread, and must not wait
+        self.know_queue: Callable[[SharedQueue], object] = lambda queue: None
         # the verb that makes a shared queue here which the engine has, and the one that ends it here
         self.declare_queue: Callable[[VirtualHost, str, QueueRow], Verb[Any]] = _declare_queue
         self.delete_queue: Callable[[VirtualHost, str], Verb[Any]] = lambda vhost, name: vhost.delete_queue(name)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.cluster.link_wire import Message, WireError, publish_frames
+from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from flintmq.errors import PeerError
     from flintmq.queue.handoff import SharedPort
 
-# receipt, lane, bytes counted on the lane
-Counted = tuple[int, int, int]
+# who is told: a receipt, or whoever asked for a publish of the broker's own; lane, bytes counted on the lane
+Counted = tuple[int | Callable[[bool], object], int, int]
 
 
 class Publishes:
@@ -108,9 +109,14 @@ class Publishes:
         for taken, answers in self._answers.items():
             if answers:
                 self._answers[taken] = []
-                for _, lane, size in answers:
+                receipts: list[int] = []
+                for receiver, lane, size in answers:
                     self._port.leave(lane, size)
-                self._port.answer([receipt for receipt, _, _ in answers], taken)
+                    if isinstance(receiver, int):
+                        receipts.append(receiver)
+                    else:
+                        guarded("publishes to other nodes", self._queue, receiver, taken)
+                self._port.answer(receipts, taken)
 
     # --- the channel ----------------------------------------------------------------------------------------------------
 

@@ -16,13 +16,14 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.cluster.link import Link, LinkLost, NodeAddress
 from flintmq.cluster.link_wire import Message
-from flintmq.cluster.links import CONSUMERS, PUBLISHES, Links
+from flintmq.cluster.links import CONSUMERS, PUBLISHES, REQUESTS, Links
 from flintmq.cluster.node_vhost import NOT_OWNED
-from flintmq.cluster.remote_publishes import Publishes
+from flintmq.cluster.remote_publishes import Counted, Publishes
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Window, Wish
 from flintmq.errors import PeerError
 from flintmq.guard import guarded
@@ -151,16 +152,18 @@ class _Remote:
         """R2."""
         if self.owner == owner:
             self.owner = None
-            guarded("queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
+            # After all users of a link that broke were told: who names an owner again finds nothing of the old one.
+            tell = partial(guarded, "queues of other nodes", self.queue, self._host.on_lost, self.queue, reason)
+            asyncio.get_running_loop().call_soon(tell)
 
-    def begin(self, request: Any, *values: Any) -> None:
+    def begin(self, request: Any, purpose: str = REQUESTS) -> None:
         """Begins a consumer, a get or a request at the owner; what is in the way is told to its `fail`."""
         owner = self.owner
 
         def linked(link: Link | None, error: Exception | None) -> None:
             try:
                 if link is not None:
-                    request.begin(link, *values)
+                    request.begin(link)
                     return
             except (LinkLost, PeerError) as refused:
                 error = refused
@@ -171,7 +174,7 @@ class _Remote:
         if owner is None:
             request.fail(LinkLost("no node is known that owns the queue"))
         else:
-            self._host.links.want(owner, CONSUMERS, linked)
+            self._host.links.want(owner, purpose, linked)
 
     def end(self) -> None:
         self.owner = None
@@ -252,10 +255,12 @@ class RemoteQueues:
     def consume(
         self, queue: bytes, wish: Wish, begun: Callable[[Exception | None], object], ended: Callable[[Exception], object]
     ) -> RemoteConsumer:
-        """A consumer at the owner. After `begun(None)` the session attaches the client to its `core`; see RemoteConsumer."""
+        """A consumer at the owner. After `begun(None)` the session attaches the client to its `core`; see RemoteConsumer. `begun` may be
+        called before this returns: with an error."""
         remote = self._remote(queue)
         consumer = RemoteConsumer(self, queue, wish, begun, ended)
-        remote.begin(consumer, wish.prefetch or self.limits.cluster_prefetch)
+        self._patience(consumer.expire)
+        remote.begin(consumer, CONSUMERS)
         return consumer
 
     def get(self, queue: bytes, vhost: str, answered: Callable[[RemoteGet | None, Exception | None], object]) -> None:
@@ -293,6 +298,18 @@ class RemoteQueues:
         """The owner has so long to answer; `fail` of a request that was answered does nothing."""
         patience_s = self.limits.shared_waiting_ms_max / 1000
         asyncio.get_running_loop().call_later(patience_s, fail, LinkLost("the node that owns the queue does not answer"))
+
+    def publish(self, core_id: int, message: Message, counted: Counted) -> None:
+        """A message of the broker's own, as those of the line."""
+        remote = self._by_core.get(core_id)
+        if remote is not None:
+            remote.publishes.add(message, counted)
+            remote.publishes.pump()
+            return
+        receiver, lane, size = counted
+        self.port.leave(lane, size)
+        if not isinstance(receiver, int):
+            receiver(False)
 
     # --- windows (remote_windows.Host) ----------------------------------------------------------------------------------
 

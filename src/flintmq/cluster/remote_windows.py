@@ -11,6 +11,7 @@ W2  When the channel or the link has ended, nobody here is given what is left, a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,12 +31,20 @@ from flintmq.queue.handoff import (
     window_available,
     window_end,
     window_keeps_returns,
+    window_ready,
     window_take_back,
 )
 
 if TYPE_CHECKING:
     from flintmq.cluster.link import Link
+    from flintmq.config import Limits
 
+# messages of the first window of a consumer without a limit, before their size is known
+_FIRST_LIMIT = 50
+# seconds until a full window is looked at again
+_LOOK_S = 0.005
+# the highest limit that basic.qos can say; a client that holds more has none
+_LIMIT_MAX = 65_535
 # entries that are taken out of a window at once
 _PIECE = 500
 _TAG = "c"
@@ -46,6 +55,8 @@ class Host(Protocol):
 
     @property
     def port(self) -> SharedPort: ...
+    @property
+    def limits(self) -> Limits: ...
     def new_core(self) -> QueueHandle: ...
     def came(self, window: Window) -> None:
         """Ends of the window's entries are told to it from now on."""
@@ -56,7 +67,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client wants of a queue. prefetch: messages, 0: no limit of its own; arguments: of basic.consume, with x-priority."""
+    """What a client wants of a queue. prefetch: messages, 1 to 65,535, 0: no limit; arguments: of basic.consume, with x-priority."""
 
     vhost: str
     prefetch: int = 0
@@ -174,8 +185,10 @@ class Window:
         self._host.gone(self)
 
     def _lose(self) -> None:
-        """The channel has ended (W2)."""
-        self.link = None
+        """The channel has ended, or ends now (W2)."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.close_channel(self._number)
         self._acks.clear()
         self._give_back()
 
@@ -200,15 +213,41 @@ class RemoteConsumer(Window):
         self._begun: Callable[[Exception | None], object] | None = begun
         self._ended: Callable[[Exception], object] | None = ended
         self._consumes = False
+        # of a client without a limit: how many messages the owner may have sent that are not settled; 0: any number
+        self._limit = 0 if wish.prefetch else _FIRST_LIMIT
+        self._came = self._came_bytes = 0
+        self._looks: asyncio.TimerHandle | None = None
 
-    def begin(self, link: Link, prefetch: int) -> None:
+    def begin(self, link: Link) -> None:
         """Raises: LinkLost, PeerError."""
         if self._is_over:
             return
         self._open(link)
         wish = self._wish
-        link.send(self._number, spec.BasicQos(0, min(prefetch, 65_535), False))
+        link.send(self._number, spec.BasicQos(0, wish.prefetch or self._limit, not wish.prefetch))
         link.send(self._number, spec.BasicConsume(self.queue.decode(), _TAG, exclusive=wish.exclusive, arguments=dict(wish.arguments)))
+
+    def on_message(self, tag: int, redelivered: bool, message: Message) -> None:
+        super().on_message(tag, redelivered, message)
+        if self._limit:
+            self._came += 1
+            self._came_bytes += len(message[3])
+            if len(self._tags) >= self._limit and self._looks is None:
+                self._look()
+
+    def _look(self) -> None:
+        """A client without a limit is sent whatever comes and may settle none of it: once it was sent half of a window, more come."""
+        self._looks = None
+        if self.link is None or self._is_over or len(self._tags) < self._limit:
+            return
+        limits = self._host.limits
+        window = max(1, min(limits.cluster_window_messages, limits.cluster_window_bytes * self._came // max(1, self._came_bytes)))
+        if window_ready(self.core) * 2 > window:
+            self._looks = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+            return
+        limit = len(self._tags) + window
+        self._limit = limit if limit <= _LIMIT_MAX else 0
+        self.link.send(self._number, spec.BasicQos(0, self._limit, True))
 
     def fail(self, error: Exception) -> None:
         """There is no link, or it, or the channel, has ended."""
@@ -222,6 +261,11 @@ class RemoteConsumer(Window):
             guarded("consumers at other nodes", self.queue, begun, error)
         elif ended is not None and not self._is_over:
             guarded("consumers at other nodes", self.queue, ended, error)
+
+    def expire(self, error: Exception) -> None:
+        """The owner has not answered in time; `error` says so. Nothing if it has."""
+        if self._begun is not None:
+            self.fail(error)
 
     def cancel(self) -> None:
         """The client's consumer is off the core: what it was not sent goes back, what it holds can still be settled. Idempotent."""

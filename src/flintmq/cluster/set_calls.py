@@ -44,6 +44,10 @@ class Others(Protocol):
         """Raises: NodeRefused; Unavailable: it is not reached, or does not answer in time."""
         ...
 
+    def close_idle(self) -> None:
+        """Nobody asked for long."""
+        ...
+
 
 class Message:
     """A message of a set, for its reader. content: None: it can't be read any more."""
@@ -102,14 +106,17 @@ class SetCalls:
             except EngineError:
                 await asyncio.sleep(self._limits.shared_pause_ms / 1000)
         self._sets[served.queue] = served, sets
-        if not self._looking:
-            self._looking = True
-            self._thread.run(self._look_on, _ended)
+        self._begin_looks()
         self._thread.run(sets.look, _ended)
 
     def lost(self, queue: bytes) -> None:
         """This node serves the queue no more. Idempotent."""
         self._sets.pop(queue, None)
+
+    def _begin_looks(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._thread.run(self._look_on, _ended)
 
     async def _look_on(self) -> None:
         """What could not be ended when it was decided is ended now and then, as long as the node runs. Parts that are there cost one read
@@ -120,6 +127,8 @@ class SetCalls:
             await asyncio.sleep(self._limits.shared_sets_look_ms / 1000)
             for _, sets in list(self._sets.values()):
                 await self._guarded(sets.look)
+            if self.others is not None:
+                self.others.close_idle()
             number += 1
             if number % rounds == 0:
                 await self._guarded(self.subscriptions.sweep)
@@ -180,6 +189,7 @@ class SetCalls:
         owner = Owner.unpack(value)
         if self.others is None or owner.node == self._state.node_name:
             raise Unavailable(f"a shared queue is being taken over, or node {owner.node!r} serves it, which can't be asked")
+        self._begin_looks()
         try:
             return await self.others.ask(owner, name, {"queue": queue, **head})
         except NodeRefused as refused:

@@ -1,12 +1,11 @@
-"""The shared queues of this node: each is served by the ordinary queue core while this node owns it (docs/adr/0015).
+"""The shared queues of this node (docs/adr/0015): what sessions, management and the broker's services ask of them.
 
-in: declarations, deletions, publishes of the broker's own, consumers that come. out: cores of the queues with the messages that the engine
-has; refusals while a queue is not served.
+in: declarations, deletions, publishes of the broker's own, consumers that come and go. out: answers, when the engine, or the node that owns
+the queue, gave its own; in between the asker goes on.
 
-W1  A queue that is not served has a core that refuses publishes and has nothing to deliver. The core changes with the ownership.
-W2  A declaration is answered when the engine has the queue and this node serves it; a deletion when the engine has no row of it.
-W3  Deliveries of a queue rest until the engine knows that somebody consumes (R6), so that whoever takes over flags what was delivered.
-W4  Nobody but the engine's thread waits for the engine. One queue that can't be served keeps none of the others.
+W1  A declaration is answered when the engine has the queue and it has an owner; a deletion when the engine has no row of it.
+W2  Deliveries of a queue rest until the engine knows that somebody consumes (R6), so that whoever takes over flags what was delivered.
+W3  Nobody but the engine's thread waits for the engine.
 """
 
 from __future__ import annotations
@@ -14,31 +13,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.broker.closing import close_connections
-from flintmq.broker.cores import configure, ordinary
+from flintmq.broker.closing import close_one
 from flintmq.broker.pausing import LETTERS, QUIET
 from flintmq.broker.shared_letters import SharedLetters
 from flintmq.cluster.engine_thread import EngineThread
 from flintmq.cluster.entries import Entry, OnOutcome
+from flintmq.cluster.link import LinkLost
+from flintmq.cluster.node_answers import Answering
+from flintmq.cluster.node_requests import NodeRequests
+from flintmq.cluster.others import OtherNodes
+from flintmq.cluster.ownership import Ownership
+from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
 from flintmq.cluster.set_calls import SetCalls
-from flintmq.engines.engine import EngineError, Unavailable
+from flintmq.engines.engine import EngineError
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
-from flintmq.mirror.mirror import Mirror, MirrorPort
-from flintmq.protocol.v0_9_1.death import queue_hash
-from flintmq.queue.handoff import SharedPort
+from flintmq.mirror.mirror import MirrorPort
+from flintmq.queue.handoff import WAITING_BYTES, SharedPort
 from flintmq.shared import queue_rows
-from flintmq.shared.layout import Owner
-from flintmq.shared.nodes import node_key
+from flintmq.shared.node_secret import NodeId
+from flintmq.shared.nodes import Nodes
 from flintmq.shared.queue_log import Lost
 from flintmq.shared.queue_rows import NotThere, QueueRow
-from flintmq.shared.serving import Condition, Served, Serving
+from flintmq.shared.serving import Served
 from flintmq.vhost.equivalence import check_arguments
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import parse_queue_arguments
@@ -47,6 +49,7 @@ from flintmq.vhost.stream_arguments import check_lasting_properties
 if TYPE_CHECKING:
     from flintmq.broker.dead_letters import DeadLetters
     from flintmq.broker.pausing import Pauses
+    from flintmq.broker.records import Consumer
     from flintmq.broker.state import Message, NodeState
     from flintmq.queue.control import QueueHandle
     from flintmq.queue.due_index import DueIndex
@@ -55,21 +58,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("flintmq.shared")
 
 Done = Callable[[Any, Exception | None], object]
-# takes-over under way at once, at a start with many queues
-_AT_ONCE = 16
 
 
 def _refusal(error: Exception | None) -> Exception | None:
     """What a client is told of an error."""
     if error is None or isinstance(error, PeerError):
         return error
+    if isinstance(error, LinkLost):
+        return PeerError(ReplyCode.INTERNAL_ERROR, "the node that owns the queue does not answer")
     if not isinstance(error, EngineError):
         log.error("internal error: a request to the engine of shared queues failed", exc_info=error)
     return PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
 
 
 class _NothingToTell:
-    """Definitions are this node's alone."""
+    """Definitions are this node's alone, or all of them follow (cluster/definitions.py)."""
 
     refused = 0
 
@@ -91,56 +94,66 @@ class SharedQueues:
         self.state = state
         self.limits = limits = state.limits
         self._pauses = pauses
-        self._index = index
-        self._thread = EngineThread(url, limits)
+        self.thread = EngineThread(url, limits)
+        engine = self.thread.engine
         waiting = (limits.shared_waiting_bytes_max, limits.shared_vhost_waiting_bytes_max)
         self._port = MirrorPort(limits.shared_hot_bytes, *waiting, logs)
-        self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting))
-        self.letters.on_full = self._letters_full
-        self.life = secrets.token_hex(8)
-        engine = self._thread.engine
-        self._serving = Serving(engine, state.node_name, self.life, self._port, self, limits)
-        self.sets = SetCalls(self._thread, state, self._queue_of, limits)
+        nodes = Nodes(engine, state.node_name, {}, limits)
+        self.me = NodeId(nodes.name, nodes.life)
+        self.ownership = Ownership(state, pauses, engine, index, self._port, self.me)
+        self.ownership.on_served, self.ownership.on_lost = self._served, self._lost
+        self.others = None if engine.limits.alone else OtherNodes(state, engine, nodes, logs, self._resolve)
+        self.ownership.others = self.others
+        self.sets = self.ownership.sets = SetCalls(self.thread, state, self._queue_of, limits)
+        if self.others is not None:
+            self.sets.others = NodeRequests(self.others.links, limits, self.ownership.address)
+            self.others.vhost.answering = Answering(self.thread, self.sets.answers(), limits)
+        self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting) if self.others is None else self.others.remote.port)
+        self.letters.on_full = lambda queue, full: pauses.rest(queue, LETTERS, full)
         self._lock = threading.Lock()  # of the next three
         self._entries: dict[int, Entry] = {}
-        self._declared: dict[tuple[str, str], QueueRow] = {}  # in the engine, for a declaration that follows
+        self._declared: dict[tuple[str, str], tuple[QueueRow, bool]] = {}  # in the engine, for a declaration that follows; made by it
         self._ending: dict[tuple[str, str], int] = {}  # deleted queues of which the engine was not told yet
-        self._by_row: dict[bytes, Entry] = {}  # of the engine's thread, as the next two
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._stopping = False
+        self._begun = False
+        self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open
         self.definitions = _NothingToTell()
         self.member: Any = None
         self.identity = ""
-        self.failures = 0
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     @property
     def is_alone(self) -> bool:
         """Whether no other node opens the engine."""
-        return self._thread.engine.limits.alone
+        return self.others is None
 
     def _begin(self) -> None:
-        self._thread.start()
-        self._thread.call(self._follow_mirrors)
+        self.thread.start()
+        if not self._begun:
+            self._begun = True
+            self.thread.call(self._follow_mirrors)
 
     def _follow_mirrors(self) -> None:
-        self._serving.follow()
+        self.ownership.serving.follow()
+        if self.others is None:
+            self.ownership.ready.set()
         self._tick()
 
     def _tick(self) -> None:
         """Dead letters that wait: on the engine's thread, since nobody waits there for a loop."""
-        if not self._stopping:
+        if not self.ownership.stopping:
             guarded("shared queues", "dead letters", self.letters.look)
             asyncio.get_running_loop().call_later(self.limits.shared_poll_ms / 1000, self._tick)
 
     def follow(self) -> None:
-        """All is restored, and no client is let in yet. The queues of an engine that is this node's alone are served when this returns,
-        as far as it answers within `shared_waiting_ms_max`."""
+        """All is restored, the listeners are open, and no client is let in yet. The queues of an engine that is this node's alone are
+        served when this returns, as far as it answers within `shared_waiting_ms_max`."""
+        if self.others is not None:
+            self._begin()
+            self.thread.call(self.others.start, self.ownership, dict(self.where()))
+            return
         with self._lock:
             entries = list(self._entries.values())
-        if not self.is_alone or not entries:
-            return
         answers = threading.Semaphore(0)
         for entry in entries:
             self.when_served(entry.queue_id, lambda error: answers.release())
@@ -149,7 +162,7 @@ class SharedQueues:
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what the queues have goes to the engine, as far as it answers. Idempotent."""
-        self._thread.stop(self._leave, self.limits.shutdown_ms_max / 1000)
+        self.thread.stop(self._leave, self.limits.shutdown_ms_max / 1000)
         with self._lock:
             entries = list(self._entries.values())
         for entry in entries:
@@ -158,19 +171,11 @@ class SharedQueues:
                 entry.tell(served.mirror)
 
     async def _leave(self) -> None:
-        self._stopping = True
         try:
-            served = self._serving.all()
-            for begin in range(0, len(served), _AT_ONCE):
-                await asyncio.gather(*(self._leave_one(one) for one in served[begin : begin + _AT_ONCE]), return_exceptions=True)
+            await self.ownership.leave()
         finally:
-            self._serving.close()
-
-    async def _leave_one(self, served: Served) -> None:
-        """Whoever serves the queue next knows exactly what was delivered."""
-        await served.log.drain()
-        if not served.log.is_quiet:
-            await self._serving.hand_over(served.queue, self.state.node_name, "")
+            if self.others is not None:
+                await self.others.stop()
 
     # --- declarations -----------------------------------------------------------------------------------------------------
 
@@ -185,18 +190,18 @@ class SharedQueues:
         self._ask(partial(self._declare, vhost.name, name, dict(arguments)), done)
 
     async def _declare(self, vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
-        key, engine = (vhost, name), self._thread.engine
+        key, engine = (vhost, name), self.thread.engine
         while self._ending.get(key):
             await asyncio.sleep(self.limits.shared_pause_ms / 1000)
         row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
         if not made and self.is_alone and self._named(vhost, name) is None:
             # Its definition went with a virtual host, or just before a crash.
             await queue_rows.remove(engine, vhost, name, row)
-            row, _ = await queue_rows.declare(engine, vhost, name, arguments, "")
+            row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
         check_arguments(describe("queue", name, vhost), row.arguments, arguments)
         with self._lock:
             if self._named(vhost, name) is None:
-                self._declared[key] = row
+                self._declared[key] = row, made
 
     def _named(self, vhost: str, name: str) -> Entry | None:
         return next((entry for entry in self._entries.values() if entry.name == name and entry.vhost == vhost), None)
@@ -217,22 +222,9 @@ class SharedQueues:
             self.check_limits(spec.vhost, spec.name)
         entry = Entry(queue_id, spec)
         with self._lock:
-            entry.row = self._declared.pop((spec.vhost, spec.name), None)
+            entry.row, entry.is_declared_here = self._declared.pop((spec.vhost, spec.name), (None, False))
             self._entries[queue_id] = entry
-        return self._away(entry)
-
-    def _core(self, entry: Entry) -> QueueHandle:
-        policy = entry.spec.policy if entry.queue is None else entry.queue.policy
-        core = ordinary(entry.queue_id, entry.spec, None, self.limits, restored=True)
-        configure(core, policy)
-        core.watch(self._index)
-        core.name_hash = queue_hash(entry.name.encode("utf-8", "surrogateescape"))
-        return core
-
-    def _away(self, entry: Entry) -> QueueHandle:
-        core = self._core(entry)
-        Mirror(core, self._port, entry.vhost).lose()
-        return core
+        return self.ownership.away(entry)
 
     def created(self, queue: Any) -> None:
         """A queue of `new_core` is declared. Under its virtual host's lock."""
@@ -240,21 +232,25 @@ class SharedQueues:
         entry.queue = queue
         self._pauses.rest(queue, QUIET, True)
         self._begin()
-        self._thread.run(partial(self._keep, entry), _ended)
+        self.thread.call(self.ownership.look, entry)
 
     def is_served(self, queue_id: int) -> bool:
-        """Whether this node serves a queue now, or there is none."""
+        """Whether a queue has an owner now, or there is none."""
         entry = self._entries.get(queue_id)
-        return entry is None or entry.served is not None
+        return entry is None or entry.served is not None or self._is_aimed(entry)
+
+    def _is_aimed(self, entry: Entry) -> bool:
+        others, row = self.others, entry.row
+        return entry.forwards and others is not None and row is not None and others.remote.owner(row.id) is not None
 
     def when_served(self, queue_id: int, done: Callable[[Exception | None], object]) -> None:
-        """`done` is called once, on any thread, when this node serves a queue; PeerError 541: not within `shared_waiting_ms_max`."""
+        """`done` is called once, on any thread, when a queue has an owner; PeerError 541: not within `shared_waiting_ms_max`."""
         entry = self._entries.get(queue_id)
-        if entry is None or entry.served is not None or not self._thread.call(self._wait_served, entry, done):
+        if entry is None or self.is_served(queue_id) or not self.thread.call(self._wait_served, entry, done):
             done(None)
 
     def _wait_served(self, entry: Entry, done: Callable[[Exception | None], object]) -> None:
-        if entry.served is not None or entry.ended:
+        if self.is_served(entry.queue_id) or entry.ended:
             done(None)
             return
         entry.waiting.append(done)
@@ -266,103 +262,90 @@ class SharedQueues:
             entry.waiting.remove(done)
             guarded("shared queues", f"queue {entry.name!r}", done, _refusal(EngineError()))
 
-    # --- ownership --------------------------------------------------------------------------------------------------------
-
-    async def _keep(self, entry: Entry) -> None:
-        """Until this node serves the queue, or it is deleted."""
-        while not entry.ended and not self._stopping:
-            try:
-                async with self._turns:
-                    await self._serve(entry)
-                return
-            except EngineError as error:
-                self.failures += 1
-                log.debug("shared queue %r in vhost %r is not served yet: %s", entry.name, entry.vhost, error)
-            except Exception as error:
-                caught("shared queues", f"queue {entry.name!r} in vhost {entry.vhost!r}", error)
-            await asyncio.sleep(self.limits.shared_pause_ms_max / 1000)
-
-    async def _serve(self, entry: Entry) -> None:
-        if entry.row is None:
-            entry.row, _ = await queue_rows.declare(self._thread.engine, entry.vhost, entry.name, entry.spec.arguments, "")
-        self._by_row[entry.row.id] = entry
-        served = await self._serving.serve(entry.row.id, entry.vhost, self._judge)
-        await self._hold_sets(served)
-        vhost, queue = self.state.vhosts.get(entry.vhost), entry.queue
-        if entry.ended or vhost is None or not vhost.alter(queue, partial(self._fit, entry, served.core)):
-            self._serving.give_up(served.queue)
-            return
-        entry.served = served
-        log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.messages)
-        waiting, entry.waiting = entry.waiting, []
-        for done in waiting:
-            guarded("shared queues", f"queue {entry.name!r}", done, None)
+    def _served(self, entry: Entry) -> None:
+        """This node serves a queue."""
         if self.state.consumers.get(entry.queue_id):
             self.want(entry.queue_id)
 
-    async def _hold_sets(self, served: Served) -> None:
-        """What sets of subscriptions have is nobody else's. Raises: Unavailable: the queue was lost meanwhile."""
-        await self.sets.begin(served)
-        if self._serving.get(served.queue) is not served:
-            self.sets.lost(served.queue)
-            raise Unavailable("the queue was lost when it was taken over")
+    def _lost(self, entry: Entry) -> None:
+        """It serves it no more."""
+        if self.others is not None and entry.row is not None:
+            self.others.vhost.forget(entry.row.id.decode())
 
     def _queue_of(self, queue: bytes) -> Any:
-        entry = self._by_row.get(queue)
+        entry = self.ownership.by_row.get(queue)
         return None if entry is None else entry.queue
 
-    @staticmethod
-    def _fit(entry: Entry, core: QueueHandle) -> None:
-        configure(core, entry.queue.policy)
-        core.owner = entry.queue
-        entry.queue.core = core
-
-    def _judge(self, owner: Owner) -> Condition | None:
-        return (node_key(owner.node), None) if self.is_alone else None
-
-    def new_mirrored(self, queue: bytes) -> QueueHandle:
-        """Host of `Serving`."""
-        return self._core(self._by_row[queue])
-
-    def settled(self, queue: bytes) -> None:
-        """Host of `Serving`."""
-        self._by_row[queue].tell()
-
-    def lost(self, queue: bytes, reason: BaseException) -> None:
-        """Host of `Serving`: this node serves a queue no more. Its messages, and what consumers of it hold, are others' now."""
-        self.sets.lost(queue)
-        entry = self._by_row[queue]
-        served, entry.served = entry.served, None
-        if served is not None:
-            entry.tell(served.mirror)
-        if entry.ended or self._stopping or served is None:
-            return
-        log.warning("shared queue %r in vhost %r is not served here any more: %s", entry.name, entry.vhost, reason)
-        self._pauses.rest(entry.queue, QUIET, True)
-        core, vhost = self._away(entry), self.state.vhosts.get(entry.vhost)
-        if vhost is None or not vhost.alter(entry.queue, partial(self._fit, entry, core)):
-            return
-        self._close_consumers(entry)
-        self._thread.run(partial(self._keep, entry), _ended)
-
-    def _close_consumers(self, entry: Entry) -> None:
-        """Clients find the queue's new owner by connecting again."""
-        with self.state.lock:
-            clients = {consumer.client for consumer in self.state.consumers.get(entry.queue_id, ())}
-        if clients:
-            close_connections(self.state, clients.__contains__, f"shared queue '{entry.name}' in vhost '{entry.vhost}' moved")
+    def _resolve(self, queue: bytes) -> Any:
+        """For connections of other nodes: a queue that is served here. Any thread."""
+        entry = self.ownership.by_row.get(queue)
+        return None if entry is None or entry.served is None or entry.ended else entry.queue
 
     # --- consumers --------------------------------------------------------------------------------------------------------
 
     def forwards(self, queue_id: int) -> bool:
-        """Whether the core of a queue is a window of what others have."""
-        return False
+        """Whether the core of a queue is a window of what its owner has."""
+        entry = self._entries.get(queue_id)
+        return entry is not None and entry.forwards
 
     def want(self, queue_id: int, *, gone: bool = False) -> None:
-        """A consumer came, or a get: its queue is opened (W3). Waits for nothing."""
+        """A consumer came, or a get: its queue is opened (W2). Waits for nothing."""
         entry = self._entries.get(queue_id)
-        if entry is not None and not gone and queue_id in self.state.resting:
-            self._thread.run(partial(self._open, entry, entry.served), _ended)
+        if entry is not None and not gone and self.state.resting.get(queue_id, 0) & QUIET:
+            self.thread.run(partial(self._open, entry, entry.served), _ended)
+
+    def consume(self, consumer: Consumer, wish: tuple[str, int, bool, Mapping[str, Any]], done: Done) -> None:
+        """A consumer at the owner of a queue that is a window here: `done(RemoteConsumer, None)` when it is there, or (None, PeerError), on
+        the engine's thread. When it gets no more messages before `left`, its client is told to look for the owner. wish: see Wish."""
+        self._at_owner(consumer.queue.queue_id, partial(self._consume, consumer, Wish(*wish), done), done)
+
+    def _consume(self, consumer: Consumer, wish: Wish, done: Done, remote: Any, row: bytes) -> None:
+        made: list[RemoteConsumer] = []
+
+        def begun(error: Exception | None) -> None:
+            done(made[0] if error is None else None, _refusal(error))
+
+        made.append(remote.consume(row, wish, begun, partial(self._ended, consumer)))
+
+    def _ended(self, consumer: Consumer, error: Exception) -> None:
+        # A queue that was deleted has its consumers cancelled as soon as this node knows of it.
+        asyncio.get_running_loop().call_later(self.limits.shared_poll_ms / 1000, self._close, consumer)
+
+    def _close(self, consumer: Consumer) -> None:
+        queue = consumer.queue
+        if not queue.deleted:
+            close_one(self.state, consumer.client, f"shared queue '{queue.name}' in vhost '{queue.vhost}' moved")
+
+    def get(self, queue: Any, done: Callable[[RemoteGet | None, Exception | None], object]) -> None:
+        """basic.get at the owner: `done` with what it came to (None: the queue is empty) on the engine's thread; `over` is to follow."""
+        self._at_owner(queue.queue_id, partial(self._get, vhost=queue.vhost, done=done), done)
+
+    def _get(self, remote: Any, row: bytes, vhost: str, done: Callable[[RemoteGet | None, Exception | None], object]) -> None:
+        remote.get(row, vhost, lambda got, error: done(got, _refusal(error)))
+
+    def counts(self, queue_id: int, done: Done) -> None:
+        """(ready messages, consumers) of a queue that is a window here. `done` on the engine's thread; errors: PeerError."""
+        self._at_owner(queue_id, lambda remote, row: remote.counts(row, lambda result, error: done(result, _refusal(error))), done)
+
+    def purge(self, queue_id: int, done: Callable[[int, Exception | None], None]) -> None:
+        """Ends what is ready of a queue that is a window here. `done` on the engine's thread with the number of messages."""
+
+        def answered(count: int | None, error: Exception | None) -> None:
+            done(count or 0, _refusal(error))
+
+        self._at_owner(queue_id, lambda remote, row: remote.purge(row, answered), lambda _, error: done(0, error))
+
+    def _at_owner(self, queue_id: int, ask: Callable[[Any, bytes], object], failed: Done) -> None:
+        """Runs `ask(RemoteQueues, id)` on the engine's thread."""
+        entry = self._entries.get(queue_id)
+        row, others = None if entry is None else entry.row, self.others
+        if row is None or others is None or not self.thread.call(ask, others.remote, row.id):
+            failed(None, _refusal(EngineError()))
+
+    def left(self, consumer: Consumer) -> None:
+        """A consumer is off its core. Any thread."""
+        if consumer.remote is not None:
+            self.thread.call(consumer.remote.cancel)
 
     def opened(self, queue_id: int, done: Done) -> None:
         """`done` is called once, on any thread, when deliveries of a queue rest for want of consumers no more; errors: PeerError 541."""
@@ -388,15 +371,14 @@ class SharedQueues:
         if entry.served is served:
             self._pauses.rest(entry.queue, QUIET, False)
 
-    def _letters_full(self, queue: Any, full: bool) -> None:
-        self._pauses.rest(queue, LETTERS, full)
-
     # --- messages of the broker's own -------------------------------------------------------------------------------------
 
     def publish(self, core: QueueHandle, message: Message, expires_at_ms: int, on_outcome: OnOutcome) -> bool:
         """`on_outcome` is called once, on any thread: whether the engine has the message. False: it does not take it; not called then."""
         entry = self._entries.get(core.queue_id)
         served = None if entry is None else entry.served
+        if entry is not None and entry.forwards:
+            return self._send(entry, core, message, on_outcome)
         if entry is None or served is None or not served.mirror.admits(len(message[3])):
             return False
         position = served.core.publish(*message, expires_at_ms)
@@ -406,11 +388,20 @@ class SharedQueues:
         entry.tell(served.mirror if entry.served is not served else None)
         return True
 
+    def _send(self, entry: Entry, core: QueueHandle, message: Message, on_outcome: OnOutcome) -> bool:
+        assert self.others is not None
+        remote, size = self.others.remote, sum(map(len, message[:4])) + WAITING_BYTES
+        lane = remote.port.admit(core, size)
+        return bool(lane) and self.thread.call(remote.publish, core.queue_id, message, (on_outcome, lane, size))
+
     def note_count(self, queue_id: int, position: int, count: int) -> None:
         """The mirror is told by the core."""
 
     def follow_policy(self, queue: Any) -> None:
-        """The core was told."""
+        """The core was told; so is who publishes by other nodes."""
+        entry = self._entries.get(queue.queue_id)
+        if self.others is not None and entry is not None and entry.row is not None:
+            self.others.vhost.routes_changed(entry.row.id.decode())
 
     def is_active(self, queue_id: int) -> bool:
         """Whether consumers of this node get the messages of a queue with a single active consumer."""
@@ -418,13 +409,21 @@ class SharedQueues:
 
     # --- deletions --------------------------------------------------------------------------------------------------------
 
-    def delete_in_engine(self, vhost: str, name: str, if_empty: bool, done: Done) -> None:
+    def delete_in_engine(self, vhost: str, name: str, if_empty: bool, done: Done, if_unused: bool = False) -> None:
         """Deletes a queue in the engine, before it is deleted here. `done` on any thread; errors: PeerError 406 with `if_empty`: it is not;
-        541."""
+        with `if_unused`: it has consumers at its owner; 541."""
         with self._lock:
             entry = self._named(vhost, name)
         if entry is None:
             done(None, None)
+            return
+        if entry.forwards and (if_empty or if_unused):
+
+            def deleted(_: Any, error: Exception | None) -> None:
+                entry.ended = error is None
+                done(None, _refusal(error))
+
+            self._at_owner(entry.queue_id, lambda remote, row: remote.delete(row, if_unused, if_empty, deleted), done)
             return
         self._ask(partial(self._delete, entry, if_empty), done)
 
@@ -441,14 +440,13 @@ class SharedQueues:
         except BaseException:
             core.hold_arrivals(False)
             entry.ended = False
-            if entry.served is None:
-                self._thread.run(partial(self._keep, entry), _ended)
+            self.ownership.look(entry)
             raise
         if served is not None:
-            self._serving.give_up(served.queue)
+            self.ownership.serving.give_up(served.queue)
 
     async def _remove(self, entry: Entry) -> None:
-        engine = self._thread.engine
+        engine = self.thread.engine
         row = entry.row or await queue_rows.read(engine, entry.vhost, entry.name)
         if row is not None:
             with contextlib.suppress(NotThere):  # another node was faster
@@ -463,9 +461,9 @@ class SharedQueues:
             key = (entry.vhost, entry.name)
             if not entry.ended:
                 self._ending[key] = self._ending.get(key, 0) + 1
-                self._thread.run(partial(self._end, entry, key), _ended)
+                self.thread.run(partial(self._end, entry, key), _ended)
             else:
-                self._thread.call(self._forget, entry)
+                self.thread.call(self.ownership.forget, entry)
 
     async def _end(self, entry: Entry, key: tuple[str, str]) -> None:
         entry.ended = True
@@ -483,18 +481,10 @@ class SharedQueues:
             self._ending[key] -= 1
             if not self._ending[key]:
                 del self._ending[key]
-        self._forget(entry)
-
-    def _forget(self, entry: Entry) -> None:
-        if entry.row is not None:
-            self._serving.give_up(entry.row.id)
-            self._by_row.pop(entry.row.id, None)
-        waiting, entry.waiting = entry.waiting, []
-        for done in waiting:
-            guarded("shared queues", f"queue {entry.name!r}", done, None)
+        self.ownership.forget(entry)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> None:
-        self._thread.run(work, lambda result, error: done(result, _refusal(error)), self.limits.shared_waiting_ms_max / 1000)
+        self.thread.run(work, lambda result, error: done(result, _refusal(error)), self.limits.shared_waiting_ms_max / 1000)
 
     # --- for people -------------------------------------------------------------------------------------------------------
 
@@ -503,9 +493,9 @@ class SharedQueues:
         with self._lock:
             entries = list(self._entries.values())
         return {
-            "engine": self._thread.engine.name,
-            "answers": not any(entry.served is None for entry in entries),
-            "node": self.life,
+            "engine": self.thread.engine.name,
+            "answers": all(entry.served is not None or self._is_aimed(entry) for entry in entries),
+            "node": self.me.life,
             "lives": 1,
             "queues": len(entries),
             "waiting_bytes": self._port.waiting_bytes(),
@@ -513,7 +503,7 @@ class SharedQueues:
             "settled": 0,
             "refused": 0,
             "returned": 0,
-            "failures": self.failures,
+            "failures": self.ownership.failures,
             "contended": 0,
             "conflicts": 0,
             "definitions_refused": self.definitions.refused,

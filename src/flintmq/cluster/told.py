@@ -9,7 +9,7 @@ T3  What another node has decided goes to `untold`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from flintmq.ports import (
@@ -33,6 +33,7 @@ class Ear(Protocol):
 
     def note(self, changes: Sequence[Change]) -> None: ...
     def when_told(self, changes: Sequence[Change], done: Told) -> bool: ...
+    def when_named(self, vhost: str, names: Sequence[Hashable], done: Told) -> bool: ...
 
 
 class ToldDefinitions:
@@ -55,6 +56,10 @@ class ToldDefinitions:
     def when_told(self, changes: Sequence[Change], done: Told) -> bool:
         """True: the other nodes can see these changes, and `done` is not called. Else it is called once, on any thread."""
         return self.ear is None or self.ear.when_told(changes, done)
+
+    def when_named(self, vhost: str, names: Sequence[Hashable], done: Told) -> bool:
+        """As `when_told`, of the exchanges and bindings of a virtual host with these names (vhost/changes.py)."""
+        return self.ear is None or self.ear.when_named(vhost, names, done)
 
     def _submit(self, changes: Sequence[Change], callback: Callable[[Exception | None], None]) -> None:
         def durable(error: Exception | None) -> None:

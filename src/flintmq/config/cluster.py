@@ -13,14 +13,16 @@ class ClusterLimits(Frozen):
     cluster_channels_max: int = 65_535
     # milliseconds from the first byte to an open connection: nodes of a cluster are near each other; after that one counts as not reached
     cluster_connect_ms_max: int = 3_000
-    # seconds between signs of life on a connection; after two without a byte it counts as lost, when the node's lease is over, too
-    cluster_heartbeat_s: int = 3
+    # milliseconds between signs of life on a connection; after two without a byte it counts as lost, when the node's lease is over, too
+    cluster_heartbeat_ms: int = 3_000
     # milliseconds for which a connection, or a channel for publishes, is kept without use; then it is closed
     cluster_idle_ms: int = 60_000
     # bytes of messages of one queue that were sent to its owner and not answered; what is above waits on this node
     cluster_flight_bytes_max: int = 4 * MIB
-    # messages that a consumer without a limit of its own has on its client's node; more wait at the owner
-    cluster_prefetch: int = 500
+    # messages, and bytes by their average size so far, that wait on a client's node for a consumer without a limit of its own; more
+    # wait at the owner, until the client has been sent half of them
+    cluster_window_messages: int = 500
+    cluster_window_bytes: int = 4 * MIB
     # messages and settlements that are handed to connections before answers are read again: some 5 ms
     cluster_items_at_once: int = 500
     # requests of a node that another one has not answered; one more is refused, and its caller asks again

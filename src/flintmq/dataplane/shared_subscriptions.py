@@ -153,7 +153,8 @@ class SharedSubscriptions:
         """In a transaction, so it is open."""
         shared = self._plane.broker.shared
         assert shared is not None
-        return shared.node()[0]
+        engine: Engine = shared.node()[0]
+        return engine
 
     def _find(self, caller: Caller, name: str) -> bytes | None:
         """The id of a subscription of that name."""

@@ -32,7 +32,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, RETURNS_NOTED, queue_t, slot_t, swept_t,
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, RETURNS_DELAY_CALM, queue_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -227,7 +227,7 @@ def _ended(
 @nogil
 @exceptval(check=False)
 def _returned(context: p_void, queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> bint:
-    if queue.returns & RETURNS_NOTED:  # else a window that gives it to its next consumer
+    if queue.returns & RETURNS_DELAY_CALM:  # else it is a window that gives the entry to its next consumer
         _end(cast(pointer[handoff_t], context), queue, position, RETURNED)
     return True
 

@@ -237,7 +237,10 @@ def queue_declare(handler: Session, number: int, method: spec.QueueDeclare) -> N
 def _declared(handler: Session, number: int, no_wait: bool, queue: Any) -> None:
     handler.broker.counters.queues_declared += 1
     _channel(handler, number).last_queue = queue.name
-    if not no_wait:
+    if not no_wait and queue.policy.is_shared:
+        answer = lambda ready, consumers: handler.send(number, spec.QueueDeclareOk(queue.name, ready, consumers))  # noqa: E731
+        shared_queues.counted(handler, number, spec.QueueDeclare.ID, queue, answer)
+    elif not no_wait:
         handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
 
 
@@ -388,7 +391,8 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    plain = method.queue != REPLY_TO and not queue.policy.is_stream and not handler.broker.is_window(queue)
+    window = method.queue != REPLY_TO and handler.broker.is_window(queue) and not shared_queues.is_elsewhere(handler, queue)
+    plain = method.queue != REPLY_TO and not queue.policy.is_stream and not window
     if method.queue != REPLY_TO and queue.policy.is_shared:
         shared_queues.check_channel(handler, number, state, queue)
         if shared_queues.waits_for_owner(handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)):
@@ -409,6 +413,17 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         seat = stream_consume.open_seat(handler, number, queue, method, partial(_on_durable, handler, number, method))
         if seat is None:
             return  # its group's place has to be on disk first: the whole request is made again then
+
+    def begun() -> None:
+        if timeout_ms and seat is None:  # a stream's group has its own
+            handler.connection.set_timeout(number, _key(tag), timeout_ms)
+            handler.broker.timeouts.consumer_came(handler, timeout_ms)
+        if not method.no_wait:
+            handler.send(number, spec.BasicConsumeOk(tag))
+
+    if method.queue != REPLY_TO and shared_queues.is_elsewhere(handler, queue):
+        shared_queues.consume(handler, number, method, consumer, begun)
+        return
     handler.consumer_came(consumer)
     try:
         _attach(handler, consumer, single, _key(group), seat, choice)
@@ -416,11 +431,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         handler.consumer_left(consumer)
         raise
     state.consumers[tag] = consumer
-    if timeout_ms and seat is None:  # a stream's group has its own
-        handler.connection.set_timeout(number, _key(tag), timeout_ms)
-        handler.broker.timeouts.consumer_came(handler, timeout_ms)
-    if not method.no_wait:
-        handler.send(number, spec.BasicConsumeOk(tag))
+    begun()
 
 
 def _in_exclusive_use(handler: Session, queue: Any) -> PeerError:

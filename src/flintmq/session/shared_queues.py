@@ -15,7 +15,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.vhost.arguments import SHARED
 
 if TYPE_CHECKING:
-    from flintmq.broker.records import ChannelState
+    from flintmq.broker.records import ChannelState, Consumer
     from flintmq.session.session_port import Session
 
 # times that a get asks the engine when somebody else here was faster
@@ -90,7 +90,7 @@ def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, 
 
     shared = handler.broker.shared
     assert shared is not None
-    shared.delete_in_engine(handler.vhost.name, queue.name, method.if_empty, done)
+    shared.delete_in_engine(queue.vhost, queue.name, method.if_empty, done, method.if_unused)
 
 
 def bound(handler: Session, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -119,11 +119,86 @@ def check_channel(handler: Session, number: int, state: ChannelState, queue: Any
     state.shared = True
 
 
+def is_elsewhere(handler: Session, queue: Any) -> bool:
+    """Whether another node owns the queue, and has its consumers."""
+    shared = handler.broker.shared
+    return shared is not None and shared.by_owner and handler.broker.is_window(queue)
+
+
+def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: Consumer, begun: Callable[[], None]) -> None:
+    """basic.consume of a queue that another node owns: a consumer there, and a window for this one. `begun` when it is attached."""
+    broker, queue = handler.broker, consumer.queue
+    shared = broker.shared
+    assert shared is not None
+    handler.connection.waiting = True
+
+    def attach(remote: Any) -> None:
+        consumer.remote = remote
+        tag = consumer.tag.encode("utf-8", "surrogateescape")
+        handler.consumer_came(consumer)
+        attached = handler.connection.consume(number, remote.core, tag, consumer.no_ack, False, 0, False)
+        if not attached or not broker.attachments.add(consumer):
+            handler.consumer_left(consumer)
+            if attached:
+                handler.connection.cancel(number, tag)
+            shared.left(consumer)
+            raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{queue.vhost}'")
+        handler.channels[number].consumers[consumer.tag] = consumer
+        begun()
+
+    def answer(remote: Any, error: Exception | None) -> None:
+        if handler.ended and remote is not None:
+            consumer.remote = remote
+            shared.left(consumer)
+        _answered(handler, number, method.ID, partial(attach, remote), error)
+
+    prefetch = 0 if method.no_ack else handler.connection.prefetch(number)
+    wish = (queue.vhost, prefetch, method.exclusive, method.arguments)
+    shared.consume(consumer, wish, lambda remote, error: handler.loop.call(partial(answer, remote, error)))
+
+
 def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
     """basic.get of a queue that is a window here. Raises: PeerError."""
+    if is_elsewhere(handler, queue):
+        _get_there(handler, number, method, queue)
+        return
     shared = handler.broker.shared
     if (shared is not None and shared.is_mixed(queue.queue_id)) or not handler.connection.get(number, queue.core, method.no_ack):
         _ask(handler, number, method, queue, _ATTEMPTS)
+
+
+def _get_there(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
+    shared = handler.broker.shared
+    assert shared is not None
+    handler.connection.waiting = True
+
+    def take(got: Any) -> None:
+        if got is None:
+            handler.broker.counters.gets_empty += 1
+            handler.send(number, spec.BasicGetEmpty())
+        elif not handler.connection.get(number, got.core, method.no_ack):
+            raise PeerError(ReplyCode.INTERNAL_ERROR, "no memory for a message of another node")
+
+    def answer(got: Any, error: Exception | None) -> None:
+        _answered(handler, number, method.ID, partial(take, got), error)
+        if got is not None:
+            shared.thread.call(got.over)
+
+    shared.get(queue, lambda got, error: handler.loop.call(partial(answer, got, error)))
+
+
+def counted(handler: Session, number: int, method_id: int, queue: Any, answer: Callable[[int, int], None]) -> None:
+    """`answer(ready messages, consumers)` as the owner of a queue has them; zeros while it is not reached."""
+    shared = handler.broker.shared
+    if shared is None or not is_elsewhere(handler, queue):
+        answer(queue.core.ready_count(), queue.core.consumer_count())
+        return
+    handler.connection.waiting = True
+
+    def done(counts: tuple[int, int] | None, error: Exception | None) -> None:
+        handler.loop.call(partial(_answered, handler, number, method_id, partial(answer, *(counts or (0, 0))), None))
+
+    shared.counts(queue.queue_id, done)
 
 
 def _ask(handler: Session, number: int, method: spec.BasicGet, queue: Any, attempts: int) -> None:

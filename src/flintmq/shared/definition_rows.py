@@ -100,10 +100,13 @@ def is_predeclared(exchange: str) -> bool:
 
 
 def _binding_names(record: BindingRecord) -> tuple[str | bytes, ...]:
-    identity = repr(
-        (record.destination_kind, record.destination, record.routing_key, freeze(record.arguments) if record.arguments else None)
-    )
-    return record.vhost, record.source, hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
+    frozen = freeze(record.arguments) if record.arguments else None
+    return record.vhost, record.source, _hash([record.destination_kind, record.destination, record.routing_key, frozen])
+
+
+def _hash(identity: list[Any]) -> bytes:
+    """Of kind and name of the destination, routing key, frozen arguments (None: there are none)."""
+    return hashlib.sha256(repr(identity).encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
 
 
 def _binding_parents(record: BindingRecord) -> tuple[bytes, ...]:
@@ -144,6 +147,15 @@ def key_of(record: Record) -> bytes:
         return queue_key(record.vhost, record.name)
     kind = _KINDS[type(record)]
     return _key(kind.letter, kind.names(record))
+
+
+def key_of_name(vhost: str, name: Any) -> bytes | None:
+    """The key of a thing by the name that verbs of a virtual host reserve: (kind, name), or the identity of a binding. None: a queue."""
+    if len(name) > 2:
+        source, *identity = name
+        return _key(b"b", (vhost, source, _hash(identity)))
+    kind, text = name
+    return _key(b"x", (vhost, text)) if kind == "exchange" else None
 
 
 def rank_of(key: bytes) -> int:

@@ -18,6 +18,8 @@ C1  A verb reserves the names it depends on before it looks at them, and has the
 C2  A verb changes nothing in memory before the database has its change. A verb that raises has changed nothing.
 C3  What was given to the database is carried out whether the asker is still there or not: what the database has, memory has. A verb that
     waits for a name is forgotten when its asker is gone: an exclusive queue must not be declared for a connection that has ended.
+C4  On a node among others the asker is told when the others can see the verb's change, or the earlier one that left nothing to change. The
+    names are free before that.
 
 Without a database that answers later (`submit`), and by `run`, a change is durable before the verb goes on, and long work is one piece.
 
@@ -132,17 +134,21 @@ def _nobody(result: Any, error: Exception | None) -> None:
 
 
 class Changes:
-    """Args: lock: the virtual host's; definitions; spreading: what a change of routes is told by."""
+    """Args: name, lock: the virtual host's; definitions; spreading: what a change of routes is told by.
 
-    def __init__(self, lock: Any, definitions: Definitions, spreading: Spreading) -> None:
+    told_ones: the definitions, when other nodes are told of them; else None.
+    """
+
+    def __init__(self, name: str, lock: Any, definitions: Definitions, spreading: Spreading) -> None:
         # runs long work in slices (Broker.in_slices); None: in one piece
         self.in_slices: InSlices | None = None
         self._lock = lock
         self._spreading = spreading
         self._definitions = definitions
-        # of a node among others (cluster/told.py): the definitions that tell nobody of a change, and the wait for those who are told
+        self._name = name
+        # of a node among others (cluster/told.py): the definitions that tell nobody of a change, and those that are waited for
         self._untold: Definitions = getattr(definitions, "untold", definitions)
-        self._when_told: Any = getattr(definitions, "when_told", None)
+        self.told_ones: Any = definitions if hasattr(definitions, "when_told") else None
         self._job: Job | None = None  # the verb that runs now
         self._held: dict[Key, int] = {}  # -> number of verbs that share it, or _ALONE
         self._waiting: dict[Key, deque[Job]] = {}
@@ -217,8 +223,17 @@ class Changes:
                 return
             if job.holds:
                 self._release(job)
-        if job.saved is None or self._when_told is None or self._when_told(job.saved, partial(self._told, job)):
+        if self.told_ones is None or self._is_told(job, self.told_ones):
             self._finish(job)
+
+    def _is_told(self, job: Job, definitions: Any) -> bool:
+        """Whether the other nodes can see what the verb says (C4); else it goes on when they can."""
+        if job.followed or job.direct or job.failure is not None or job.names is None:
+            return True
+        go_on = partial(self._told, job)
+        if job.saved is not None:
+            return bool(definitions.when_told(job.saved, go_on))
+        return bool(definitions.when_named(self._name, job.names.alone or job.names.shared, go_on))
 
     def _told(self, job: Job, error: Exception | None) -> None:
         """Any thread: the other nodes can see what the verb has saved, or `error`."""
@@ -272,7 +287,7 @@ class Changes:
         """The definitions that get a change of a verb."""
         if job.followed:
             return self._untold
-        if self._when_told is not None and not job.direct:
+        if self.told_ones is not None and not job.direct:
             job.saved = [*(job.saved or ()), change]
         return self._definitions
 

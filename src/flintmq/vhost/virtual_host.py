@@ -136,7 +136,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self.spreading = Spreading(self._lock, self._clock, self._leading, lambda exchange: self.on_routes_changed(exchange))
-        self._changes = Changes(self._lock, definitions, self.spreading)
+        self._changes = Changes(name, self._lock, definitions, self.spreading)
         self.perform, self.run = self._changes.perform, self._changes.run  # one of the verbs below
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
@@ -501,7 +501,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             binding = Binding(source, self.queue(queue_name, connection_id), routing_key, arguments or None, identity)
             source.validate_binding(binding)
             if identity in source.bindings:
-                return False
+                return None if self._changes.told_ones is not None else False
             if binding.durable or not self.spreading.tells_at_once(source):
                 return None
             self._add_binding(binding, self._check_room(binding))

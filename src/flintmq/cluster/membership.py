@@ -1,0 +1,99 @@
+"""This node among the living ones of its engine, and what it may not do while it does not know that it lives (docs/adr/0015, R7, R11).
+
+in: the engine's answers to signs of life. out: word of nodes that came or went; of a lease that is in doubt, and sure again.
+
+M1  Signs are given four times in a lease. After four fifths of one without an accepted sign the lease is in doubt.
+M2  A node whose name another process has taken is no member any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from flintmq.config import Limits
+from flintmq.engines.engine import EngineError
+from flintmq.shared.nodes import NameTaken, Nodes, Replaced
+
+log = logging.getLogger("flintmq.cluster")
+
+
+class Membership:
+    """On the engine's loop. Args: changed: the living nodes are others; doubted: see M1; sure: the engine has taken a sign again."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        limits: Limits,
+        changed: Callable[[], object],
+        doubted: Callable[[], object],
+        sure: Callable[[], Coroutine[Any, Any, object]],
+    ) -> None:
+        self.nodes = nodes
+        self.joined = asyncio.Event()
+        self.is_over = False
+        self._lease_s = limits.shared_node_lease_ms / 1000
+        self._pause_s = limits.shared_pause_ms_max / 1000
+        self._changed = changed
+        self._doubted = doubted
+        self._sure = sure
+        self.in_doubt = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled, or M2."""
+        await self._join()
+        self.joined.set()
+        living: dict[str, str] = {}
+        while True:
+            try:
+                async with asyncio.timeout(self._lease_s / 2):
+                    await self.nodes.beat()
+                    await self._accepted()
+                    await self.nodes.look()
+            except Replaced as error:
+                log.error("this node is no member of the cluster any more: %s", error)
+                self.is_over = True
+                self._doubt()
+                return
+            except (EngineError, TimeoutError) as error:
+                log.debug("no sign of life: %s", error)
+            else:
+                now = {name: node.life for name, node in self.nodes.living.items()}
+                if now != living:
+                    living = now
+                    self._changed()
+            await asyncio.sleep(self._lease_s / 4)
+
+    async def _join(self) -> None:
+        said = False
+        while True:
+            try:
+                await self.nodes.join()
+                return
+            except NameTaken as error:
+                if not said:
+                    log.warning("%s", error)
+                said = True
+                await asyncio.sleep(self._lease_s / 4)
+            except EngineError as error:
+                log.debug("this node is no member of the cluster yet: %s", error)
+                await asyncio.sleep(self._pause_s)
+
+    async def _accepted(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0.8 * self._lease_s, self._doubt)
+        if self.in_doubt:
+            await self._sure()
+            self.in_doubt = False
+
+    def _doubt(self) -> None:
+        self.in_doubt = True
+        self._doubted()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
