@@ -57,7 +57,6 @@ KEPT = (
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/cluster", "ClusterDefinitions wait_first ToldDefinitions", "the node will start them: issue 38's next step"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

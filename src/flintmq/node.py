@@ -197,6 +197,9 @@ class Node:
         self.store: DurableStore | None = None
         self.failure: StoreError | None = None
         self.failed = threading.Event()
+        # definitions that other nodes have, too: None: this node's alone
+        self._told: Any = None
+        self.following: Any = None
         definitions: Definitions = MemoryDefinitions()
         # A new store has one user, guest, and it is let in from this machine only; an old one has those it was left with, if any.
         permission, guest = default_user("/")
@@ -235,6 +238,8 @@ class Node:
     def _make_parts(self, definitions: Definitions, store_log: Any) -> None:
         """The parts that stand on the open store."""
         config = self.config
+        if config.cluster is not None and self._by_owner:
+            definitions = self._tell_others(definitions)
         if self.store is not None:
             self.store.logs.on_failure = self._store_failed
             if self.store.logs.failure is not None:  # the writer's first write, which nobody could be told of yet
@@ -284,6 +289,18 @@ class Node:
                 loop.attach_log(store_log)
         self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
         self.broker.memory = self.memory
+
+    def _tell_others(self, definitions: Definitions) -> Any:
+        from flintmq.cluster.told import ToldDefinitions
+
+        self._told = ToldDefinitions(definitions)
+        return self._told
+
+    def _follow_others(self, shared: Any) -> None:
+        from flintmq.cluster.following import Following
+
+        if not shared.is_alone:
+            self.following = Following(self.broker, self.definitions, shared, self._told)
 
     def _rights_changed(self) -> None:
         """Users or permissions changed: what was granted before is asked for again. Any thread."""
@@ -335,7 +352,9 @@ class Node:
                 self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/{self._shared_file}")
             else:
                 shared = self.broker.shared = self._shared_service(url)
-                if self.config.cluster is not None and not self._by_owner:
+                if self._told is not None:
+                    self._follow_others(shared)
+                elif self.config.cluster is not None:
                     self._join(shared, self.store.definitions.store_uuid.hex())
         try:
             for name in self.definitions.load():
@@ -374,7 +393,9 @@ class Node:
             if self._by_owner:
                 from flintmq.cluster.shared_queues import SharedQueues
 
-                shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index)
+                # Nodes of one machine have one name, unless they are given others.
+                name = self.config.node_name or f"{broker.node_name}-{self.store.definitions.store_uuid.hex()[:8]}"
+                shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index, name)
                 shared.where = self.advertised
                 return shared
             from flintmq.broker.shared_service import SharedService
@@ -448,8 +469,9 @@ class Node:
         first = self.loops[0]
         for listener in (plain, tls_listener, self._websocket_listener, self._unix_listener):
             if listener is not None:
-                first.add_listener(listener)
                 self.listeners.append(listener)
+        if self.following is None:
+            self._let_in()
         self._tls_listener = tls_listener
         self.actors.start()
         if self.broker.shared is not None:
@@ -461,6 +483,10 @@ class Node:
             thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        if self.following is not None:
+            if not self.following.start():
+                log.warning("the engine of the cluster does not say what is defined: clients are let in with what this node knew")
+            first.call(self._let_in)
         if self.broker.streams is not None:
             self.broker.streams.start()
         if self.dataplane is not None:
@@ -474,6 +500,10 @@ class Node:
         if self.http is not None:
             self.http.start()
         self.links.start()
+
+    def _let_in(self) -> None:
+        for listener in self.listeners:
+            self.loops[0].add_listener(listener)
 
     @property
     def http_port(self) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +32,26 @@ def has(broker: Broker, queue: str) -> bool:
         return True
 
 
-def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSession, cluster: EtcdCluster, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def nodes(cluster: EtcdCluster, by_owner: bool) -> Iterator[tuple[Broker, Broker]]:
+    option, url = on(cluster)
+    with contextlib.ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(
+                Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0", env={"FLINTMQ_SHARED_BY_OWNER": "1"})
+                if by_owner
+                else Broker(option, url, "--flight-port", "0")
+            )
+            for name in ("a", "b")
+        )
+
+
+@pytest.mark.parametrize("by_owner", [False, True], ids=["rows", "owner"])
+def test_a_query_goes_on_at_another_node_when_its_own_is_killed(
+    spark: SparkSession, cluster: EtcdCluster, tmp_path: Path, by_owner: bool
+) -> None:
     queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
-    with Broker(*on(cluster), "--flight-port", "0") as one, Broker(*on(cluster), "--flight-port", "0") as other:
+    with nodes(cluster, by_owner) as (one, other):
         with channel_of(one) as channel:
             channel.queue_declare(queue, durable=True, arguments=SHARED)
             publish_on(channel, queue, *bodies)

@@ -70,16 +70,18 @@ def _asked_again() -> Iterator[None]:
 
 
 class SetCalls:
-    """See module; an OwnerCalls. Args: state: of the broker; queue_of: id of a queue that this node serves -> the control plane's queue.
+    """See module; an OwnerCalls. Args: name: of this node among owners; queue_of: id of a queue that is served here -> the control
+    plane's queue.
 
     Attributes: subscriptions: of the engine; others: None: no other node can be asked."""
 
-    def __init__(self, thread: EngineThread, state: NodeState, queue_of: Callable[[bytes], Any], limits: Limits) -> None:
+    def __init__(self, thread: EngineThread, state: NodeState, name: str, queue_of: Callable[[bytes], Any], limits: Limits) -> None:
         self.engine = thread.engine
         self.subscriptions = Subscriptions(thread.engine, self, limits, state.clock.wall_ms)
         self.others: Others | None = None
         self._thread = thread
         self._state = state
+        self._name = name
         self._queue_of = queue_of
         self._limits = limits
         self._sets: dict[bytes, tuple[Served, QueueSets]] = {}
@@ -187,7 +189,7 @@ class SetCalls:
         if value is None:
             return None
         owner = Owner.unpack(value)
-        if self.others is None or owner.node == self._state.node_name:
+        if self.others is None or owner.node == self._name:
             raise Unavailable(f"a shared queue is being taken over, or node {owner.node!r} serves it, which can't be asked")
         self._begin_looks()
         try:

@@ -71,10 +71,8 @@ def _refusal(error: Exception | None) -> Exception | None:
     return PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
 
 
-class _NothingToTell:
-    """Definitions are this node's alone, or all of them follow (cluster/definitions.py)."""
-
-    refused = 0
+class _Told:
+    """Bindings are definitions as all others, which are told by themselves (cluster/told.py)."""
 
     def waits(self, queue_id: int) -> bool:
         return False
@@ -83,14 +81,21 @@ class _NothingToTell:
         done(None, None)
 
 
+async def _nothing(*_: Any) -> None:
+    """Definitions are this node's alone."""
+
+
 class SharedQueues:
-    """Any thread. Args: url: of the engine; logs: the store's log port; index: of queues in which something is due.
+    """Any thread. Args: url: of the engine; logs: the store's log port; index: of queues in which something is due; name: of this node
+    among those of the engine.
 
     Raises: ValueError: no such engine."""
 
     by_owner = True
 
-    def __init__(self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, url: str, logs: Any, index: DueIndex) -> None:
+    def __init__(
+        self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, url: str, logs: Any, index: DueIndex, name: str
+    ) -> None:
         self.state = state
         self.limits = limits = state.limits
         self._pauses = pauses
@@ -98,27 +103,31 @@ class SharedQueues:
         engine = self.thread.engine
         waiting = (limits.shared_waiting_bytes_max, limits.shared_vhost_waiting_bytes_max)
         self._port = MirrorPort(limits.shared_hot_bytes, *waiting, logs)
-        nodes = Nodes(engine, state.node_name, {}, limits)
+        nodes = Nodes(engine, name, {}, limits)
         self.me = NodeId(nodes.name, nodes.life)
         self.ownership = Ownership(state, pauses, engine, index, self._port, self.me)
         self.ownership.on_served, self.ownership.on_lost = self._served, self._lost
         self.others = None if engine.limits.alone else OtherNodes(state, engine, nodes, logs, self._resolve)
         self.ownership.others = self.others
-        self.sets = self.ownership.sets = SetCalls(self.thread, state, self._queue_of, limits)
+        self.sets = self.ownership.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
         if self.others is not None:
             self.sets.others = NodeRequests(self.others.links, limits, self.ownership.address)
             self.others.vhost.answering = Answering(self.thread, self.sets.answers(), limits)
         self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting) if self.others is None else self.others.remote.port)
         self.letters.on_full = lambda queue, full: pauses.rest(queue, LETTERS, full)
-        self._lock = threading.Lock()  # of the next three
+        self._lock = threading.Lock()  # of the next four
         self._entries: dict[int, Entry] = {}
+        self._names: dict[tuple[str, str], Entry] = {}
         self._declared: dict[tuple[str, str], tuple[QueueRow, bool]] = {}  # in the engine, for a declaration that follows; made by it
         self._ending: dict[tuple[str, str], int] = {}  # deleted queues of which the engine was not told yet
         self._begun = False
         self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open
-        self.definitions = _NothingToTell()
+        self.definitions = _Told()
+        # of definitions that follow the engine (following.Following)
+        self.told_vhost: Callable[[str], Coroutine[Any, Any, None]] = _nothing
+        self.close_definitions: Callable[[], Coroutine[Any, Any, None]] = _nothing
+        self.refused: Callable[[], int] = int
         self.member: Any = None
-        self.identity = ""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -126,6 +135,11 @@ class SharedQueues:
     def is_alone(self) -> bool:
         """Whether no other node opens the engine."""
         return self.others is None
+
+    @property
+    def identity(self) -> str:
+        """Of the engine, the same on all of its nodes; "": it was not heard of yet, or is this node's alone."""
+        return "" if self.others is None else self.others.identity
 
     def _begin(self) -> None:
         self.thread.start()
@@ -172,6 +186,7 @@ class SharedQueues:
 
     async def _leave(self) -> None:
         try:
+            await self.close_definitions()
             await self.ownership.leave()
         finally:
             if self.others is not None:
@@ -193,6 +208,7 @@ class SharedQueues:
         key, engine = (vhost, name), self.thread.engine
         while self._ending.get(key):
             await asyncio.sleep(self.limits.shared_pause_ms / 1000)
+        await self.told_vhost(vhost)
         row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
         if not made and self.is_alone and self._named(vhost, name) is None:
             # Its definition went with a virtual host, or just before a crash.
@@ -200,11 +216,27 @@ class SharedQueues:
             row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
         check_arguments(describe("queue", name, vhost), row.arguments, arguments)
         with self._lock:
-            if self._named(vhost, name) is None:
+            known = self._named(vhost, name)
+            if known is None:
                 self._declared[key] = row, made
+            elif made:  # this node has followed its own row
+                known.is_declared_here = True
+                self.ownership.look(known)
 
     def _named(self, vhost: str, name: str) -> Entry | None:
-        return next((entry for entry in self._entries.values() if entry.name == name and entry.vhost == vhost), None)
+        return self._names.get((vhost, name))
+
+    def expect(self, vhost: str, name: str, row: QueueRow) -> None:
+        """A queue that another node declared is declared here next. Any thread."""
+        with self._lock:
+            self._declared.setdefault((vhost, name), (row, False))
+
+    def know(self, vhost: str, name: str, row: QueueRow) -> None:
+        """The row of a queue that is here, also of one that was restored. On the engine's thread."""
+        entry = self._named(vhost, name)
+        if entry is not None and entry.row is None:
+            entry.row = row
+            self.ownership.look(entry)
 
     def check_limits(self, vhost: str, name: str) -> None:
         """Whether there may be one more queue. Raises: PeerError 406."""
@@ -223,7 +255,7 @@ class SharedQueues:
         entry = Entry(queue_id, spec)
         with self._lock:
             entry.row, entry.is_declared_here = self._declared.pop((spec.vhost, spec.name), (None, False))
-            self._entries[queue_id] = entry
+            self._entries[queue_id] = self._names[spec.vhost, spec.name] = entry
         return self.ownership.away(entry)
 
     def created(self, queue: Any) -> None:
@@ -459,6 +491,8 @@ class SharedQueues:
             if entry is None:
                 return
             key = (entry.vhost, entry.name)
+            if self._names.get(key) is entry:
+                del self._names[key]
             if not entry.ended:
                 self._ending[key] = self._ending.get(key, 0) + 1
                 self.thread.run(partial(self._end, entry, key), _ended)
@@ -506,7 +540,7 @@ class SharedQueues:
             "failures": self.ownership.failures,
             "contended": 0,
             "conflicts": 0,
-            "definitions_refused": self.definitions.refused,
+            "definitions_refused": self.refused(),
         }
 
 
