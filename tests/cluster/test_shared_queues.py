@@ -223,3 +223,29 @@ def test_an_engine_that_does_not_answer_refuses_who_waits_for_it_in_time(begin: 
         channel = connect(broker).channel()
         channel.send(method, **arguments)
         channel.connection.expect_close(541, "does not answer")
+
+
+def test_a_queue_that_was_made_in_the_engine_and_not_here_is_taken_back(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin(shared_waiting_ms_max=100)
+    admin = Client(broker)
+    _request(admin, "PUT", "/api/vhost-limits/%2F/max-queues", {"value": 0})  # type: ignore[dict-item]
+    channel = connect(broker).channel()
+    channel.send("queue.declare", queue="s", durable=True, arguments=SHARED)
+    channel.expect_close(406, "queue limit")
+    wait_until(lambda: not engine.store.rows)
+    _request(admin, "DELETE", "/api/vhost-limits/%2F/max-queues", {})
+    publish(declared(broker, connect), b"1")
+
+
+def test_a_start_waits_for_an_engine_no_longer_than_it_may(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin()
+    publish(declared(broker, connect, "s", "t", "u"), b"1")
+    broker.node.stop()
+    engine.hold()
+    again = begin(shared_waiting_ms_max=100)
+    other = connect(again).channel()
+    other.queue("plain", durable=True)
+    engine.go_on()
+    channel = connect(again).channel()
+    wait_until(lambda: log_of(again) is not None)
+    assert get(channel).body == b"1"

@@ -7,6 +7,7 @@ one that dies is followed within its lease.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.broker.pausing import LEASE
 from flintmq.testing.broker import Broker
 from tests.cluster.own_engine import SHARED
 from tests.support.broker import wait_until
@@ -215,3 +217,29 @@ def _die(shared: Any) -> None:
         time.sleep(0.05)
         if shared.thread._ended:
             return
+
+
+def test_an_owner_that_gives_no_sign_of_life_delivers_nothing_until_the_engine_says_that_it_owns_still(
+    begin: Begin, connect: Any, queue: str, etcd: EtcdCluster
+) -> None:
+    broker = begin("a")
+    channel = declared(connect, broker, queue)
+    channel.consume(queue, "c", no_ack=True)
+    channel.publish(b"1", routing_key=queue)
+    assert both(channel) == {"basic.ack", "basic.deliver"}
+    server = etcd.processes[0]
+    assert server is not None
+    queue_id = broker.node.broker.vhosts["/"].queues[queue].queue_id
+    server.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: broker.node.broker.resting.get(queue_id, 0) & LEASE, what="the lease is not in doubt")
+        channel.publish(b"2", routing_key=queue)
+        channel.nothing()
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert both(channel) == {"basic.ack", "basic.deliver"}
+
+
+def both(channel: Any) -> set[str]:
+    """The next two methods, in whatever order."""
+    return {channel.connection.recv(channel.number).name for _ in range(2)}

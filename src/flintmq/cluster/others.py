@@ -82,7 +82,7 @@ class OtherNodes:
 
     def _changed(self) -> None:
         if self._ownership is not None:
-            self._ownership.look_at_all()
+            self._ownership.look_at_all(served=False)
 
     def _doubted(self) -> None:
         if self._ownership is not None:

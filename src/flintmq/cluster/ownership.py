@@ -38,6 +38,7 @@ from flintmq.shared.serving import Condition, Served, Serving
 from flintmq.shared.taking_over import Taken
 
 if TYPE_CHECKING:
+    from flintmq.broker.client import Client
     from flintmq.broker.pausing import Pauses
     from flintmq.broker.state import NodeState
     from flintmq.cluster.membership import Membership
@@ -118,10 +119,10 @@ class Ownership:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def look_at_all(self) -> None:
-        """The living nodes are others, or owner rows may have changed unseen."""
+    def look_at_all(self, served: bool) -> None:
+        """The living nodes are others, or (served: at those that are served here, too) owner rows may have changed unseen."""
         for entry in list(self.by_row.values()):
-            if not entry.looking:
+            if not entry.looking and (served or entry.served is None):
                 self.look(entry)
 
     async def _look(self, entry: Entry) -> None:
@@ -157,10 +158,11 @@ class Ownership:
         (value,) = await self._engine.get([owner_key(entry.row.id)])
         owner = None if value is None else Owner.unpack(value)
         if entry.served is not None:
-            if owner != entry.served.log.owner:
-                (later,) = await self._engine.get([owner_key(entry.row.id)])
-                if later == value and owner != entry.served.log.owner:
-                    self.serving.give_up(entry.row.id)  # `lost` looks again
+            # An epoch that this node raises itself is no other owner.
+            if owner is None or (owner.node, owner.life) != (self._me.name, self._me.life):
+                self.serving.give_up(entry.row.id)  # `lost` looks again
+            return
+        if owner is None and await self._is_gone(entry):
             return
         if owner is not None and self._lives(owner):
             self._forward(entry, owner)
@@ -174,6 +176,19 @@ class Ownership:
         else:
             entry.row = await queue_rows.read(self._engine, entry.vhost, entry.name)
         return entry.row is not None
+
+    async def _is_gone(self, entry: Entry) -> bool:
+        """Whether another node has deleted the queue: it ends here, too."""
+        assert entry.row is not None
+        row = await queue_rows.read(self._engine, entry.vhost, entry.name)
+        if row is not None and row.id == entry.row.id:
+            return False
+        entry.ended = True
+        vhost, queue = self._state.vhosts.get(entry.vhost), entry.queue
+        if vhost is not None:
+            log.info("shared queue %r in vhost %r was deleted on another node", entry.name, entry.vhost)
+            self._state.loops.call_home(lambda: vhost.remove_by_itself(queue, lambda: True))
+        return True
 
     def _lives(self, owner: Owner) -> bool:
         """Whether another node serves the queue."""
@@ -204,6 +219,7 @@ class Ownership:
         assert entry.row is not None
         served = await self.serving.serve(entry.row.id, entry.vhost, self._judge)
         await self._hold_sets(served)
+        clients = self._clients(entry)  # of the core before
         if entry.ended or not self._change(entry, served.core):
             self.serving.give_up(served.queue)
             return
@@ -216,6 +232,7 @@ class Ownership:
         log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.messages)
         guarded("shared queues", f"queue {entry.name!r}", self.on_served, entry)
         entry.tell_waiting(None)
+        self._close(entry, clients)
 
     async def _hold_sets(self, served: Served) -> None:
         """Messages that sets of subscriptions have are nobody else's. Raises: Unavailable: the queue was lost meanwhile."""
@@ -306,13 +323,16 @@ class Ownership:
         else:
             changed = self._change(entry, self.away(entry))
         if changed:
-            self.close_consumers(entry)
+            self._close(entry, self._clients(entry))
             self.look(entry)
 
-    def close_consumers(self, entry: Entry) -> None:
-        """Clients find the queue's owner by connecting again."""
+    def _clients(self, entry: Entry) -> set[Client]:
+        """Those that consume from a queue here."""
         with self._state.lock:
-            clients = {consumer.client for consumer in self._state.consumers.get(entry.queue_id, ())}
+            return {consumer.client for consumer in self._state.consumers.get(entry.queue_id, ())}
+
+    def _close(self, entry: Entry, clients: set[Client]) -> None:
+        """Clients find the queue's owner by connecting again."""
         if clients:
             close_connections(self._state, clients.__contains__, f"shared queue '{entry.name}' in vhost '{entry.vhost}' moved")
 
@@ -342,7 +362,7 @@ class Ownership:
         """Owner rows that change, until it is cancelled."""
         async for keys in self._engine.watch(*_OWNERS):
             if keys is None:
-                self.look_at_all()
+                self.look_at_all(served=True)
             else:
                 for key in keys:
                     entry = self.by_row.get(key[2:])

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -171,8 +172,9 @@ class SharedQueues:
         answers = threading.Semaphore(0)
         for entry in entries:
             self.when_served(entry.queue_id, lambda error: answers.release())
+        until_s = time.monotonic() + self.limits.shared_waiting_ms_max / 1000
         for _ in entries:
-            answers.acquire(timeout=self.limits.shared_waiting_ms_max / 1000)
+            answers.acquire(timeout=max(0.0, until_s - time.monotonic()))
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what the queues have goes to the engine, as far as it answers. Idempotent."""
@@ -219,9 +221,19 @@ class SharedQueues:
             known = self._named(vhost, name)
             if known is None:
                 self._declared[key] = row, made
+                if made:
+                    asyncio.get_running_loop().call_later(2 * self.limits.shared_waiting_ms_max / 1000, self._take_back, key, row)
             elif made:  # this node has followed its own row
                 known.is_declared_here = True
                 self.ownership.look(known)
+
+    def _take_back(self, key: tuple[str, str], row: QueueRow) -> None:
+        """A queue that this node made in the engine, and could not declare afterwards, is no queue."""
+        with self._lock:
+            if self._declared.get(key, (None, False))[0] is not row:
+                return
+            del self._declared[key]
+        self.thread.run(partial(queue_rows.remove, self.thread.engine, *key, row), _ended)
 
     def _named(self, vhost: str, name: str) -> Entry | None:
         return self._names.get((vhost, name))

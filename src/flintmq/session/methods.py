@@ -440,16 +440,20 @@ def _in_exclusive_use(handler: Session, queue: Any) -> PeerError:
 
 def _attach(handler: Session, consumer: Consumer, single: bool, group: bytes, seat: Any, choice: Choice) -> None:
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
-    queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
+    queue, core, number, tag = consumer.queue, consumer.queue.core, consumer.channel, _key(consumer.tag)
     own = (consumer.no_ack, consumer.exclusive, consumer.priority, single)
     chosen = {"group": group, "seat": seat, "selector": choice.selector, "browse": choice.browse}
-    if not handler.connection.consume(number, queue.core, tag, *own, **chosen):
-        if queue.core.is_deleted():
+    if not handler.connection.consume(number, core, tag, *own, **chosen):
+        if core.is_deleted():
             raise _gone(handler, queue)
         raise _in_exclusive_use(handler, queue)
     if not handler.broker.attachments.add(consumer):
         handler.connection.cancel(number, tag)
         raise _gone(handler, queue)
+    if core is not queue.core:  # a shared queue moved after its consumers had been looked through
+        handler.connection.cancel(number, tag)
+        handler.broker.attachments.remove(consumer)
+        raise shared_queues.moved(queue)
 
 
 def _gone(handler: Session, queue: Any) -> PeerError:

@@ -119,6 +119,11 @@ def check_channel(handler: Session, number: int, state: ChannelState, queue: Any
     state.shared = True
 
 
+def moved(queue: Any) -> PeerError:
+    """Clients find the queue's owner by connecting again."""
+    return PeerError(ReplyCode.CONNECTION_FORCED, f"shared queue '{queue.name}' in vhost '{queue.vhost}' moved")
+
+
 def is_elsewhere(handler: Session, queue: Any) -> bool:
     """Whether another node owns the queue, and has its consumers."""
     shared = handler.broker.shared
