@@ -17,6 +17,7 @@ import pytest
 
 from flintmq.broker.pausing import LEASE
 from flintmq.testing.broker import Broker
+from tests.admin.conftest import Client
 from tests.cluster.own_engine import SHARED
 from tests.support.broker import wait_until
 from tests.support.etcd import EtcdCluster
@@ -243,3 +244,18 @@ def test_an_owner_that_gives_no_sign_of_life_delivers_nothing_until_the_engine_s
 def both(channel: Any) -> set[str]:
     """The next two methods, in whatever order."""
     return {channel.connection.recv(channel.number).name for _ in range(2)}
+
+
+def test_the_api_of_each_node_shows_what_the_owner_has(begin: Begin, connect: Any, queue: str) -> None:
+    owner = declared(connect, begin("a"), queue)
+    there = begin("b", http_port=0)
+    declared(connect, there, queue)
+    publish(owner, queue, b"1", b"2")
+    owner.consume(queue, "c")
+    owner.deliveries(2)
+    path = f"/api/queues/%2F/{queue}"
+    wait_until(lambda: Client(there).get(path).json["consumers"] == 1, what="the owner was not asked")
+    owner.call("basic.cancel", consumer_tag="c")
+    owner.send("basic.nack", delivery_tag=2, multiple=True, requeue=True)
+    wait_until(lambda: Client(there).get(path).json["messages_ready"] == 2, what="the owner was not asked again")
+    assert Client(there).get(path).json["node"].startswith("a-")

@@ -27,11 +27,14 @@ OnServed = Callable[[Exception | None], object]
 class Entry:
     """Of one queue. Attributes: row: its definition in the engine, None: not known yet; served: None: this node does not serve it now;
     forwards: its core is a window of the owner's; ended: the engine was told that it is deleted, or it is deleted here; looking, news: a
-    look at its owner is under way, and is to be made again; ownerless_s: since when it has no living owner, 0: it has one."""
+    look at its owner is under way, and is to be made again; ownerless_s: since when it has no living owner, 0: it has one; counts,
+    counted_s: of a window, see SharedQueues.last_counts."""
 
     __slots__ = (
         "_lock",
         "_outcomes",
+        "counted_s",
+        "counts",
         "ended",
         "forwards",
         "is_declared_here",
@@ -61,7 +64,8 @@ class Entry:
         self.forwards = False
         self.is_declared_here = False
         self.looking = self.news = False
-        self.ownerless_s = 0.0
+        self.ownerless_s = self.counted_s = 0.0
+        self.counts = (0, 0)
         self.opening = False  # its quiet row is being deleted
         self.waiting: list[OnServed] = []  # of the engine's thread: whoever waits until it is served
         self._lock = threading.Lock()

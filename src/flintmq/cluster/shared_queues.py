@@ -371,6 +371,23 @@ class SharedQueues:
         """(ready messages, consumers) of a queue that is a window here. `done` on the engine's thread; errors: PeerError."""
         self._at_owner(queue_id, lambda remote, row: remote.counts(row, lambda result, error: done(result, _refusal(error))), done)
 
+    def last_counts(self, queue_id: int) -> tuple[int, int, str]:
+        """(ready messages, consumers, owner's name) of a queue that is a window here, as its owner had them when it was asked last; asks
+        again, `shared_poll_ms` after the last time at the earliest. Waits for nothing."""
+        entry, now_s = self._entries.get(queue_id), time.monotonic()
+        if entry is None or self.others is None or entry.row is None:
+            return 0, 0, ""
+        if now_s - entry.counted_s >= self.limits.shared_poll_ms / 1000:
+            entry.counted_s = now_s
+            self.counts(queue_id, partial(self._counted, entry))
+        owner = self.others.remote.owner(entry.row.id)
+        return *entry.counts, "" if owner is None else owner.id.name
+
+    @staticmethod
+    def _counted(entry: Entry, counts: tuple[int, int] | None, error: Exception | None) -> None:
+        if counts is not None:
+            entry.counts = counts
+
     def purge(self, queue_id: int, done: Callable[[int, Exception | None], None]) -> None:
         """Ends what is ready of a queue that is a window here. `done` on the engine's thread with the number of messages."""
 
