@@ -57,7 +57,6 @@ KEPT = (
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
     ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/shared/batches.py", "*", "the data plane reads shared queues with it: issue 38's next step"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

@@ -174,25 +174,7 @@ class Rig:
 
     def contents(self, answer: dict[str, Any], data: bytes) -> list[tuple[str, int, int, bytes]]:
         """(queue, position, id, body) of rows; contents from where the row says they stand."""
-        number = sum(entry[1] for entry in answer["queues"])
-        names = [entry[0] for entry in answer["queues"] for _ in range(entry[1])]
-        at = number * ROW.size
-        found = []
-        for index, name in enumerate(names):
-            position, message_id, where, body_len, _, _, _ = ROW.unpack_from(data, index * ROW.size)
-            if where:
-                body = content_of(self.node.store.logs, message_id).body  # type: ignore[union-attr]
-            else:
-                length, header_len, _ = INLINE.unpack_from(data, at)
-                run = data[at + INLINE.size : at + INLINE.size + length]
-                exchange_len = run[0]
-                key_len = run[1 + exchange_len]
-                body = run[2 + exchange_len + key_len + header_len :]
-                at += INLINE.size + length
-            assert len(body) == body_len
-            found.append((name, position, message_id, body))
-        assert at == len(data)
-        return found
+        return contents_of(answer, data, self.node.store.logs)  # type: ignore[union-attr]
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -204,6 +186,29 @@ class Rig:
         if prepare:
             self.call("stage.prepare", stage_id=stage_id)
         return stage_id
+
+
+def contents_of(answer: dict[str, Any], data: bytes, logs: Any = None) -> list[tuple[str, int, int, bytes]]:
+    """(queue, position, id, body) of rows. Args: logs: of the contents that are not inline."""
+    number = sum(entry[1] for entry in answer["queues"])
+    names = [entry[0] for entry in answer["queues"] for _ in range(entry[1])]
+    at = number * ROW.size
+    found = []
+    for index, name in enumerate(names):
+        position, message_id, where, body_len, _, _, _ = ROW.unpack_from(data, index * ROW.size)
+        if where:
+            body = content_of(logs, message_id).body
+        else:
+            length, header_len, _ = INLINE.unpack_from(data, at)
+            run = data[at + INLINE.size : at + INLINE.size + length]
+            exchange_len = run[0]
+            key_len = run[1 + exchange_len]
+            body = run[2 + exchange_len + key_len + header_len :]
+            at += INLINE.size + length
+        assert len(body) == body_len
+        found.append((name, position, message_id, body))
+    assert at == len(data)
+    return found
 
 
 def entry(body: str | bytes, route: int = 0, properties: dict[str, Any] | None = None) -> bytes:

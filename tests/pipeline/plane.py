@@ -110,15 +110,16 @@ class RealPlane:
 class RestartingBroker:
     """A broker that can be killed and started again on the same store and ports, or at another port of its data plane."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
         self._directory = directory
+        self._env = env
         # Nobody else is given them while the broker is away.
         *ports, self._other = map(str, free_ports(3))
         self._ports = tuple(ports)
         self.broker = self._start()
 
     def _start(self) -> Broker:
-        broker = Broker("--data-dir", str(self._directory), "--port", self._ports[0], "--flight-port", self._ports[1])
+        broker = Broker("--data-dir", str(self._directory), "--port", self._ports[0], "--flight-port", self._ports[1], env=self._env)
         broker.__enter__()
         self._ports = (str(broker.port), str(flight_port(broker)))
         return broker

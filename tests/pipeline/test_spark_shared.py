@@ -1,14 +1,16 @@
-"""A query on a shared queue, two brokers on one etcd: each message once and in order, also when the broker that it reads from is killed."""
+"""A query on a shared queue: each message once and in order, also when the broker that it reads from is killed."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pipeline.patience import patient
-from tests.pipeline.plane import channel_of, flight_port
+from tests.pipeline.plane import RestartingBroker, channel_of, flight_port, source_options
 from tests.shared_wire.test_shared_queues import SHARED, on
 from tests.shared_wire.test_shared_queues import publish as publish_on
 from tests.support.broker import Broker, unique, wait_until
@@ -30,9 +32,26 @@ def has(broker: Broker, queue: str) -> bool:
         return True
 
 
-def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSession, cluster: EtcdCluster, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def nodes(cluster: EtcdCluster, by_owner: bool) -> Iterator[tuple[Broker, Broker]]:
+    option, url = on(cluster)
+    with contextlib.ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(
+                Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0", env={"FLINTMQ_SHARED_BY_OWNER": "1"})
+                if by_owner
+                else Broker(option, url, "--flight-port", "0")
+            )
+            for name in ("a", "b")
+        )
+
+
+@pytest.mark.parametrize("by_owner", [False, True], ids=["rows", "owner"])
+def test_a_query_goes_on_at_another_node_when_its_own_is_killed(
+    spark: SparkSession, cluster: EtcdCluster, tmp_path: Path, by_owner: bool
+) -> None:
     queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
-    with Broker(*on(cluster), "--flight-port", "0") as one, Broker(*on(cluster), "--flight-port", "0") as other:
+    with nodes(cluster, by_owner) as (one, other):
         with channel_of(one) as channel:
             channel.queue_declare(queue, durable=True, arguments=SHARED)
             publish_on(channel, queue, *bodies)
@@ -62,3 +81,37 @@ def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSess
             # A node learns the others' counts with its next look at the engine.
             wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == 0, WAIT_S)
             assert channel.basic_get(queue) == (None, None, None)
+
+
+def test_a_query_on_a_queue_with_an_owner_goes_on_when_that_was_killed_and_started(spark: SparkSession, tmp_path: Path) -> None:
+    queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
+    node = RestartingBroker(tmp_path / "store", env={"FLINTMQ_SHARED_BY_OWNER": "1"})
+    try:
+        with channel_of(node.broker) as channel:
+            channel.queue_declare(queue, durable=True, arguments=SHARED)
+            publish_on(channel, queue, *bodies)
+        options: dict[str, Any] = {**source_options(node.broker), "queue": queue, "maxMessagesPerTrigger": 20}
+        got: dict[int, list[bytes]] = {}
+        killed: list[int] = []
+
+        def sink(frame: DataFrame, number: int) -> None:
+            if number == 1 and not killed:
+                killed.append(number)
+                node.kill()
+                node.restart()
+            got[number] = [bytes(row["body"]) for row in sorted(frame.collect(), key=lambda row: row["position"])]
+
+        @patient
+        def run() -> None:
+            frame = spark.readStream.format("flintmq").options(**options).load()
+            writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        run()
+        run()  # commits the last batch: Spark's commit log has it
+        assert killed == [1]
+        assert [body for number in sorted(got) for body in got[number]] == bodies
+        with channel_of(node.broker) as channel:
+            assert channel.basic_get(queue) == (None, None, None)
+    finally:
+        node.stop()

@@ -33,7 +33,7 @@ def test_a_damaged_row_of_a_part_is_refused(value: bytes) -> None:
 
 def test_a_subscription_comes_back_as_it_was_byte_by_byte() -> None:
     sealed = SealedSet(8, 2, 5, {"b": (2, 30)}, 3, True)
-    whole = replace(SUBSCRIPTION, sealed=sealed, last={"a": (7, 1)}, drain={"a": 4}, options={"onlost": "fail"}, is_deleted=True)
+    whole = replace(SUBSCRIPTION, sealed=sealed, last={"a": (7, 1)}, drain={"a": 4}, names={"a": "q"}, is_deleted=True)
     for one in (SUBSCRIPTION, whole):
         assert Subscription.unpack(one.pack()) == one
         assert Subscription.unpack(one.pack()).pack() == one.pack()

@@ -503,16 +503,16 @@ def test_other_queues_are_read_after_what_was_collected_of_those_before_has_gone
         other = next(name for name in world.queues if name != queue)
         await world.fill(queue, numbered(0, 2))
         await world.fill(other, numbered(2, 4))
-        await world.subscriptions.open(identity, (queue,))
+        await world.subscriptions.open(identity, {queue: "q"})
         assert await world.take(queue, Asked(identity, 1, 1, 5, 1 << 20, 0)) == (2, 2)
-        opened = await world.subscriptions.open(identity, (other,))
+        opened = await world.subscriptions.open(identity, {other: "p"})
         assert (opened.queues, opened.epoch) == ((other,), 3)
         sealed = await world.subscriptions.plan(identity, 3, 1, 5, 1 << 20)
         assert sealed is not None and set(sealed.parts) == {other}
         await world.queues[queue].sets.look()
         assert world.queues[queue].rest() == numbered(0, 2)
         await world.subscriptions.commit(identity, 3, 1)
-        assert (await world.subscriptions.open(identity, (queue,))).last == {}
+        assert (await world.subscriptions.open(identity, {queue: "q"})).last == {}
 
     scene(test, queues=2)
 

@@ -47,7 +47,9 @@ class WaitingLetters(Protocol):
 
 
 class SharedQueues(Protocol):
-    """The shared queues of this node, as services that publish to queues need them."""
+    """The shared queues of this node, as services that publish to queues need them. by_owner: whether one node serves each."""
+
+    by_owner: bool
 
     @property
     def letters(self) -> WaitingLetters: ...

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flintmq.cluster.node_answers import EXCHANGE
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
@@ -21,6 +22,7 @@ from flintmq.routing.route_cache import RouteCache
 from flintmq.vhost.names import describe
 
 if TYPE_CHECKING:
+    from flintmq.cluster.node_answers import Answering
     from flintmq.queue.control import QueueHandle
     from flintmq.vhost.changes import Verb
     from flintmq.vhost.queue import Queue
@@ -133,6 +135,8 @@ class NodeVhost:
         self._routes_max = routes_max
         self._aims: dict[str, Aim] = {}
         self._lock = threading.Lock()
+        # requests of nodes (node_answers.Answering); None: none is answered
+        self.answering: Answering | None = None
 
     # --- looking up -----------------------------------------------------------------------------------------------------
 
@@ -206,6 +210,22 @@ class NodeVhost:
 
     declare_exchange = delete_exchange = bind_exchange = unbind_exchange = _refuse
     bind_queue = bind_at_once = unbind_queue = check_publish = open_schedule = _refuse
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def request_routes(self, exchange: str) -> RouteCache | None:
+        """Of a channel without an aim: messages to that exchange are requests, which come to `request`; None: they are refused."""
+        return self.answering.cache if self.answering is not None and exchange.encode() == EXCHANGE else None
+
+    def request(self, client: Any, channel: int) -> None:
+        """The message that came on a channel is a request. Raises: PeerError 406, 506. On the connection's loop."""
+        reply = client.channels[channel].reply_queue
+        try:
+            _, key, _, body = client.connection.message(channel)
+        finally:
+            client.connection.discard(channel)
+        if self.answering is not None:
+            self.answering.came(client.connection_id, None if reply is None else reply.core, key, body)
 
     # --- aims -----------------------------------------------------------------------------------------------------------
 

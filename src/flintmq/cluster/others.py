@@ -19,7 +19,7 @@ from flintmq.cluster.node_vhost import NodeVhost
 from flintmq.cluster.remote_queue import RemoteQueues
 from flintmq.engines.engine import Engine, EngineError
 from flintmq.guard import caught
-from flintmq.shared.node_secret import NodeId, node_secret
+from flintmq.shared.node_secret import NodeId, engine_identity, node_secret
 from flintmq.shared.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class OtherNodes:
         self._me = NodeId(nodes.name, nodes.life)
         self._ownership: Ownership | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.identity = ""  # of the engine: nodes with the same one serve the same queues; "": it was not heard of yet
         self.membership = Membership(nodes, limits, self._changed, self._doubted, self._sure)
         self.links = Links(self._me, b"", limits)
         self.remote = RemoteQueues(self.links, logs, limits, self._window_lost)
@@ -59,6 +60,7 @@ class OtherNodes:
                 caught("shared queues", "the secret of the nodes", error)
                 await asyncio.sleep(self._state.limits.shared_pause_ms_max / 1000)
         self.links.secret = secret
+        self.identity = engine_identity(secret)
         state: Any = self._state
         state.door = NodeDoor(self._me, secret, self.vhost, self._state.limits.cluster_channels_max)
         self._tasks.append(asyncio.get_running_loop().create_task(self._joined()))

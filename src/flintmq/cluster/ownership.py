@@ -26,7 +26,7 @@ from flintmq.broker.cores import configure, ordinary
 from flintmq.broker.pausing import LEASE, QUIET
 from flintmq.cluster.entries import Entry
 from flintmq.cluster.link import NodeAddress
-from flintmq.engines.engine import Engine, EngineError
+from flintmq.engines.engine import Engine, EngineError, Unavailable
 from flintmq.guard import caught, guarded
 from flintmq.mirror.mirror import Mirror, MirrorPort
 from flintmq.protocol.v0_9_1.death import queue_hash
@@ -62,6 +62,16 @@ class Others(Protocol):
     def remote(self) -> RemoteQueues: ...
 
 
+class Sets(Protocol):
+    """The sets of subscriptions on queues that are served here."""
+
+    async def begin(self, served: Served) -> None:
+        """Nobody consumes yet. The caller looks afterwards whether the queue was lost meanwhile."""
+        ...
+
+    def lost(self, queue: bytes) -> None: ...
+
+
 class Ownership:
     """Args: name, life: of this node; others: None: no other node opens the engine."""
 
@@ -74,6 +84,7 @@ class Ownership:
         self._port = port
         self._me = me
         self.others: Others | None = None
+        self.sets: Sets | None = None
         self.serving = Serving(engine, me.name, me.life, port, self, state.limits)
         self.by_row: dict[bytes, Entry] = {}
         self.ready = asyncio.Event()  # queues may be claimed
@@ -208,6 +219,7 @@ class Ownership:
     async def _serve(self, entry: Entry) -> None:
         assert entry.row is not None
         served = await self.serving.serve(entry.row.id, entry.vhost, self._judge)
+        await self._hold_sets(served)
         clients = self._clients(entry)  # of the core before
         if entry.ended or not self._change(entry, served.core):
             self.serving.give_up(served.queue)
@@ -222,6 +234,18 @@ class Ownership:
         guarded("shared queues", f"queue {entry.name!r}", self.on_served, entry)
         entry.tell_waiting(None)
         self._close(entry, clients)
+
+    async def _hold_sets(self, served: Served) -> None:
+        """Messages that sets of subscriptions have are nobody else's. Raises: Unavailable: the queue was lost meanwhile."""
+        if self.sets is not None:
+            await self.sets.begin(served)
+        if self.serving.get(served.queue) is not served:
+            self._forget_sets(served.queue)
+            raise Unavailable("the queue was lost when it was taken over")
+
+    def _forget_sets(self, queue: bytes) -> None:
+        if self.sets is not None:
+            self.sets.lost(queue)
 
     def _change(self, entry: Entry, core: QueueHandle, window: bool = False) -> bool:
         """Another core from now on. False: the queue is deleted."""
@@ -240,7 +264,7 @@ class Ownership:
     def _forward(self, entry: Entry, owner: Owner) -> None:
         others = self.others
         assert others is not None and entry.row is not None
-        address = self._address(owner)
+        address = self.address(owner)
         if not entry.forwards and not self._open_window(entry):
             return
         entry.ownerless_s = 0.0
@@ -259,7 +283,8 @@ class Ownership:
         entry.forwards = True
         return True
 
-    def _address(self, owner: Owner) -> NodeAddress | None:
+    def address(self, owner: Owner) -> NodeAddress | None:
+        """Where the node is that owns a queue; None: it is none of the living ones."""
         assert self.others is not None
         node = self.others.membership.nodes.living.get(owner.node)
         host, _, port = str((node.facts if node is not None else {}).get("amqp", "")).rpartition(":")
@@ -284,6 +309,7 @@ class Ownership:
 
     def lost(self, queue: bytes, reason: BaseException) -> None:
         """This node serves a queue no more. Its messages, and what consumers of it hold, are others' now."""
+        self._forget_sets(queue)
         entry = self.by_row[queue]
         served, entry.served = entry.served, None
         if served is None:

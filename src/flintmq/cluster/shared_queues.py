@@ -25,9 +25,12 @@ from flintmq.broker.shared_letters import SharedLetters
 from flintmq.cluster.engine_thread import EngineThread
 from flintmq.cluster.entries import Entry, OnOutcome
 from flintmq.cluster.link import LinkLost
+from flintmq.cluster.node_answers import Answering
+from flintmq.cluster.node_requests import NodeRequests
 from flintmq.cluster.others import OtherNodes
 from flintmq.cluster.ownership import Ownership
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
+from flintmq.cluster.set_calls import SetCalls
 from flintmq.engines.engine import EngineError
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
@@ -107,6 +110,10 @@ class SharedQueues:
         self.ownership.on_served, self.ownership.on_lost = self._served, self._lost
         self.others = None if engine.limits.alone else OtherNodes(state, engine, nodes, logs, self._resolve)
         self.ownership.others = self.others
+        self.sets = self.ownership.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
+        if self.others is not None:
+            self.sets.others = NodeRequests(self.others.links, limits, self.ownership.address)
+            self.others.vhost.answering = Answering(self.thread, self.sets.answers(), limits)
         self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting) if self.others is None else self.others.remote.port)
         self.letters.on_full = lambda queue, full: pauses.rest(queue, LETTERS, full)
         self._lock = threading.Lock()  # of the next four
@@ -122,7 +129,6 @@ class SharedQueues:
         self.close_definitions: Callable[[], Coroutine[Any, Any, None]] = _nothing
         self.refused: Callable[[], int] = int
         self.member: Any = None
-        self.identity = ""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -130,6 +136,11 @@ class SharedQueues:
     def is_alone(self) -> bool:
         """Whether no other node opens the engine."""
         return self.others is None
+
+    @property
+    def identity(self) -> str:
+        """Of the engine, the same on all of its nodes; "": it was not heard of yet, or is this node's alone."""
+        return "" if self.others is None else self.others.identity
 
     def _begin(self) -> None:
         self.thread.start()
@@ -304,6 +315,10 @@ class SharedQueues:
         """It serves it no more."""
         if self.others is not None and entry.row is not None:
             self.others.vhost.forget(entry.row.id.decode())
+
+    def _queue_of(self, queue: bytes) -> Any:
+        entry = self.ownership.by_row.get(queue)
+        return None if entry is None else entry.queue
 
     def _resolve(self, queue: bytes) -> Any:
         """For connections of other nodes: a queue that is served here. Any thread."""

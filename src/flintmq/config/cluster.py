@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flintmq.config.frozen import Frozen
-from flintmq.config.units import MIB
+from flintmq.config.units import KIB, MIB
 
 
 class ClusterLimits(Frozen):
@@ -25,3 +25,12 @@ class ClusterLimits(Frozen):
     cluster_window_bytes: int = 4 * MIB
     # messages and settlements that are handed to connections before answers are read again: some 5 ms
     cluster_items_at_once: int = 500
+    # requests of a node that another one has not answered; one more is refused, and its caller asks again
+    cluster_requests_max: int = 64
+    # bytes of a request; of an answer: one message of a shared queue, and less than 2 MiB of others; a larger one counts as none
+    cluster_request_bytes_max: int = 256 * KIB
+    cluster_answer_bytes_max: int = 132 * MIB
+    # bytes of one message of an answer: other nodes' answers have their turn between two
+    cluster_piece_bytes: int = 256 * KIB
+    # milliseconds until the caller of a request is told that the other node does not answer
+    cluster_request_ms_max: int = 5_000

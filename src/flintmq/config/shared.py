@@ -129,6 +129,11 @@ class SharedLimits(Frozen):
     shared_set_calls: int = 3
     # milliseconds that such a call waits for one request to the engine; then it is told UNAVAILABLE, and its client asks again
     shared_set_wait_ms: int = 5_000
+    # milliseconds between two looks of a node at sets that could not be ended when they were decided, of queues that it serves: one read of
+    # the engine for each that is there
+    shared_sets_look_ms: int = 5_000
+    # milliseconds between two looks at subscriptions that were deleted and still have something to end: a read of all of them
+    shared_sets_sweep_ms: int = 60_000
     # sets of which a node remembers what is in them (2.5 MB for the largest); of another one it is read again
     shared_sets_known: int = 8
     # milliseconds for which a subscription that found nothing is told so again without a request to the engine

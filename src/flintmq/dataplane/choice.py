@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flintmq.broker.exclusive import exclusive_use
 from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.taking import Subscription
 from flintmq.dataplane.wire import Refused
@@ -70,11 +71,8 @@ def there(look: Callable[[str], Any], names: Iterable[str], before: Iterable[str
 
 def in_use(queue: Any) -> Refused | None:
     """Why nobody else may take from a queue now (C3); None: one may."""
-    if queue.core.exclusive_use():
-        reason = "an exclusive consumer"
-    elif queue.policy.single_active_consumer and queue.core.consumer_count():
-        reason = "x-single-active-consumer, and a consumer"
-    else:
+    reason = exclusive_use(queue)
+    if not reason:
         return None
     text = f"queue '{queue.name}' in vhost '{queue.vhost}' has {reason}: its messages are for that one alone"
     return Refused("QUEUE_BUSY", f"{text}. Stop the consumer, or look at the queue without taking (browse.open)")

@@ -41,6 +41,7 @@ from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 
 if TYPE_CHECKING:
+    from flintmq.dataplane.shared_sets import SharedSets
     from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
 
 _Method = Callable[[Caller, Arguments], dict[str, Any]]
@@ -79,7 +80,7 @@ class Service:
         self.tokens = Tokens(self.plane.limits, self.plane.clock, self._hash_of)
         self.flight: Callable[[], dict[str, Any]] = dict
         self._making = threading.Lock()
-        self._shared: SharedSubscriptions | None = None
+        self._shared: SharedSubscriptions | SharedSets | None = None
         self.calls = 0
         self.refused = 0
         subscriptions, stages, snapshots = self.subscriptions, self.stages, self.snapshots
@@ -242,10 +243,15 @@ class Service:
             return any(self.plane.is_shared(caller.vhost, queue) for queue in queues)
         return arguments.peek("pattern") is None
 
-    def shared_subscriptions(self) -> SharedSubscriptions:
+    def shared_subscriptions(self) -> SharedSubscriptions | SharedSets:
         """A node that has no shared queue does not load what they are made of."""
+        shared = self.plane.broker.shared
         with self._making:
-            if self._shared is None:
+            if self._shared is None and shared is not None and shared.by_owner:
+                from flintmq.dataplane.shared_sets import SharedSets
+
+                self._shared = SharedSets(self.plane)
+            elif self._shared is None:
                 from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
 
                 self._shared = SharedSubscriptions(self.plane)

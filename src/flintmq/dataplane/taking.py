@@ -86,8 +86,10 @@ class Subscription:
 class Named(Protocol):
     """A subscription, on queues of whichever kind."""
 
-    name: str
-    committed: int
+    @property
+    def name(self) -> str: ...
+    @property
+    def committed(self) -> int: ...
 
 
 def unknown(caller: Caller, name: str) -> Refused:

@@ -84,6 +84,10 @@ def _find_aimed(handler: Session, channel: int, exchange_name: str, route: bytes
     there. Raises: PeerError 404: this node owns the queue no more; 403: the channel is aimed at none."""
     aim = handler.channels[channel].aim
     if aim is None:
+        requests = handler.vhost.request_routes(exchange_name)
+        if requests is not None:
+            handler.connection.set_route(channel, requests, route, [], False)  # each comes to `publish`
+            return
         raise PeerError(ReplyCode.ACCESS_REFUSED, "a node publishes by channels that are aimed at a queue, and this one is not")
     cache = aim.cache(exchange_name)
     handler.connection.set_route(channel, cache, route, [aim.core], True)
@@ -94,6 +98,9 @@ def _find_aimed(handler: Session, channel: int, exchange_name: str, route: bytes
 def publish(handler: Session, channel: int) -> None:
     """A complete message whose properties decide: where it goes (headers, CC, BCC) or that it is refused (reply-to, user-id)."""
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
+    if handler.door is not None:
+        vhost.request(handler, channel)
+        return
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     connection.know_user(vhost.kept, handler.user)

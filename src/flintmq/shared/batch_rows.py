@@ -145,10 +145,10 @@ class SealedSet:
 class Subscription:
     """One subscription.
 
-    user, born: its owner, and which one of that name; epoch: of its reader; committed: the last set that is; queues: ids; round: rises when
-    a set goes back, or the queues change, so that parts of before are not taken for those of the next try; last: queue -> (seq, round) of
-    the last committed set that had messages of it; drain: queue -> messages that may still be taken; mark: of the last change, so that no
-    row of it ever comes again (E4 of the engine port).
+    user, born: its owner, and which one of that name; epoch: of its reader; committed: the last set that is; queues: ids; names: id -> name
+    of these, and of those that its set has messages of; round: rises when a set goes back, or the queues change, so that parts of before
+    are not taken for those of the next try; last: queue -> (seq, round) of the last committed set that had messages of it; drain: queue ->
+    messages that may still be taken; mark: of the last change, so that no row of it ever comes again (E4 of the engine port).
     """
 
     vhost: str
@@ -157,7 +157,7 @@ class Subscription:
     born: str
     queues: tuple[str, ...]
     created_ms: int
-    options: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     epoch: int = 1
     committed: int = 0
     round: int = 0
@@ -185,7 +185,7 @@ class Subscription:
                 born=_text(row["born"], 0),
                 queues=tuple(_text(queue) for queue in _list(row["queues"])),
                 created_ms=_number(row["created_ms"]),
-                options={_text(name): option for name, option in row["options"].items()},
+                names={_text(queue): _text(name) for queue, name in row["names"].items()},
                 epoch=_number(row["epoch"]),
                 committed=_number(row["committed"]),
                 round=_number(row["round"]),

@@ -26,7 +26,7 @@ import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
@@ -70,7 +70,7 @@ _MARK_BYTES = 8
 
 class Why(Enum):
     """Of a refusal. BEHIND, AHEAD: the set was committed, or the subscription has not come to it; CHANGED: the set is not the one that is
-    read now, or its queue has no part of it; BUSY: the caller tries again."""
+    read now, or its queue has no part of it; BUSY: the caller tries again; IN_USE: of a queue."""
 
     GONE = "there is no such subscription"
     FENCED = "another reader has opened the subscription"
@@ -80,6 +80,7 @@ class Why(Enum):
     CHANGED = "the set changed"
     BUSY = "others change the subscription at the same time"
     LIMIT = "there are as many subscriptions as may be"
+    IN_USE = "a consumer has the queue for itself"
 
 
 class Refusal(FlintError):
@@ -169,6 +170,10 @@ class QueueSets:
             begin = rows[-1][0] + b"\0"
         self._is_restored = True
         return sum(place.part.row.count for place in self._places.values() if place.part is not None)
+
+    def counts(self) -> tuple[int, int]:
+        """Messages that nobody has, and bytes of their bodies."""
+        return self._core.ready_count(), self._core.ready_bytes()
 
     async def look(self) -> None:
         """Ends, and gives back, whatever that is decided of. After `restore`, and now and then. Raises: Lost; EngineError."""
@@ -402,6 +407,14 @@ class OwnerCalls(Protocol):
         ...
 
 
+# raises what refuses a change of the subscription as it is
+Judge = Callable[[Subscription], object]
+
+
+def _passes(subscription: Subscription) -> None:
+    pass
+
+
 class Subscriptions:
     """Subscriptions of an engine, on any node. Args: owners: of the queues; now_ms: the wall clock."""
 
@@ -420,6 +433,11 @@ class Subscriptions:
         if subscription is None or subscription.is_deleted:
             raise Refusal(Why.GONE)
         return subscription
+
+    async def gone(self, queues: Sequence[str]) -> set[str]:
+        """Those of the queues that are deleted, or were never served. Raises: EngineError."""
+        values = await self._engine.get([owner_key(queue.encode()) for queue in queues]) if queues else []
+        return {queue for queue, value in zip(queues, values, strict=True) if value is None}
 
     async def named(self, vhost: str, name: str) -> bytes | None:
         """The id of the subscription of that name. Raises: EngineError."""
@@ -484,8 +502,10 @@ class Subscriptions:
 
     # --- making and opening ---------------------------------------------------------------------------------------------
 
-    async def create(self, made: Subscription) -> bytes | None:
-        """The id of a new subscription, or None: its name is taken. Raises: Refusal LIMIT, BUSY; EngineError; ValueError: its fields."""
+    async def create(self, made: Subscription, judge: Callable[[list[Subscription]], object] | None = None) -> bytes | None:
+        """The id of a new subscription, or None: its name is taken. Args: judge: is shown those that are there, and may refuse.
+
+        Raises: Refusal LIMIT, BUSY; what `judge` raises; EngineError; ValueError: its fields. O(subscriptions)."""
         Subscription.unpack(made.pack())
         self._check_queues(made.queues)
         identity, name = new_identity(), name_key(made.vhost, made.name)
@@ -496,6 +516,8 @@ class Subscriptions:
                 return there if there == identity else None
             if await self._count() >= self._limits.shared_subscriptions_max:
                 raise Refusal(Why.LIMIT, f"{self._limits.shared_subscriptions_max}: delete some")
+            if judge is not None:
+                judge([subscription for _, subscription in await self.listed()])
             rows = {name: identity, subscription_key(identity): row, MADE: secrets.token_bytes(_MARK_BYTES)}
             with contextlib.suppress(UnknownOutcome):
                 if await self._engine.commit(Commit([(name, None), (MADE, token)], rows)):
@@ -503,7 +525,7 @@ class Subscriptions:
             await asyncio.sleep(self._limits.shared_pause_ms / 1000)
         raise Refusal(Why.BUSY)
 
-    def _check_queues(self, queues: Sequence[str]) -> None:
+    def _check_queues(self, queues: Collection[str]) -> None:
         if not 0 < len(queues) <= self._limits.shared_set_queues_max:
             raise ValueError(f"a subscription reads 1 to {self._limits.shared_set_queues_max} queues, and not {len(queues)}")
 
@@ -515,33 +537,48 @@ class Subscriptions:
             begin = rows[-1][0] + b"\0"
         return count
 
-    async def open(self, identity: bytes, queues: tuple[str, ...] | None = None) -> Subscription:
-        """A new reader: those of before are fenced. Args: queues: that it reads from now on, None: as before.
+    async def open(self, identity: bytes, names: Mapping[str, str] | None = None, judge: Judge = _passes) -> Subscription:
+        """A new reader: those of before are fenced. Args: names: id -> name of the queues that it reads from now on, None: as before.
 
-        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; EngineError; ValueError:
-        too many queues, or none.
+        Raises: Refusal GONE, BUSY: sets that were committed still end in queues that it does not read any more; what `judge` raises;
+        EngineError; ValueError: too many queues, or none.
         """
-        if queues is not None:
-            self._check_queues(queues)
-        known = await self.load(identity)
-        over: dict[str, tuple[int, int]] = {}
-        if queues is not None and set(queues) != set(known.queues):
-            for queue in set(known.last) - set(queues):
-                if await self._settled(queue, identity):
-                    over[queue] = known.last[queue]
+        over = {} if names is None else await self._over(identity, names)
 
         def body(subscription: Subscription) -> Subscription:
+            judge(subscription)
             opened = replace(subscription, epoch=subscription.epoch + 1, drain=None)
-            if queues is None or set(queues) == set(subscription.queues):
-                return opened
-            last = {queue: number for queue, number in subscription.last.items() if queue in queues or over.get(queue) != number}
-            if len(last) > 2 * self._limits.shared_set_queues_max:
-                raise Refusal(Why.BUSY, "what it committed in other queues is still being ended")
-            # A sealed set stays as it is, whatever it has messages of.
-            number = subscription.round + (subscription.sealed is None)
-            return replace(opened, queues=queues, last=last, round=number)
+            return opened if names is None else self._aimed(opened, names, over)
 
         return await self.change(identity, body)
+
+    async def aim(self, identity: bytes, names: Mapping[str, str], judge: Judge = _passes) -> Subscription:
+        """Its queues were deleted, and declared anew: these are read from now on. Raises: as `open`."""
+        over = await self._over(identity, names)
+
+        def body(subscription: Subscription) -> Subscription:
+            judge(subscription)
+            return self._aimed(subscription, names, over)
+
+        return await self.change(identity, body)
+
+    async def _over(self, identity: bytes, names: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """The sets in queues that are not read any more of which nothing stays."""
+        self._check_queues(names)
+        known = await self.load(identity)
+        return {queue: known.last[queue] for queue in set(known.last) - set(names) if await self._settled(queue, identity)}
+
+    def _aimed(self, subscription: Subscription, names: Mapping[str, str], over: Mapping[str, tuple[int, int]]) -> Subscription:
+        if set(names) == set(subscription.queues):
+            return subscription
+        last = {queue: number for queue, number in subscription.last.items() if queue in names or over.get(queue) != number}
+        if len(last) > 2 * self._limits.shared_set_queues_max:
+            raise Refusal(Why.BUSY, "what it committed in other queues is still being ended")
+        # A sealed set stays as it is, whatever it has messages of.
+        sealed = subscription.sealed
+        kept = {} if sealed is None else {queue: subscription.names[queue] for queue in sealed.parts if queue in subscription.names}
+        number = subscription.round + (sealed is None)
+        return replace(subscription, queues=tuple(names), names={**kept, **names}, last=last, round=number)
 
     @staticmethod
     def check(subscription: Subscription, epoch: int) -> None:
@@ -624,27 +661,33 @@ class Subscriptions:
             raise failure
         return parts
 
-    async def commit(self, identity: bytes, epoch: int, seq: int) -> Subscription:
-        """Set `seq` is committed: its messages end, now or later. Again, it does nothing. Raises: Refusal; EngineError: nobody knows."""
+    async def commit(self, identity: bytes, epoch: int, seq: int, judge: Judge = _passes) -> Subscription:
+        """Set `seq` is committed: its messages end, now or later. Again, it does nothing. Args: judge: of a set that is not committed yet.
+
+        Raises: Refusal; what `judge` raises; EngineError: nobody knows."""
 
         def body(subscription: Subscription) -> Subscription:
             self.check(subscription, epoch)
-            return subscription if seq <= subscription.committed else committed(subscription, seq)
+            if seq <= subscription.committed:
+                return subscription
+            judge(subscription)
+            return committed(subscription, seq)
 
         subscription = await self.change(identity, body)
         await self.settle(identity, subscription)
         return subscription
 
-    async def reset(self, identity: bytes, seq: int | None, commits: bool) -> Subscription:
+    async def reset(self, identity: bytes, seq: int | None, commits: bool, judge: Judge = _passes) -> Subscription:
         """An operator decides of the set that is read now, if it is `seq`: it is committed, or goes back. Its reader is fenced.
 
-        Raises: Refusal GONE, BUSY; EngineError: nobody knows.
+        Raises: Refusal GONE, BUSY; what `judge` raises; EngineError: nobody knows.
         """
 
         def body(subscription: Subscription) -> Subscription:
             sealed = subscription.sealed
             if seq is not None and (sealed is None or sealed.seq != seq):
                 return subscription  # done before
+            judge(subscription)
             after = committed(subscription, sealed.seq) if commits and sealed is not None else given_back(subscription)
             return replace(after, epoch=subscription.epoch + 1)
 
@@ -667,18 +710,20 @@ class Subscriptions:
 
     # --- forgetting -----------------------------------------------------------------------------------------------------
 
-    async def forget(self, identity: bytes) -> None:
-        """Deletes a subscription: its set goes back. Its row stays until nothing that it committed is left to be ended.
+    async def forget(self, identity: bytes, judge: Judge = _passes) -> Subscription:
+        """Deletes a subscription, and returns what it was: its set goes back. Its row stays until nothing that it committed is to be ended.
 
-        Raises: Refusal GONE, BUSY; EngineError: nobody knows.
+        Raises: Refusal GONE, BUSY; what `judge` raises; EngineError: nobody knows.
         """
         known = await self.load(identity)
 
         def body(subscription: Subscription) -> Subscription:
+            judge(subscription)
             return replace(given_back(subscription), epoch=subscription.epoch + 1, is_deleted=True)
 
         gone = [name_key(known.vhost, known.name), sign_key(identity)]
         await self._bury(identity, await self._change(identity, body, gone))
+        return known
 
     async def _bury(self, identity: bytes, subscription: Subscription) -> None:
         if await self.settle(identity, subscription):

@@ -59,6 +59,11 @@ async def node_secret(engine: Engine) -> bytes:
             continue  # the read tells
 
 
+def engine_identity(secret: bytes) -> str:
+    """Which engine it is, the same on all of its nodes, for anybody: it tells nothing of the secret."""
+    return hmac.new(secret, b"FLINTMQ-ENGINE", hashlib.sha256).hexdigest()[:32]
+
+
 def proof(secret: bytes, side: bytes, nonces: tuple[bytes, bytes], caller: NodeId, called: NodeId) -> bytes:
     """What `side` shows of the secret. Args: nonces: of caller and called."""
     parts = (b"FLINTMQ-NODE", side, *nonces, caller.pack(), called.pack())
