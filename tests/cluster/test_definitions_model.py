@@ -236,6 +236,6 @@ def check(history: History, first: dict[bytes, Any], nodes: Nodes) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.4]))
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_nodes_become_equal_and_no_acknowledged_change_is_lost_but_to_a_later_one(seed: int, share: float) -> None:
     asyncio.run(play(seed, share, 40))
