@@ -7,10 +7,14 @@ nothing, and serves again when it is told so; a node that stops hands over what 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from flintmq.cli.cluster import cluster as command
+from flintmq.errors import OperatorError
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
 from tests.cluster.test_two_nodes import (
@@ -56,6 +60,13 @@ class Pair:
         answer = Client(self.nodes[1]).post(f"/api/v1/cluster/queues/%2F/{self.queue}/move", {"node": to})
         assert answer.status == code, answer.json
         return answer.json
+
+
+def run(broker: Broker, *words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(command, ("--uri", f"http://127.0.0.1:{broker.node.http_port}", *words))
+    error = result.exception
+    assert (error.exit_code if isinstance(error, OperatorError) else result.exit_code) == code, result.output or error
+    return str(error if code else result.output)
 
 
 def states(broker: Broker) -> dict[str, Any]:
@@ -160,3 +171,19 @@ def test_a_node_that_stops_is_forgotten_only_when_it_is_down(two: Pair) -> None:
     wait_until(lambda: two.is_owner(1), WAIT_S, what="the other owner")
     assert taken(two.other, two.queue) == [(b"1", False)]
     wait_until(lambda: set(states(two.nodes[1])) == {two.names[1]}, WAIT_S, what="its row is gone with it")
+
+
+def test_the_command_shows_moves_drains_and_lets_serve_again(two: Pair) -> None:
+    publish(two.owner, two.queue, b"1")
+    asked = two.nodes[1]
+    head, *lines = run(asked, "status").splitlines()
+    assert head.split()[-2:] == ["queues", "sign_age_s"] and [line.split()[:2] for line in lines] == [[name, "up"] for name in two.names]
+    assert ["/", two.queue, two.names[0]] in [line.split()[:3] for line in run(asked, "queues").splitlines()]
+    assert "is node" in run(asked, "move", two.queue, two.names[1])
+    (row,) = [row for row in json.loads(run(asked, "queues", "--json"))["queues"] if row["name"] == two.queue]
+    assert row["owner"] == two.names[1]
+    assert "it can be stopped" in run(asked, "drain", two.names[0])
+    assert "is drained" in run(asked, "move", two.queue, two.names[0], code=65)
+    assert "serves again" in run(asked, "undrain", two.names[0])
+    assert "is not down" in run(asked, "remove", two.names[0], code=65)
+    assert "a node is needed" in run(asked, "--engine", "sqlite::memory:", "queues", code=64)
