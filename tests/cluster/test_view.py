@@ -187,3 +187,16 @@ def test_the_command_shows_moves_drains_and_lets_serve_again(two: Pair) -> None:
     assert "serves again" in run(asked, "undrain", two.names[0])
     assert "is not down" in run(asked, "remove", two.names[0], code=65)
     assert "a node is needed" in run(asked, "--engine", "sqlite::memory:", "queues", code=64)
+
+
+def test_without_room_in_the_engine_publishes_are_refused_at_every_node_and_gets_go_on(two: Pair) -> None:
+    publish(two.owner, two.queue, b"1")
+    room = two.nodes[0].node.broker.cluster.room
+    room.on_low(True)
+    for channel in (two.owner, two.other):
+        channel.publish(b"refused", routing_key=two.queue)
+        assert channel.connection.recv(channel.number).name == "basic.nack"
+    assert get(two.other, two.queue).body == b"1"
+    room.on_low(False)
+    publish(two.other, two.queue, b"2")
+    assert get(two.owner, two.queue).body == b"2"

@@ -157,6 +157,7 @@ class SharedQueues:
             self._begin()
             self.thread.call(self.others.start, self.ownership, dict(self.where()))
             if self.member is not None:
+                self.member.room.on_low = self._port.rest
                 self.thread.call(self.member.start)
             return
         with self._lock:
