@@ -8,6 +8,7 @@ nothing, and serves again when it is told so; a node that stops hands over what 
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -200,3 +201,26 @@ def test_without_room_in_the_engine_publishes_are_refused_at_every_node_and_gets
     room.on_low(False)
     publish(two.other, two.queue, b"2")
     assert get(two.owner, two.queue).body == b"2"
+
+
+def test_an_empty_queue_goes_to_the_one_node_that_has_all_its_consumers_after_it_was_idle_for_long(two: Pair, connect: Any) -> None:
+    broker = two.nodes[0].node.broker
+    consumer = connect_again(connect, two.other)
+    consumer.consume(two.queue, "c", no_ack=True)
+
+    def look() -> None:
+        over = threading.Event()
+        broker.shared.thread.run(broker.cluster.placement.look, lambda result, error: over.set())
+        assert over.wait(WAIT_S)
+
+    for _ in range(broker.limits.cluster_placement_looks - 1):
+        look()
+    publish(two.owner, two.queue, b"1")  # it is not idle
+    assert consumer.expect("basic.deliver").body == b"1"
+    for _ in range(broker.limits.cluster_placement_looks - 1):
+        look()
+    assert two.is_owner(0)
+    look()
+    look()
+    wait_until(lambda: two.is_owner(1), WAIT_S, what="the other owner")
+    consumer.connection.expect_close(320, "moved")

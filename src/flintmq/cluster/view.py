@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq import __version__
 from flintmq.cluster.draining import Draining
 from flintmq.cluster.moving import Mover
+from flintmq.cluster.placement import Placement
 from flintmq.cluster.room import Room
 from flintmq.endpoint import endpoint
 from flintmq.engines.engine import EngineError
@@ -61,6 +62,7 @@ class ClusterView:
         self._since_ms = shared.state.clock.wall_ms()
         mover = Mover(shared.state, shared.ownership, shared.others.vhost, cancel)
         self.draining = Draining(shared.state, shared.thread.engine, shared.ownership, self._membership, mover, shared.me, self._is_client)
+        self.placement = Placement(shared.state, shared.ownership, shared.others, mover)
         self.room = Room(shared.thread.engine, shared.limits, self._is_first)
         self.where: Callable[[], Mapping[str, str]] = shared.where
         self._membership.on_beat = self._update
@@ -76,7 +78,7 @@ class ClusterView:
     def start(self) -> None:
         """On the engine's thread: orders are obeyed from now on."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.draining.follow()), loop.create_task(self.room.watch())]
+        self._tasks = [loop.create_task(work) for work in (self.draining.follow(), self.room.watch(), self.placement.watch())]
 
     def stop(self) -> None:
         """On the engine's thread, which ends."""

@@ -43,3 +43,7 @@ class ClusterLimits(Frozen):
     cluster_room_used_low: float = 0.75
     # queues of which one answer about the cluster tells messages: each is a request to its owner
     cluster_counts_max: int = 100
+    # milliseconds between two looks whether an empty queue is better where its consumers are, and looks in a row that say so: five minutes,
+    # since its consumers have to connect again
+    cluster_placement_ms: int = 30_000
+    cluster_placement_looks: int = 10
