@@ -200,6 +200,8 @@ class Node:
         # definitions that other nodes have, too: None: this node's alone
         self._told: Any = None
         self.following: Any = None
+        # before a stop: (seconds at most) its clients and queues go to other nodes of the cluster
+        self._leave: Callable[[float], object] = bool
         definitions: Definitions = MemoryDefinitions()
         # A new store has one user, guest, and it is let in from this machine only; an old one has those it was left with, if any.
         permission, guest = default_user("/")
@@ -298,9 +300,15 @@ class Node:
 
     def _follow_others(self, shared: Any) -> None:
         from flintmq.cluster.following import Following
+        from flintmq.cluster.view import ClusterView
 
-        if not shared.is_alone:
-            self.following = Following(self.broker, self.definitions, shared, self._told)
+        try:
+            cluster = ClusterView(shared, self._advertised_host(), self.broker.attachments.cancel)
+        except ValueError as error:
+            raise OperatorError(f"--cluster: {error}") from None
+        shared.member = self.broker.cluster = cluster
+        self._leave = cluster.leave
+        self.following = Following(self.broker, self.definitions, shared, self._told)
 
     def _rights_changed(self) -> None:
         """Users or permissions changed: what was granted before is asked for again. Any thread."""
@@ -749,6 +757,7 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self._leave(self.config.limits.shutdown_ms_max / 1000)
         self.links.stop()
         self.memory.stop()
         if self.http is not None:

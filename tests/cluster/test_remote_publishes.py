@@ -75,6 +75,10 @@ class Scene:
             self.publishes.add((b"", b"%d" % number, b"\0" * 14, b"", 0, 0), (number, 7, SIZE))
         self.publishes.pump()
 
+    def attach(self) -> None:
+        self.publishes.attach(self.link)  # type: ignore[arg-type]
+        self.publishes.on_method(None)
+
     def answer(self, tag: int, multiple: bool = False, taken: bool = True) -> None:
         self.publishes.on_answer(tag, multiple, taken)
         self.publishes.on_read()
@@ -93,7 +97,7 @@ def test_messages_wait_for_a_link_and_go_in_order_as_far_as_their_bytes_allow() 
     def work(one: Scene) -> None:
         one.add(1, 2, 3, 4)
         assert one.wanted == 1 and one.link.sent == []
-        one.publishes.attach(one.link)  # type: ignore[arg-type]
+        one.attach()
         assert one.link.aims == [b"id"] and one.link.sent == ["confirm.select", "1", "2"]
         one.answer(1)
         assert one.link.sent[3:] == ["3"]
@@ -108,7 +112,7 @@ def test_messages_wait_for_a_link_and_go_in_order_as_far_as_their_bytes_allow() 
 @pytest.mark.parametrize(("tag", "multiple"), [(0, True), (2, False), (3, True), (1 << 40, True)])
 def test_an_answer_that_is_not_due_ends_the_link(tag: int, multiple: bool) -> None:
     def work(one: Scene) -> None:
-        one.publishes.attach(one.link)  # type: ignore[arg-type]
+        one.attach()
         one.add(1, 2)
         with pytest.raises(WireError, match="not due"):
             one.publishes.on_answer(tag, multiple, True)
@@ -119,30 +123,30 @@ def test_an_answer_that_is_not_due_ends_the_link(tag: int, multiple: bool) -> No
 
 
 @pytest.mark.parametrize("by_close", [True, False])
-def test_what_was_not_answered_is_refused_at_the_end_of_channel_or_link_once(by_close: bool) -> None:
+def test_what_was_sent_and_not_answered_is_refused_at_the_end_of_channel_or_link_and_what_waits_goes_by_the_next(by_close: bool) -> None:
     def work(one: Scene) -> None:
-        one.publishes.attach(one.link)  # type: ignore[arg-type]
+        one.attach()
         one.add(1, 2, 3)
         one.publishes.on_answer(1, False, True)
         if by_close:
             one.publishes.on_closed(PeerError(ReplyCode.NOT_FOUND, "not owned here"))
         else:
             one.publishes.on_lost("gone")
-        assert sorted(one.port.answers) == [(1, True), (2, False), (3, False)]
+        assert sorted(one.port.answers) == [(1, True), (2, False)]
         assert one.lost == ["not owned here" if by_close else "gone"]
         assert one.publishes.link is None
         one.add(4)
         assert one.wanted == 1
-        one.publishes.attach(one.link)  # type: ignore[arg-type]
-        one.answer(1)
-        assert one.port.answers[3:] == [(4, True)], "tags begin anew"
+        one.attach()
+        one.answer(2, multiple=True)
+        assert one.port.answers[2:] == [(3, True), (4, True)], "tags begin anew"
 
     scene(work)
 
 
 def test_a_channel_that_is_given_up_is_closed_and_what_waits_for_an_owner_ends_with_its_time() -> None:
     def work(one: Scene) -> None:
-        one.publishes.attach(one.link)  # type: ignore[arg-type]
+        one.attach()
         one.publishes.rest(asyncio.get_running_loop().time() - 1)
         assert one.link.closed == [], "it was used a moment ago"
         one.publishes.rest(asyncio.get_running_loop().time() + 1)
@@ -152,6 +156,19 @@ def test_a_channel_that_is_given_up_is_closed_and_what_waits_for_an_owner_ends_w
         assert one.port.answers == []
         one.publishes.refuse_late(asyncio.get_running_loop().time() + 1)
         assert one.port.answers == [(1, False)]
+
+    scene(work)
+
+
+def test_nothing_is_sent_before_the_channel_is_answered_and_a_refusal_of_it_refuses_no_message() -> None:
+    def work(one: Scene) -> None:
+        one.add(1, 2, 3)
+        one.publishes.attach(one.link)  # type: ignore[arg-type]
+        assert one.link.sent == ["confirm.select"]
+        one.publishes.on_closed(PeerError(ReplyCode.NOT_FOUND, "not owned here"))
+        assert one.port.answers == [] and one.lost == ["not owned here"]
+        one.publishes.refuse_all()
+        assert one.port.answers == [(1, False), (2, False), (3, False)]
 
     scene(work)
 

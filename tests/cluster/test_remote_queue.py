@@ -274,11 +274,13 @@ def test_another_owner_gets_what_comes_after_it_was_named(two: Two) -> None:
     elsewhere = NodeAddress(NodeId("c", "life-c"), "127.0.0.1", 1)
     two.other.on_loop(lambda: two.other.remote.aim(QUEUE, elsewhere))
     assert isinstance(ended.get(timeout=WAIT_S), LinkLost) and consumer.link is None
-    two.publish(b"2")
-    frame = two.next()
-    assert (frame.name, frame.delivery_tag) == ("basic.nack", 2)  # nobody is there
     until(lambda: bodies(two.core) == [b"1"])  # which the consumer gave back
+    two.publish(b"2")
     assert "not reached" in two.other.lost.get(timeout=WAIT_S)[1]
+    two.other.on_loop(lambda: two.other.remote.aim(QUEUE, two.owner.address()))
+    frame = two.next()
+    assert (frame.name, frame.delivery_tag) == ("basic.ack", 2)
+    assert bodies(two.core) == [b"1", b"2"]
 
 
 def test_without_an_owner_all_but_publishes_is_refused_at_once(two: Two) -> None:
@@ -289,7 +291,7 @@ def test_without_an_owner_all_but_publishes_is_refused_at_once(two: Two) -> None
     assert isinstance(error, LinkLost)
 
 
-def test_a_node_that_is_gone_has_all_that_waits_refused_and_windows_emptied(two: Two) -> None:
+def test_what_comes_for_a_node_that_is_gone_waits_for_another_and_windows_are_emptied(two: Two) -> None:
     two.channel.call("confirm.select")
     consumer, ended = two.other.consume(two.here, two.channel.number, "t", Wish("/", 10))
     two.publish(b"1")
@@ -300,9 +302,11 @@ def test_a_node_that_is_gone_has_all_that_waits_refused_and_windows_emptied(two:
     assert two.other.lost.get(timeout=WAIT_S)[0] == QUEUE
     two.other.on_loop(lambda: two.other.remote.aim(QUEUE, two.owner.address()))
     two.publish(b"2")
+    assert two.other.lost.get(timeout=WAIT_S)[0] == QUEUE  # the address is nobody's
+    two.other.on_loop(lambda: two.other.remote.close(QUEUE))
     while (frame := two.next()).delivery_tag != 2:
         pass
-    assert frame.name == "basic.nack"  # the address is nobody's
+    assert frame.name == "basic.nack"
     two.channel.send("basic.ack", delivery_tag=tag)  # of what it had: nobody hears of it
     two.other.cancel(two.here, two.channel.number, "t", consumer)
     until(lambda: two.other.on_loop(lambda: consumer.core.is_deleted()))

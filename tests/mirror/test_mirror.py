@@ -322,3 +322,12 @@ def test_whoever_takes_over_has_what_did_not_end(data: st.DataObject) -> None:
     assert owned.mirror.waiting_bytes == 0
     owned.write_ends()
     assert owned.successor().all() == live
+
+
+def test_while_the_engine_has_no_room_no_queue_takes_a_message_a_new_one_included() -> None:
+    owned = Owned()
+    owned.port.rest(True)
+    late = Mirror(QueueHandle(8, 0, 1), owned.port, "other")
+    assert not owned.mirror.admits(1) and not late.admits(1)
+    owned.port.rest(False)
+    assert owned.mirror.admits(1) and late.admits(1)

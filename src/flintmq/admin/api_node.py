@@ -217,7 +217,7 @@ def _other_nodes(call: Call) -> list[dict[str, Any]]:
             "addresses": other["addresses"],
         }
         for other in (() if cluster is None else cluster.members())
-        if other["name"] != call.app.node_name
+        if cluster is not None and other["name"] != cluster.name
     ]
 
 

@@ -169,12 +169,17 @@ def _cluster() -> list[Operation]:
     """The nodes that share an engine."""
     part, node = v1_cluster, f"{PREFIX}/cluster/nodes/{{node}}"
     schema = record(("cluster", "node", "nodes"), {"cluster": FLAG, "node": TEXT, "nodes": listing(OBJECT)}, closed=False)
+    queue = f"{PREFIX}/cluster/queues/{{vhost}}/{{queue}}/move"
+    owned, target = record(("queues",), {"queues": listing(OBJECT)}), record(("node",), {"node": TEXT})
     hosts = record(("amqp", "amqps"), {"amqp": listing(TEXT), "amqps": listing(TEXT)})
     return [
         Operation("GET", f"{PREFIX}/cluster", "node.look", part.look, "Nodes of the cluster, and their states", answer=schema),
         Operation("GET", f"{PREFIX}/cluster/addresses", "look", part.addresses, "Where clients go that lose their node", answer=hosts),
         Operation("POST", f"{node}/drain", "node.change", part.drain, "Drains a node", status=202),
+        Operation("POST", f"{node}/undrain", "node.change", part.undrain, "Lets a node that was drained serve again", status=202),
         Operation("DELETE", node, "node.change", part.remove, "Forgets a node that is down"),
+        Operation("GET", f"{PREFIX}/cluster/queues", "node.look", part.queues, "Shared queues, and the nodes that own them", answer=owned),
+        Operation("POST", queue, "node.change", part.move, "Gives a shared queue to another node", body=target, status=202),
     ]
 
 

@@ -1,4 +1,5 @@
-"""/api/v1, the nodes of the cluster: which there are, where clients go that lose theirs, drain one, forget one.
+"""/api/v1, the nodes of the cluster: which there are, where clients go that lose theirs, drain one, let it serve again, forget one; the
+owners of queues, and another owner for one.
 
 in: calls that were authorized: monitoring users see nodes, administrators drain and remove them, every user of management sees addresses.
 out: JSON.
@@ -39,7 +40,7 @@ async def look(call: Call) -> Response:
     value = {
         "cluster": True,
         "node": cluster.name,
-        "engine": {"kind": facts["engine"], "answers": facts["answers"]},
+        "engine": {"kind": facts["engine"], "answers": facts["answers"], **(cluster.engine() if call.broker.shared.by_owner else {})},
         "age_s": None if cluster.age_s is None else round(cluster.age_s, 3),
         "member": not cluster.why_not,
         "reason": cluster.why_not,
@@ -73,9 +74,40 @@ async def remove(call: Call) -> Response:
     return answer({"node": name, "removed": True})
 
 
-async def _asked(begin: Any) -> None:
+async def undrain(call: Call) -> Response:
+    """POST cluster/nodes/{node}/undrain"""
+    cluster = _by_owner(call)
+    name = call.name("node")
+    await _asked(lambda done: cluster.call_off(name, done))
+    call.broker.audit.changed(call.caller.user, f"node {name} serves again")
+    return answer({"node": name, "state": "up"}, 202)
+
+
+async def queues(call: Call) -> Response:
+    """GET cluster/queues"""
+    cluster = _by_owner(call)
+    return answer({"queues": await _asked(cluster.queues)})
+
+
+async def move(call: Call) -> Response:
+    """POST cluster/queues/{vhost}/{queue}/move"""
+    cluster = _by_owner(call)
+    vhost, name, to = call.name("vhost"), call.name("queue"), (await call.json())["node"]
+    await _asked(lambda done: cluster.move(vhost, name, to, done))
+    call.broker.audit.changed(call.caller.user, f"shared queue {name} of vhost {vhost} moves to node {to}")
+    return answer({"vhost": vhost, "queue": name, "node": to}, 202)
+
+
+def _by_owner(call: Call) -> Any:
+    cluster = _some_cluster(call)
+    if not call.broker.shared.by_owner:
+        raise HttpError(409, "no_owners", "shared queues have no owners on this node", "upgrade it")
+    return cluster
+
+
+async def _asked(begin: Any) -> Any:
     try:
-        await waited(begin)
+        return await waited(begin)
     except PeerError as error:
         status, word = _STATUS.get(error.code, (503, "unavailable"))
         fix = "GET /api/v1/cluster shows the nodes" if status != 503 else "try again when the engine answers"

@@ -135,6 +135,11 @@ class Attachments:
         if consumers and not cancel():
             self._state.loops.in_slices(cancel)
 
+    def cancel(self, consumer: Consumer) -> None:
+        """A consumer ends, as its queue goes on elsewhere; it is told so when it understands it. What it holds it can still settle."""
+        self._cancel(consumer)
+        self.remove(consumer)
+
     def _cancel(self, consumer: Consumer) -> None:
         def cancel() -> None:
             # The channel may have ended, or the client may have cancelled it, in the meantime.

@@ -54,7 +54,6 @@ from flintmq.vhost.weights import Allowance
 
 if TYPE_CHECKING:
     from flintmq.broker.client import Client
-    from flintmq.broker.cluster import Cluster
     from flintmq.broker.shared_service import SharedService
     from flintmq.broker.stream_service import StreamService
 
@@ -105,7 +104,7 @@ class Broker(NodeState):
         # makes the service of shared queues with the embedded engine, for the first shared queue
         self.make_shared: Callable[[], SharedService] | None = None
         # this node as a member of a cluster
-        self.cluster: Cluster | None = None
+        self.cluster: Any = None
         # the way in for other nodes of the cluster (cluster.node_door.NodeDoor)
         self.door: Any = None
         # logins by token (token_logins.TokenLogins)

@@ -1,4 +1,5 @@
-"""`flintmq cluster`: the nodes of a cluster looked at, drained and forgotten, by any of them or, when none answers, by the engine itself.
+"""`flintmq cluster`: the nodes of a cluster looked at, drained and forgotten, by any of them or, when none answers, by the engine itself;
+queues given to other nodes.
 
 in: a node's HTTP port and a user, or the URL of the engine. out: a table or JSON; orders, which the nodes carry out themselves.
 
@@ -29,6 +30,9 @@ from flintmq.shared.owners import Owners
 from flintmq.shared.queue import ALIVE
 
 _COLUMNS = ("name", "state", "version", "amqp", "http", "flight", "left")
+# of nodes that own queues: how many, and seconds since their last sign of life
+_OWNERS_COLUMNS = ("queues", "sign_age_s")
+_QUEUE_COLUMNS = ("vhost", "name", "owner", "epoch", "messages")
 # seconds between two looks at the awaited state
 _LOOK_S = 0.5
 
@@ -51,8 +55,18 @@ class Node:
     def drain(self, name: str) -> None:
         self._remote.ask("POST", f"v1/cluster/nodes/{quote(name, safe='')}/drain")
 
+    def undrain(self, name: str) -> None:
+        self._remote.ask("POST", f"v1/cluster/nodes/{quote(name, safe='')}/undrain")
+
     def remove(self, name: str) -> None:
         self._remote.ask("DELETE", f"v1/cluster/nodes/{quote(name, safe='')}")
+
+    def queues(self) -> Nodes:
+        queues: Nodes = self._remote.ask("GET", "v1/cluster/queues")["queues"]
+        return queues
+
+    def move(self, vhost: str, queue: str, to: str) -> None:
+        self._remote.ask("POST", f"v1/cluster/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}/move", {"node": to})
 
 
 class EngineItself:
@@ -107,7 +121,7 @@ class EngineItself:
 @click.option("--engine", help="The engine itself, when no node answers: etcd://[USER:PASSWORD@]HOST:PORT,..., or file:PATH with that.")
 @click.pass_context
 def cluster(context: click.Context, uri: str, user: str, password: str, engine: str | None) -> None:
-    """Nodes that share an engine (docs/SHARED.md): which there are, drain one, forget one."""
+    """Nodes that share an engine (docs/SHARED.md): which there are, drain one, forget one; owners of queues, and another one for one."""
 
     @contextlib.contextmanager
     def opened() -> Iterator[Node | EngineItself]:
@@ -128,18 +142,31 @@ def cluster(context: click.Context, uri: str, user: str, password: str, engine: 
     context.obj = opened
 
 
-def _cells(node: dict[str, Any]) -> list[str]:
-    addresses = node["addresses"]
-    return [str(node[name]) if name in node else str(addresses.get(name, "-")) for name in _COLUMNS]
-
-
-def _table(nodes: Nodes) -> list[str]:
-    rows = [list(_COLUMNS), *(_cells(node) for node in sorted(nodes, key=lambda node: str(node["name"])))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 Opened = Callable[[], contextlib.AbstractContextManager[Node | EngineItself]]
+
+
+def _node(opened: Opened) -> contextlib.AbstractContextManager[Node]:
+    """For what a node alone can do. Raises: OperatorError 64."""
+
+    @contextlib.contextmanager
+    def node() -> Iterator[Node]:
+        with opened() as store:
+            if not isinstance(store, Node):
+                raise OperatorError("a node is needed for that: give --uri of one, and no --engine", 64)
+            yield store
+
+    return node()
+
+
+def _cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
+    cells = [row[name] if name in row else row.get("addresses", {}).get(name) for name in columns]
+    return ["-" if cell is None else str(cell) for cell in cells]
+
+
+def _table(lines: Nodes, columns: tuple[str, ...]) -> list[str]:
+    rows = [list(columns), *(_cells(line, columns) for line in sorted(lines, key=lambda line: str(line["name"])))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 @cluster.command("status")
@@ -152,7 +179,21 @@ def status(opened: Opened, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"nodes": nodes}))
         return
-    for line in _table(nodes):
+    for line in _table(nodes, _COLUMNS + tuple(column for column in _OWNERS_COLUMNS if any(column in node for node in nodes))):
+        click.echo(line)
+
+
+@cluster.command("queues")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_obj
+def queues(opened: Opened, as_json: bool) -> None:
+    """The shared queues and the nodes that own them. MESSAGES: - where the owner did not say."""
+    with _node(opened) as node:
+        lines = node.queues()
+    if as_json:
+        click.echo(json.dumps({"queues": lines}))
+        return
+    for line in _table(lines, _QUEUE_COLUMNS):
         click.echo(line)
 
 
@@ -174,6 +215,38 @@ def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
                 raise OperatorError(f"node {name!r} has {node['left']} connections and leases after {timeout:g} s; it goes on", 75)
             time.sleep(_LOOK_S)
     click.echo(f"node {name} is drained: it can be stopped" if wait else f"node {name} is being drained")
+
+
+@cluster.command("undrain")
+@click.argument("name")
+@click.pass_obj
+def undrain(opened: Opened, name: str) -> None:
+    """Let node NAME, which is drained, serve again. Its queues come back only when they are moved."""
+    with _node(opened) as node:
+        node.undrain(name)
+    click.echo(f"node {name} serves again")
+
+
+@cluster.command("move")
+@click.argument("queue")
+@click.argument("name")
+@click.option("--vhost", default="/", show_default=True, help="Virtual host of the queue.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the node owns the queue.")
+@click.option("--timeout", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@click.pass_obj
+def move(opened: Opened, queue: str, name: str, vhost: str, wait: bool, timeout: float) -> None:
+    """Give the shared queue QUEUE to node NAME. Its consumers' connections are closed, publishers go on."""
+    with _node(opened) as node:
+        node.move(vhost, queue, name)
+        until = time.monotonic() + timeout
+        while wait:
+            owners = [one["owner"] for one in node.queues() if (one["vhost"], one["name"]) == (vhost, queue)]
+            if owners == [name]:
+                break
+            if time.monotonic() >= until:
+                raise OperatorError(f"queue {queue!r} is not node {name!r}'s after {timeout:g} s: the nodes' logs say why", 75)
+            time.sleep(_LOOK_S)
+    click.echo(f"queue {queue} is node {name}'s" if wait else f"queue {queue} is being moved to node {name}")
 
 
 @cluster.command("remove")

@@ -27,8 +27,9 @@ OnServed = Callable[[Exception | None], object]
 class Entry:
     """Of one queue. Attributes: row: its definition in the engine, None: not known yet; served: None: this node does not serve it now;
     forwards: its core is a window of the owner's; ended: the engine was told that it is deleted, or it is deleted here; looking, news: a
-    look at its owner is under way, and is to be made again; ownerless_s: since when it has no living owner, 0: it has one; counts,
-    counted_s: of a window, see SharedQueues.last_counts."""
+    look at its owner is under way, and is to be made again; ownerless_s: since when it has no living owner, 0: it has one; moving: it is
+    being handed over: its core is a window already, and no look changes that; counts, counted_s: of a window, see
+    SharedQueues.last_counts."""
 
     __slots__ = (
         "_lock",
@@ -39,6 +40,7 @@ class Entry:
         "forwards",
         "is_declared_here",
         "looking",
+        "moving",
         "name",
         "news",
         "opening",
@@ -63,7 +65,7 @@ class Entry:
         self.ended = False
         self.forwards = False
         self.is_declared_here = False
-        self.looking = self.news = False
+        self.looking = self.news = self.moving = False
         self.ownerless_s = self.counted_s = 0.0
         self.counts = (0, 0)
         self.opening = False  # its quiet row is being deleted

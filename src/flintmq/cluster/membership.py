@@ -40,6 +40,10 @@ class Membership:
         self._doubted = doubted
         self._sure = sure
         self.in_doubt = False
+        self.on_beat: Callable[[], object] = lambda: None  # before each sign of life: facts are brought up to date
+        self.on_look: Callable[[], object] = lambda: None  # the rows of nodes were read
+        self.beat_s: float | None = None  # seconds that the last sign took: a commit with one row
+        self._soon = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -50,7 +54,10 @@ class Membership:
         while True:
             try:
                 async with asyncio.timeout(self._lease_s / 2):
+                    self.on_beat()
+                    began_s = asyncio.get_running_loop().time()
                     await self.nodes.beat()
+                    self.beat_s = asyncio.get_running_loop().time() - began_s
                     await self._accepted()
                     await self.nodes.look()
             except Replaced as error:
@@ -65,7 +72,20 @@ class Membership:
                 if now != living:
                     living = now
                     self._changed()
-            await asyncio.sleep(self._lease_s / 4)
+                self.on_look()
+            await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._lease_s / 4):
+                await self._soon.wait()
+            self._soon.clear()
+        except TimeoutError:
+            return
+
+    def hurry(self) -> None:
+        """The others are to hear of new facts at once: the next sign is given now."""
+        self._soon.set()
 
     async def _join(self) -> None:
         said = False

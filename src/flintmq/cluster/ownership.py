@@ -33,8 +33,9 @@ from flintmq.protocol.v0_9_1.death import queue_hash
 from flintmq.queue.control import QueueHandle
 from flintmq.shared import queue_rows
 from flintmq.shared.layout import Owner, owner_key
+from flintmq.shared.node_facts import UP
 from flintmq.shared.node_secret import NodeId
-from flintmq.shared.nodes import candidates, node_key
+from flintmq.shared.nodes import Node, candidates, node_key
 from flintmq.shared.serving import Condition, Served, Serving
 from flintmq.shared.taking_over import Taken
 
@@ -89,6 +90,7 @@ class Ownership:
         self.by_row: dict[bytes, Entry] = {}
         self.ready = asyncio.Event()  # queues may be claimed
         self.stopping = False
+        self.draining = False  # nothing is claimed
         self.failures = 0
         self.on_served: Callable[[Entry], object] = lambda entry: None
         self.on_lost: Callable[[Entry], object] = lambda entry: None
@@ -158,6 +160,8 @@ class Ownership:
         self.by_row[entry.row.id] = entry
         (value,) = await self._engine.get([owner_key(entry.row.id)])
         owner = None if value is None else Owner.unpack(value)
+        if entry.moving:
+            return  # whoever moves it looks again
         if entry.served is not None:
             # An epoch that this node raises itself is no other owner.
             if owner is None or (owner.node, owner.life) != (self._me.name, self._me.life):
@@ -199,13 +203,20 @@ class Ownership:
 
     def _is_turn(self, entry: Entry, owner: Owner | None) -> bool:
         """Whether this node is to take the queue now (O2). If not, it looks again when it would be."""
-        if self.others is None or (owner is not None and owner.node == self._me.name) or (owner is None and entry.is_declared_here):
+        if self.others is None or (owner is not None and (owner.node, owner.life) == (self._me.name, self._me.life)):
+            return True
+        if self.draining:
+            return False  # it looks again when it serves again
+        if (owner is not None and owner.node == self._me.name) or (owner is None and entry.is_declared_here):
             return True
         assert entry.row is not None
         loop, lease_s = asyncio.get_running_loop(), self._limits.shared_node_lease_ms / 1000
-        names = candidates(entry.row.id, {*self.others.membership.nodes.living, self._me.name})
+        living = self.others.membership.nodes.living
+        names = candidates(entry.row.id, {*(name for name in living if _is_up(living[name])), self._me.name})
         since_s = entry.ownerless_s = entry.ownerless_s or loop.time()
-        due_s = since_s + names.index(self._me.name) * lease_s / 5
+        # Whoever declared it comes first; it may be gone.
+        turn = names.index(self._me.name) + (owner is None)
+        due_s = since_s + turn * lease_s / 5
         if loop.time() >= due_s:
             return True
         loop.call_at(due_s, self.look, entry)
@@ -265,14 +276,15 @@ class Ownership:
         others = self.others
         assert others is not None and entry.row is not None
         address = self.address(owner)
-        if not entry.forwards and not self._open_window(entry):
+        if not entry.forwards and not self.open_window(entry):
             return
         entry.ownerless_s = 0.0
         others.remote.aim(entry.row.id, address)
         if address is not None:
             entry.tell_waiting(None)
 
-    def _open_window(self, entry: Entry) -> bool:
+    def open_window(self, entry: Entry) -> bool:
+        """The queue's core is a window from now on; publishes wait until an owner is known. False: the queue is deleted."""
         assert self.others is not None and entry.row is not None
         core = QueueHandle(entry.queue_id)
         core.watch(self._index)
@@ -320,7 +332,7 @@ class Ownership:
             return
         log.warning("shared queue %r in vhost %r is not served here any more: %s", entry.name, entry.vhost, reason)
         if self.others is not None:
-            changed = self._open_window(entry)
+            changed = self.open_window(entry)
         else:
             changed = self._change(entry, self.away(entry))
         if changed:
@@ -396,17 +408,22 @@ class Ownership:
 
     async def _leave_one(self, served: Served) -> None:
         await served.log.drain()
-        heir = self._heir(served.queue)
+        heir = self.heir(served.queue)
         if heir is not None:
             await self.serving.hand_over(served.queue, heir.name, heir.life)
         elif not served.log.is_quiet:
             await self.serving.hand_over(served.queue, self._me.name, "")
 
-    def _heir(self, queue: bytes) -> NodeId | None:
-        """The node that is to have a queue after this one."""
+    def heir(self, queue: bytes) -> NodeId | None:
+        """The node that is to have a queue after this one; None: no other one is up."""
         living = {} if self.others is None else dict(self.others.membership.nodes.living)
         living.pop(self._me.name, None)
         for name in candidates(queue, living):
-            if living[name].facts.get("state", "up") == "up":
+            if _is_up(living[name]):
                 return NodeId(name, living[name].life)
         return None
+
+
+def _is_up(node: Node) -> bool:
+    """Whether a node takes queues: it is not drained."""
+    return bool(node.facts.get("state", UP) == UP)

@@ -2,8 +2,11 @@
 
 in: messages from the line of queue/handoff. out: frames on a channel that is aimed at the queue; answers to the line's receipts.
 
-P1  Each message that came is answered and leaves its lane once: as the owner said, or refused when the channel or the link ends before.
+P1  Each message that came is answered and leaves its lane once: as the owner said; or refused: when it was sent and the channel or the
+    link ends before, when it waits for an owner for too long, when the queue is deleted.
 P2  Messages are sent in the order in which they came. At most cluster_flight_bytes_max of them, or one, are sent and not answered.
+P3  None is sent before the other node has answered on the channel: one that does not own the queue yet refuses the channel alone, and what
+    waits goes to it, or to another owner, with the next one.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class Publishes:
         self._answers: dict[bool, list[Counted]] = {True: [], False: []}
         self._link: Link | None = None
         self._number = 0
+        self._is_ready = False  # P3
 
     def add(self, message: Message, counted: Counted) -> None:
         """A message came. `pump` sends it."""
@@ -57,9 +61,9 @@ class Publishes:
         self._number = link.open_channel(self, self._queue)
         self._link = link
         self._tag = 0
+        self._is_ready = False
         self.used_s = asyncio.get_running_loop().time()
         link.send(self._number, spec.ConfirmSelect())
-        self.pump()
 
     def pump(self) -> None:
         """Sends what may be sent."""
@@ -67,6 +71,8 @@ class Publishes:
         if link is None:
             if self._waiting:
                 self._want()
+            return
+        if not self._is_ready:
             return
         waiting, flying, number, frame_max = self._waiting, self._flying, self._number, link.frame_max
         while waiting and (self._flying_bytes < self._flight_max or not flying):
@@ -82,7 +88,7 @@ class Publishes:
     def refuse_late(self, before_s: float) -> None:
         """Refuses what waits for an owner since before then."""
         if self._link is None and self._waiting and self._since_s < before_s:
-            self._refuse()
+            self.refuse_all()
 
     def rest(self, before_s: float) -> None:
         """Gives up a channel that nobody has used since before then."""
@@ -90,19 +96,25 @@ class Publishes:
             self.detach()
 
     def detach(self) -> None:
-        """Closes the channel: the owner is another one, or the queue is deleted. Messages without an answer are refused."""
+        """Closes the channel: the owner is another one. Messages that were sent and not answered are refused."""
         if self._link is not None:
             self._link.close_channel(self._number)
-        self._refuse()
+        self._refuse_sent()
 
-    def _refuse(self) -> None:
+    def refuse_all(self) -> None:
+        """As `detach`; and what waits is refused, too."""
+        self._answers[False] += self._flying  # in their order
+        self._flying.clear()
+        self._answers[False] += (counted for _, counted in self._waiting)
+        self._waiting.clear()
+        self.detach()
+
+    def _refuse_sent(self) -> None:
         self._link = None
-        refused = self._answers[False]
-        refused += self._flying
-        refused += (counted for _, counted in self._waiting)
+        self._answers[False] += self._flying
         self._flying.clear()
         self._flying_bytes = 0
-        self._waiting.clear()
+        self._since_s = asyncio.get_running_loop().time()
         self._tell()
 
     def _tell(self) -> None:
@@ -142,11 +154,13 @@ class Publishes:
 
     def on_method(self, method: Any) -> None:
         """confirm.select-ok."""
+        self._is_ready = True
+        self.pump()
 
     def on_closed(self, error: PeerError) -> None:
-        self._refuse()
+        self._refuse_sent()
         self._lost(error.text)
 
     def on_lost(self, reason: str) -> None:
-        self._refuse()
+        self._refuse_sent()
         self._lost(reason)

@@ -178,7 +178,7 @@ class _Remote:
 
     def end(self) -> None:
         self.owner = None
-        self.publishes.detach()
+        self.publishes.refuse_all()
         for window in list(self.windows):
             window.fail(LinkLost("the queue is not another node's any more"))
 

@@ -29,6 +29,7 @@ from flintmq.cluster.node_answers import Answering
 from flintmq.cluster.node_requests import NodeRequests
 from flintmq.cluster.others import OtherNodes
 from flintmq.cluster.ownership import Ownership
+from flintmq.cluster.remote_queue import is_not_owned
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
 from flintmq.cluster.set_calls import SetCalls
 from flintmq.engines.engine import EngineError
@@ -166,6 +167,9 @@ class SharedQueues:
         if self.others is not None:
             self._begin()
             self.thread.call(self.others.start, self.ownership, dict(self.where()))
+            if self.member is not None:
+                self.member.room.on_low = self._port.rest
+                self.thread.call(self.member.start)
             return
         with self._lock:
             entries = list(self._entries.values())
@@ -189,6 +193,8 @@ class SharedQueues:
     async def _leave(self) -> None:
         try:
             await self.close_definitions()
+            if self.member is not None:
+                self.member.stop()
             await self.ownership.leave()
         finally:
             if self.others is not None:
@@ -341,13 +347,27 @@ class SharedQueues:
     def consume(self, consumer: Consumer, wish: tuple[str, int, bool, Mapping[str, Any]], done: Done) -> None:
         """A consumer at the owner of a queue that is a window here: `done(RemoteConsumer, None)` when it is there, or (None, PeerError), on
         the engine's thread. When it gets no more messages before `left`, its client is told to look for the owner. wish: see Wish."""
-        self._at_owner(consumer.queue.queue_id, partial(self._consume, consumer, Wish(*wish), done), done)
+        self._at_owner(consumer.queue.queue_id, partial(self._consume, consumer, Wish(*wish), done, self._patience_s()), done)
 
-    def _consume(self, consumer: Consumer, wish: Wish, done: Done, remote: Any, row: bytes) -> None:
+    def _patience_s(self) -> float:
+        """Until then an owner is looked for (monotonic)."""
+        return time.monotonic() + self.limits.shared_waiting_ms_max / 1000
+
+    def _asks_again(self, queue_id: int, error: Exception | None, until_s: float, retry: Callable[[], object]) -> bool:
+        """Whether the owner is asked again: the queue is on its way to another one. Then the error is nobody's."""
+        lost = isinstance(error, LinkLost) or (isinstance(error, PeerError) and is_not_owned(error))
+        if not lost or time.monotonic() >= until_s or not self.forwards(queue_id):
+            return False
+        asyncio.get_running_loop().call_later(self.limits.shared_pause_ms / 1000, retry)
+        return True
+
+    def _consume(self, consumer: Consumer, wish: Wish, done: Done, until_s: float, remote: Any, row: bytes) -> None:
         made: list[RemoteConsumer] = []
+        retry = partial(self._consume, consumer, wish, done, until_s, remote, row)
 
         def begun(error: Exception | None) -> None:
-            done(made[0] if error is None else None, _refusal(error))
+            if not self._asks_again(consumer.queue.queue_id, error, until_s, retry):
+                done(made[0] if error is None else None, _refusal(error))
 
         made.append(remote.consume(row, wish, begun, partial(self._ended, consumer)))
 
@@ -362,10 +382,18 @@ class SharedQueues:
 
     def get(self, queue: Any, done: Callable[[RemoteGet | None, Exception | None], object]) -> None:
         """basic.get at the owner: `done` with what it came to (None: the queue is empty) on the engine's thread; `over` is to follow."""
-        self._at_owner(queue.queue_id, partial(self._get, vhost=queue.vhost, done=done), done)
+        self._at_owner(queue.queue_id, partial(self._get, queue=queue, done=done, until_s=self._patience_s()), done)
 
-    def _get(self, remote: Any, row: bytes, vhost: str, done: Callable[[RemoteGet | None, Exception | None], object]) -> None:
-        remote.get(row, vhost, lambda got, error: done(got, _refusal(error)))
+    def _get(
+        self, remote: Any, row: bytes, queue: Any, done: Callable[[RemoteGet | None, Exception | None], object], until_s: float
+    ) -> None:
+        retry = partial(self._get, remote, row, queue, done, until_s)
+
+        def answered(got: RemoteGet | None, error: Exception | None) -> None:
+            if not self._asks_again(queue.queue_id, error, until_s, retry):
+                done(got, _refusal(error))
+
+        remote.get(row, queue.vhost, answered)
 
     def counts(self, queue_id: int, done: Done) -> None:
         """(ready messages, consumers) of a queue that is a window here. `done` on the engine's thread; errors: PeerError."""

@@ -34,3 +34,25 @@ class ClusterLimits(Frozen):
     cluster_piece_bytes: int = 256 * KIB
     # milliseconds until the caller of a request is told that the other node does not answer
     cluster_request_ms_max: int = 5_000
+    # milliseconds that consumers have to give back what they hold of a queue that moves; then it goes with all its messages flagged
+    cluster_move_ms_max: int = 6_000
+    # milliseconds that clients of other nodes have to do so, at a node that is drained; then the connections of these nodes are closed:
+    # longer than shared_poll_ms, after which they close their clients themselves
+    cluster_move_calm_ms: int = 1_500
+    # milliseconds between two looks whether they have
+    cluster_move_look_ms: int = 20
+    # queues that a drained node hands over at once: each is a scan of its rows for the node that takes it
+    cluster_moves_max: int = 16
+    # milliseconds between two looks at the room that an engine has, and between two tidyings of it, by one of its nodes
+    cluster_room_ms: int = 10_000
+    cluster_tidy_ms: int = 300_000
+    # share of an engine's quota above which publishes to shared queues are refused: ends, moves and signs of life need what is left. Below
+    # the second one they go on
+    cluster_room_used: float = 0.8
+    cluster_room_used_low: float = 0.75
+    # queues of which one answer about the cluster tells messages: each is a request to its owner
+    cluster_counts_max: int = 100
+    # milliseconds between two looks whether an empty queue is better where its consumers are, and looks in a row that say so: five minutes,
+    # since its consumers have to connect again
+    cluster_placement_ms: int = 30_000
+    cluster_placement_looks: int = 10

@@ -16,6 +16,7 @@ cdef class MirrorPort(LogPort):
     cdef hub_t hub
     cdef uint64_t queue_bytes_max
     cdef uint64_t vhost_bytes_max
+    cdef uint32_t rests                # see allowance_t
     cdef dict allowances               # virtual host -> address of its allowance_t
     cdef LogPort log                   # whose loops are woken when confirms may leave; None: nobody
     cdef arena_t *arena                # of contents that come back

@@ -227,6 +227,12 @@ class MirrorPort(LogPort):
         if self.log is not None:
             log_port_wake(address(self.log.port))
 
+    def rest(self, rests: bool) -> None:
+        self.rests = 1 if rests else 0
+        for number in list(self.allowances.values()):
+            place: uint64_t = number
+            at_store32(address(cast(pointer[allowance_t], place).rests), self.rests)
+
     def waiting_bytes(self) -> int:
         total: uint64_t = 0
         for number in list(self.allowances.values()):
@@ -242,6 +248,7 @@ class MirrorPort(LogPort):
             if allowance == NULL:
                 raise MemoryError("no memory for the shared queues of a virtual host")
             allowance.bytes_max = self.vhost_bytes_max
+            allowance.rests = self.rests
             self.allowances[vhost] = cast(uint64_t, allowance)
         return allowance
 

@@ -43,6 +43,7 @@ cdef enum:                      # mirror_outcome
 cdef struct allowance_t:        # what the queues of one virtual host may have waiting for the engine; never freed before the port
     uint64_t bytes              # atomic
     uint64_t bytes_max
+    uint32_t rests              # atomic: the engine has no room: no message may come
 
 cdef struct hub_t
 cdef struct mirror_t:           # of one shared queue, on the node that owns it

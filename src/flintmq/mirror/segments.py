@@ -39,7 +39,7 @@ def mirror_tell(mirror: pointer[mirror_t]) -> void:
 def mirror_admits(mirror: pointer[mirror_t], body_len: uint32_t) -> bint:
     size: uint64_t = cast(uint64_t, body_len) + MESSAGE_OVERHEAD
     waiting: uint64_t = at_load64(address(mirror.waiting))
-    if at_load32(address(mirror.lost)):
+    if at_load32(address(mirror.lost)) or at_load32(address(mirror.allowance.rests)):
         return False
     if waiting and waiting + size > mirror.bytes_max:
         return False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.broker.pausing import QUIET
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.vhost.arguments import SHARED
 
 if TYPE_CHECKING:
@@ -55,12 +56,16 @@ def served(handler: Session, number: int, method_id: int, answer: Callable[[Any]
 def waits_for_owner(handler: Session, number: int, method_id: int, queue: Any, proceed: Callable[[], None]) -> bool:
     """True: the queue is not served yet, and `proceed` goes on when it is; the client is told 541 when that takes too long."""
     broker = handler.broker
-    if not queue.policy.is_shared or broker.is_window(queue) or broker.shared is None or broker.shared.is_served(queue.queue_id):
+    shared = broker.shared
+    if (
+        not queue.policy.is_shared
+        or shared is None
+        or (broker.is_window(queue) and not shared.by_owner)
+        or shared.is_served(queue.queue_id)
+    ):
         return False
     handler.connection.waiting = True
-    broker.shared.when_served(
-        queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method_id, proceed, error))
-    )
+    shared.when_served(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method_id, proceed, error)))
     return True
 
 
@@ -155,7 +160,7 @@ def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: 
         if handler.ended and remote is not None:
             consumer.remote = remote
             shared.left(consumer)
-        _answered(handler, number, method.ID, partial(attach, remote), error)
+        _answered_by_owner(handler, number, method, queue, partial(attach, remote), error)
 
     prefetch = 0 if method.no_ack else handler.connection.prefetch(number)
     wish = (queue.vhost, prefetch, method.exclusive, method.arguments)
@@ -185,7 +190,7 @@ def _get_there(handler: Session, number: int, method: spec.BasicGet, queue: Any)
             raise PeerError(ReplyCode.INTERNAL_ERROR, "no memory for a message of another node")
 
     def answer(got: Any, error: Exception | None) -> None:
-        _answered(handler, number, method.ID, partial(take, got), error)
+        _answered_by_owner(handler, number, method, queue, partial(take, got), error)
         if got is not None:
             shared.thread.call(got.over)
 
@@ -238,6 +243,15 @@ def purge(handler: Session, number: int, method: spec.QueuePurge, queue: Any) ->
     shared = handler.broker.shared
     assert shared is not None
     shared.purge(queue.queue_id, done)
+
+
+def _answered_by_owner(
+    handler: Session, number: int, method: spec.Method, queue: Any, answer: Callable[[], None], error: Exception | None
+) -> None:
+    """As `_answered`. A refusal of a queue that is served here by now is none: the method is served anew."""
+    if error is not None and not is_elsewhere(handler, queue):
+        answer, error = partial(handler.method, number, encode_method(method), method.ID), None
+    _answered(handler, number, method.ID, answer, error)
 
 
 def _answered(handler: Session, number: int, method_id: int, answer: Callable[[], None], error: Exception | None) -> None:

@@ -74,6 +74,9 @@ class Nodes:
         self.life = secrets.token_hex(8)
         self.facts = dict(facts)
         self.living: dict[str, Node] = {}
+        self.known: dict[str, Node] = {}  # those that are gone and not forgotten, too
+        self.unreadable = 0  # rows of nodes that can't be read
+        self.looked_s: float | None = None  # when the rows were read last
         self._engine = engine
         self._lease_s = limits.shared_node_lease_ms / 1000
         self._nodes_max = limits.shared_nodes_max
@@ -128,8 +131,13 @@ class Nodes:
 
     async def leave(self) -> None:
         """This node is gone at once. Raises: EngineError."""
-        if self._row is not None:
-            await self._engine.commit(Commit([(node_key(self.name), self._row)], deletes=[node_key(self.name)]))
+        key = node_key(self.name)
+        while self._row is not None:
+            if await self._engine.commit(Commit([(key, self._row)], deletes=[key])):
+                return
+            (there,) = await self._engine.get([key])  # a beat whose answer nobody waited for?
+            node = None if there is None else _unpack(self.name, there)
+            self._row = there if node is not None and node.life == self.life else None
 
     async def look(self) -> None:
         """Reads the rows of all nodes, and sets `living`. O(nodes). Raises: EngineError."""
@@ -142,6 +150,7 @@ class Nodes:
         if self._answers_s is None:
             self._answers_s = now
         living: dict[str, Node] = {}
+        known: dict[str, Node] = {}
         names: set[str] = set()
         for key, value in rows:
             name = key.removeprefix(_PREFIX).decode("utf-8", "replace")
@@ -150,10 +159,24 @@ class Nodes:
             if seen is None or seen.value != value:
                 self._seen[name] = _Seen(value, now)
             node = _unpack(name, value)
-            if node is not None and not self._is_stale(name, value, self._reached_s):
+            if node is None:
+                continue
+            known[name] = node
+            if not self._is_stale(name, value, self._reached_s):
                 living[name] = node
         self._seen = {name: seen for name, seen in self._seen.items() if name in names}
-        self.living = living
+        self.living, self.known, self.looked_s = living, known, now
+        self.unreadable = len(names) - len(known)
+
+    def silent_s(self, name: str) -> float | None:
+        """Seconds since a node's row changed, as this one saw it; None: it has no row. Any thread."""
+        seen = self._seen.get(name)
+        return None if seen is None else self._clock() - seen.since_s
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the rows were read; None: never. Any thread."""
+        return None if self.looked_s is None else self._clock() - self.looked_s
 
     def _is_stale(self, name: str, value: bytes, since_s: float | None) -> bool:
         seen = self._seen.get(name)

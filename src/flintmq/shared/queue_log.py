@@ -181,15 +181,19 @@ class QueueLog:
         rows = await self._engine.scan(segment_key(self._queue, level), segment_key(self._queue, position) + b"\0", 1, 1, reverse=True)
         return await self._read_row(position_of(rows[0][0])) if rows else None
 
-    async def hand_over(self, node: str, life: str) -> Owner:
-        """After `drain`, with nobody publishing or consuming: that node owns the queue.
+    async def hand_over(self, node: str, life: str, quiet: bool = True) -> Owner:
+        """After `drain`, with nobody publishing or consuming: that node owns the queue. quiet: False: somebody holds messages, or may
+        still be given some, and the new owner flags all.
 
         Raises: Lost; EngineError: the ownership is over, and another node may have it."""
         after = self.owner.next(node, life)
         mark, before = self._mark(), self.owner
         self._lose(Lost(f"the queue was handed over to {node}"))
-        rows = {owner_key(self._queue): after.pack(), mark_key(self._queue): mark.pack(), quiet_key(self._queue): b""}
-        if not await self._engine.commit(Commit([(owner_key(self._queue), before.pack())], rows)):
+        rows = {owner_key(self._queue): after.pack(), mark_key(self._queue): mark.pack()}
+        if quiet:
+            rows[quiet_key(self._queue)] = b""
+        deletes = [] if quiet else [quiet_key(self._queue)]
+        if not await self._engine.commit(Commit([(owner_key(self._queue), before.pack())], rows, deletes)):
             raise Lost("another node has taken the queue")
         return after
 

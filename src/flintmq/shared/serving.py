@@ -134,8 +134,9 @@ class Serving:
             del self._served[queue], self._by_core[served.core.queue_id]
             guarded("shared queues", queue, self._host.lost, queue, reason)
 
-    async def hand_over(self, queue: bytes, node: str, life: str) -> None:
-        """Another node is to serve the queue, of which nobody publishes or consumes any more here: all of it is written first.
+    async def hand_over(self, queue: bytes, node: str, life: str, is_quiet: Callable[[], bool] = lambda: True) -> None:
+        """Another node is to serve the queue, of which nobody publishes or consumes any more here: all of it is written first. is_quiet:
+        asked then, see QueueLog.hand_over.
 
         Raises: Lost: it was lost meanwhile, or is not served here; EngineError: it may not have heard, and this node serves it no more.
         """
@@ -143,7 +144,7 @@ class Serving:
         if served is None:
             raise Lost("the queue is not served here")
         await served.log.drain()
-        await served.log.hand_over(node, life)
+        await served.log.hand_over(node, life, is_quiet())
 
     def give_up(self, queue: bytes) -> None:
         """The queue is deleted."""
