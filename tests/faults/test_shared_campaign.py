@@ -11,7 +11,7 @@ class _Clients:
 
 
 def gaps(*all_of: Gap) -> Gaps:
-    made = Gaps(_Clients(), 1)  # type: ignore[arg-type]
+    made = Gaps(_Clients(), 1, 0)  # type: ignore[arg-type]
     made.all += all_of
     return made
 
@@ -25,6 +25,10 @@ def test_a_queue_that_nobody_served_for_longer_than_the_lease_and_two_seconds_is
 def test_a_publisher_alone_has_the_grace() -> None:
     assert gaps(Gap("stop-other", 0.1, LEASE_S + 5)).violations(5) == []
     assert len(gaps(Gap("stop-other", 0.1, LEASE_S + 5.1)).violations(5)) == 1
+
+
+def test_a_fault_that_is_not_overcome_is_seen() -> None:
+    assert len(gaps(Gap("kill-other", 0, 0, overcome=False)).violations(5)) == 1
 
 
 def test_the_worst_of_each_kind_is_told() -> None:

@@ -7,6 +7,7 @@ in: a cluster. out: records for the checker (shared_checker.py).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -47,7 +48,11 @@ class Clients:
         self._threads: list[threading.Thread] = []
 
     def start(self, publishers: int, crowds: int, consumers: int) -> None:
-        """Args: crowds: publishers with many messages under way; their numbers follow those of the others."""
+        """Args: crowds: publishers with many messages under way; their numbers follow those of the others. One more for each broker, with
+        the numbers behind, stays with it."""
+        roaming = publishers + crowds
+        for number in range(roaming, roaming + len(self.cluster.brokers)):
+            self._thread(functools.partial(self._publish, home=number - roaming), number)
         for number in range(publishers):
             self._thread(self._publish, number)
         for number in range(publishers, publishers + crowds):
@@ -89,12 +94,12 @@ class Clients:
             with contextlib.suppress(*LOST):
                 connection.close()
 
-    def _channels(self, first: int, wanted: threading.Event) -> Iterator[Any]:
+    def _channels(self, first: int, wanted: threading.Event, step: int = 1) -> Iterator[Any]:
         number = first
         while wanted.is_set():
             with contextlib.suppress(*LOST), self.channel(number) as channel:
                 yield channel
-            number += 1
+            number += step
             self.reconnects += 1
             time.sleep(0.1)
 
@@ -105,11 +110,12 @@ class Clients:
 
     # --- roles ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, publisher: int) -> None:
-        """Each number once. What has no confirm when its connection ends may be there or not."""
+    def _publish(self, publisher: int, home: int | None = None) -> None:
+        """Each number once. What has no confirm when its connection ends may be there or not. home: the broker that it never leaves."""
         number = 0
         properties = pika.BasicProperties(delivery_mode=2)
-        for channel in self._channels(publisher, self.publishing):
+        first, step = (publisher, 1) if home is None else (home, 0)
+        for channel in self._channels(first, self.publishing, step):
             with contextlib.suppress(*LOST):
                 channel.confirm_delivery()
                 while self.publishing.is_set():

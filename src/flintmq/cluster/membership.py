@@ -2,7 +2,8 @@
 
 in: the engine's answers to signs of life. out: word of nodes that came or went; of a lease that is in doubt, and sure again.
 
-M1  Signs are given four times in a lease. After four fifths of one without an accepted sign the lease is in doubt.
+M1  Signs are given four times in a lease, and each is followed by a look at the others. One more comes when one of them has been silent
+    for a lease: its queues wait for an owner. After four fifths of one without an accepted sign the lease is in doubt.
 M2  A node whose name another process has taken is no member any more.
 """
 
@@ -18,6 +19,9 @@ from flintmq.engines.engine import EngineError
 from flintmq.shared.nodes import NameTaken, Nodes, Replaced
 
 log = logging.getLogger("flintmq.cluster")
+
+# share of a lease between two signs, at least: several nodes may fall silent one after the other
+_PAUSE_MIN = 0.02
 
 
 class Membership:
@@ -65,7 +69,7 @@ class Membership:
                 if now != living:
                     living = now
                     self._changed()
-            await asyncio.sleep(self._lease_s / 4)
+            await asyncio.sleep(max(_PAUSE_MIN * self._lease_s, min(self._lease_s / 4, self.nodes.until_gone_s())))
 
     async def _join(self) -> None:
         said = False
