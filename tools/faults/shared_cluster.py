@@ -26,10 +26,10 @@ from tools.faults.shared_net import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT_PORT, PEER_PORT, AMQP_PORT = 2379, 2380, 5672
-# bytes of the disk of a member: etcd reserves 64 MB for its log twice
-_DISK_MIB = 256
+# MiB of the disk of a member: etcd reserves 64 MB for its log twice, and needs the quota twice to defragment
+_DISK_MIB = 512
 # bytes of etcd's quota: the campaign fills it in seconds
-_QUOTA = 96 << 20
+_QUOTA = 64 << 20
 START_S_MAX = 120.0
 # seconds that a member has for one request of the campaign
 _ASK_S = 2.0
