@@ -4,7 +4,8 @@
 
 in: nothing. out: one line of JSON for each row. Messages are durable and confirmed; the load generator is `flintmq perf`.
 
-`cpu_us` is the time of processors that brokers and engine took for one message, the load generator's not included; `engine_us` the
+Where consumers keep up, most messages end before their row is due, and need none (docs/adr/0015, R8): the rows without consumers show what
+the engine takes. `cpu_us` is the time of processors that brokers and engine took for one message, the load generator's not included; `engine_us` the
 engine's part. `load` is that of the machine at the end of a row: compare rows of one run.
 """
 
@@ -38,7 +39,7 @@ SHARED = {"x-queue-type": "shared"}
 _WINDOW, _PREFETCH, _ACK = 2_000, 2_000, 100
 # seconds that an idle broker is looked at, and that a killed owner's queue may take to be served again
 _IDLE_S, _SERVED_S_MAX = 5.0, 60.0
-_RUN_S_MAX = 120.0
+_RUN_S_MAX = 300.0
 Figure = dict[str, Any]
 
 
@@ -111,11 +112,13 @@ class Bench:
         seconds = ("--time", str(self.options.seconds))
         return [*seconds, "--confirm", str(window), "--ack", str(_ACK), "--prefetch", str(_PREFETCH), "--drain-timeout", "20", *more]
 
-    def declare(self, site: Site, at: int, prefix: str, count: int = 1) -> None:
-        """Queues that this broker owns."""
-        done = self.result(self.perf(site.ports[at], prefix, site.kind, "--mode", "declare", "--queues", str(count), "--pipeline", "64"))
-        if not done.get("ok"):
-            raise Unavailable(f"queues were not declared: {done}")
+    def declare(self, site: Site, at: int, prefix: str, count: int, clients: int = 1) -> None:
+        """Queues that this broker owns; of several clients, each with names of its own."""
+        words = ["--mode", "declare", "--queues", str(count // clients), "--pipeline", "64"]
+        names = [prefix] if clients == 1 else [f"{prefix}-{number}" for number in range(clients)]
+        for done in map(self.result, [self.perf(site.ports[at], name, site.kind, *words) for name in names]):
+            if not done.get("ok"):
+                raise Unavailable(f"queues were not declared: {done}")
 
     # --- rows -------------------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,22 @@ class Bench:
         cores = (site.cpu_s([*site.brokers, *site.engine]) - before) / _IDLE_S
         words = self.words(window=1)
         self.run(site, "confirm window 1, 100 idle queues", [(0, self.prefix(), words)], idle_cores=round(cores, 3))
+
+    def idle_many(self, site: Site) -> None:
+        """Of one broker, before and after it has so many queues that nothing happens to."""
+        count = self.options.idle
+        for queues in (0, count):
+            began = time.monotonic()
+            if queues:
+                self.declare(site, 0, self.prefix(), queues, clients=8)
+            declared_s = time.monotonic() - began
+            time.sleep(_IDLE_S / 2)  # what follows a declaration is over
+            words = self.words(window=1)
+            broker, engine = site.cpu_s(site.brokers), site.cpu_s(site.engine)
+            time.sleep(_IDLE_S)
+            cores = [(site.cpu_s(roots) - before) / _IDLE_S for roots, before in ((site.brokers, broker), (site.engine, engine))]
+            more = {"idle_cores": round(cores[0], 3), "engine_cores": round(cores[1], 3), "declared_s": round(declared_s, 1)}
+            self.run(site, f"confirm window 1, {queues} idle queues", [(0, self.prefix(), words)], **more)
 
     def publish_only(self, site: Site) -> None:
         self.run(site, "publish only", [(0, self.prefix(), self.words("--mode", "publish"))])
@@ -239,6 +258,32 @@ def on_etcd() -> Iterator[Site]:
         yield Site("etcd, 3 members", [one.port for one in servers], [one.pid for one in servers], members)
 
 
+# a broker that may have more shared queues than the limit allows
+_MANY = """
+import signal, sys
+from flintmq.testing.broker import Broker
+limits = {"shared_queues_max": 100_000, "shared_vhost_queues_max": 100_000}
+with Broker(limits=limits, store_dir=sys.argv[1], cluster=sys.argv[2], node_name="many", shared_by_owner=True) as broker:
+    print(broker.port, flush=True)
+    signal.sigwait({signal.SIGTERM})
+"""
+
+
+@contextlib.contextmanager
+def with_many() -> Iterator[Site]:
+    with etcd_cluster(3) as cluster, tempfile.TemporaryDirectory(prefix="flintmq-bench-") as place:
+        url = "etcd://" + ",".join(one.removeprefix("http://") for one in cluster.endpoints)
+        process = subprocess.Popen([sys.executable, "-c", _MANY, place, url], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            members = [one.pid for one in cluster.processes if one is not None]
+            yield Site("etcd, 3 members; one broker", [port], [process.pid], members)
+        finally:
+            process.kill()
+            process.wait()
+
+
 @contextlib.contextmanager
 def on_postgres() -> Iterator[Site]:
     with postgres_server() as server, standbys(server, 2) as others, contextlib.ExitStack() as stack:
@@ -262,6 +307,7 @@ def on_rabbitmq() -> Iterator[Site]:
 
 Row = Callable[[Bench, Site], None]
 CLUSTER: dict[str, Row] = {
+    "publish": Bench.publish_only,
     "owner": Bench.one_on_owner,
     "elsewhere": Bench.one_elsewhere,
     "three": Bench.three_queues,
@@ -274,6 +320,7 @@ CLUSTER: dict[str, Row] = {
 }
 SITES: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[Site]], dict[str, Row]]] = {
     "etcd": (on_etcd, CLUSTER),
+    "many": (with_many, {"idle-many": Bench.idle_many}),
     "postgres": (on_postgres, CLUSTER),
     "embedded": (embedded, {"publish": Bench.publish_only, "owner": Bench.one_on_owner, "window-1": Bench.window_of_one}),
     "rabbitmq": (on_rabbitmq, {name: row for name, row in CLUSTER.items() if name not in ("idle", "killed")}),
@@ -284,6 +331,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5, help="of publishing in each row")
     parser.add_argument("--size", type=int, default=256, help="bytes of a body")
+    parser.add_argument("--idle", type=int, default=10_000, help="idle queues of the row idle-many")
     parser.add_argument("--sites", default=",".join(SITES), help="with commas")
     parser.add_argument("--rows", default="", help="with commas; all of them without it")
     options = parser.parse_args()

@@ -29,6 +29,8 @@ def test_a_publisher_alone_has_the_grace() -> None:
 
 def test_a_fault_that_is_not_overcome_is_seen() -> None:
     assert len(gaps(Gap("kill-other", 0, 0, overcome=False)).violations(5)) == 1
+    assert gaps(Gap("full-quota", 30, 30)).violations(5) == []
+    assert len(gaps(Gap("full-quota", 60, 60, overcome=False)).violations(5)) == 1
 
 
 def test_the_worst_of_each_kind_is_told() -> None:
