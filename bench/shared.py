@@ -5,8 +5,8 @@
 in: nothing. out: one line of JSON for each row. Messages are durable and confirmed; the load generator is `flintmq perf`.
 
 Where consumers keep up, most messages end before their row is due, and need none (docs/adr/0015, R8): the rows without consumers show what
-the engine takes. `cpu_us` is the time of processors that brokers and engine took for one message, the load generator's not included; `engine_us` the
-engine's part. `load` is that of the machine at the end of a row: compare rows of one run.
+the engine takes. `cpu_us` is the time of processors that brokers and engine took for one message, the load generator's not included;
+`engine_us` the engine's part. `load` is that of the machine at the end of a row: compare rows of one run.
 """
 
 from __future__ import annotations

@@ -159,7 +159,8 @@ class Cluster:
         """Rows of nobody until etcd refuses more."""
         filler = _coded(bytes(_FILLER))
         for number in range(2 * _QUOTA // _FILLER):
-            if self.ask("/v3/kv/put", key=_coded(b"filler/%d" % number), value=filler) is None:
+            refused = self.ask("/v3/kv/put", key=_coded(b"filler/%d" % number), value=filler) is None
+            if refused and (self.ask("/v3/maintenance/alarm", action="GET") or {}).get("alarms"):
                 return
 
     def free_quota(self) -> None:
