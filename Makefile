@@ -66,7 +66,7 @@ bench-beside: .venv/.compiled .venv/.test
 bench-others: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.others $(ARGS)
 
-# one shared queue: each way to dequeue on each engine, and three brokers beside RabbitMQ's quorum queue (ARGS="--svg FILE")
+# shared queues on etcd, PostgreSQL and the embedded engine, beside RabbitMQ's quorum queue (ARGS="--sites etcd --rows owner,window-1")
 bench-shared: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.shared $(ARGS)
 

@@ -28,6 +28,23 @@ def thread() -> Any:
     made.stop(nothing, 5.0)
 
 
+def test_the_engine_is_tidied_again_and_again_whatever_it_answers() -> None:
+    made = EngineThread("memory:", Limits().replace(engine_tidy_ms=1))
+    told = queue.SimpleQueue[int]()
+    outcomes = iter([Unavailable("away"), ValueError("wrong"), None])
+
+    async def tidy() -> None:
+        told.put(1)
+        if (error := next(outcomes, None)) is not None:
+            raise error
+
+    made.engine.tidy = tidy  # type: ignore[method-assign]
+    made.start()
+    for _ in range(4):
+        told.get(timeout=WAIT_S)
+    made.stop(nothing, 5.0)
+
+
 def test_work_runs_with_the_engine_and_its_result_or_error_comes_back(thread: EngineThread) -> None:
     answers: Answers = queue.SimpleQueue()
 

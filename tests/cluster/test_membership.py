@@ -9,7 +9,7 @@ import pytest
 
 from flintmq.cluster.membership import Membership
 from flintmq.config import Limits
-from flintmq.engines.engine import Unavailable
+from flintmq.engines.engine import Full, Unavailable
 from flintmq.shared.nodes import NameTaken, Node, Replaced
 
 LIMITS = Limits().replace(shared_node_lease_ms=40, shared_pause_ms_max=1)
@@ -36,8 +36,10 @@ class Signs:
         if self.failure is not None:
             raise self.failure
 
-    async def look(self) -> None:
-        pass
+    async def look(self) -> None: ...
+
+    def until_gone_s(self) -> float:
+        return 1.0
 
 
 class Scene:
@@ -57,7 +59,7 @@ class Scene:
 
     async def until(self, *words: str) -> None:
         async with asyncio.timeout(WAIT_S):
-            while self.told != list(words):
+            while self.told[: len(words)] != list(words):
                 self.heard.clear()
                 await self.heard.wait()
 
@@ -88,6 +90,16 @@ def test_a_lease_without_signs_is_in_doubt_and_sure_with_the_next_one(run: Any) 
         assert scene.membership.in_doubt
         scene.nodes.failure = None
         await scene.until("changed", "doubted", "sure")
+
+    run(scene_of)
+
+
+def test_a_full_engine_leaves_no_lease_in_doubt(run: Any) -> None:
+    async def scene_of(scene: Scene, task: Any) -> None:
+        scene.nodes.living = {"a": Node("a", "1", 1, {})}
+        await scene.until("changed")
+        scene.nodes.failure = Full("no room")
+        await scene.until("changed", "doubted", "sure", "doubted", "sure")
 
     run(scene_of)
 

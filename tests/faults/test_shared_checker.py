@@ -40,6 +40,22 @@ def test_one_that_was_never_confirmed_may_stand_anywhere_before_what_came_later(
     assert story(doubtful, late, seen=[(ONE, False), (TWO, False)], drained=[TWO, ONE]) == []
 
 
+def test_confirmed_messages_of_one_publisher_keep_their_order_while_many_are_under_way() -> None:
+    first, second = Sent((0, 1), 1, 3), Sent((0, 2), 1, 3)
+    both = [((0, 1), False), ((0, 2), False)]
+    assert story(first, second, seen=both, drained=[(0, 1), (0, 2)]) == []
+    assert story(first, second, seen=both, drained=[(0, 2), (0, 1)]) == ["order"]
+    assert story(first, Sent((0, 2), 1, None), seen=both, drained=[(0, 2), (0, 1)]) == []
+
+
+def test_a_consumer_gets_what_is_not_flagged_in_the_order_of_its_publisher() -> None:
+    sent = [Sent((0, number), number, number + 0.5) for number in (1, 2)]
+    assert story(*sent, seen=[((0, 2), False), ((0, 1), False)]) == ["order"]
+    assert story(*sent, seen=[((0, 2), False), ((0, 1), True)]) == []
+    other = [Seen((0, 2), False, 0, 9.0), Seen((0, 1), False, 1, 9.0)]
+    assert violations(sent, other, []) == []
+
+
 def test_the_longest_gap_counts_both_ends() -> None:
     assert longest_gap_s([3.0, 4.0], 0.0, 5.0) == 3.0
     assert longest_gap_s([], 0.0, 5.0) == 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -66,6 +67,28 @@ def test_a_node_that_beats_lives_and_one_that_does_not_is_gone_after_a_lease() -
         await a.look()
         assert a.is_gone("b", b.life)
         assert a.living["a"].facts == {"amqp": "a:5672"}
+
+    run(scene)
+
+
+def test_a_look_when_the_next_one_is_due_sees_a_silent_node_gone_at_its_lease() -> None:
+    async def scene() -> None:
+        cluster = Cluster()
+        a, b = cluster.node("a"), cluster.node("b")
+        await a.join()
+        assert a.until_gone_s() == math.inf
+        await b.join()
+        await a.look()
+        assert a.until_gone_s() == LEASE_S
+        cluster.pass_time(2)
+        await a.beat()
+        await b.beat()
+        await a.look()
+        cluster.pass_time(1)
+        assert a.until_gone_s() == LEASE_S - 1
+        cluster.pass_time(a.until_gone_s())
+        await a.look()
+        assert a.is_gone("b", b.life) and a.until_gone_s() == math.inf
 
     run(scene)
 

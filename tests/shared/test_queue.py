@@ -13,7 +13,6 @@ from flintmq.config import Limits
 from flintmq.kv.engine import EngineLimits, UnknownOutcome
 from flintmq.kv.sqlite_engine import SqliteEngine
 from flintmq.shared.keys import META_BYTES, after, definition, text
-from flintmq.shared.measure import WAYS, measure
 from flintmq.shared.owners import Owners
 from flintmq.shared.queue import RELAXED, Fenced, Message, QueueGone, SharedQueue, declare_queue, delete_queue
 from flintmq.shared.staged import StagedQueue
@@ -174,8 +173,3 @@ def test_another_order_is_refused(engine: SqliteEngine) -> None:
     queue_on(engine)
     with pytest.raises(ValueError, match="order"):
         declare_queue(engine, "/", "q", RELAXED)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_takes_each_message_once(engine: SqliteEngine, way: str) -> None:
-    assert measure(engine, LIMITS, way, 60, 4, 16)["exactly_once"]

@@ -52,6 +52,41 @@ def test_ended_messages_are_gone_and_their_rows_too() -> None:
     run(scene)
 
 
+def test_a_segment_that_ends_while_its_ends_are_taken_is_deleted() -> None:
+    class Ending:
+        """A mirror that tells of a segment, of which the last message ends meanwhile, once more."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(first.mirror, name)
+
+        def take_ends(self, most: int) -> list[Any]:
+            told = first.mirror.take_ends(most)
+            if told and first.handle.take_head(ACK) is not None:
+                told += first.mirror.take_ends(most)
+                seen.append([gone for _, gone, _, _ in told])
+            return told
+
+    seen: list[list[bool]] = []
+
+    async def scene() -> None:
+        await first.take_over()
+        assert first.log is not None
+        look, first.log.look = first.log.look, lambda: None  # type: ignore[method-assign]
+        first.publish(b"1")
+        first.log.look = look  # type: ignore[method-assign]
+        first.publish(b"2")
+        await first.drain()
+        first.log._mirror = Ending()  # type: ignore[assignment]
+        first.take()
+        await first.drain()
+        assert first.lost is None and seen == [[False, True]]
+        assert row_count(store) == 2  # the mark, and that nobody consumes
+
+    store = Store()
+    first = OwnerNode(store, "a")
+    run(scene)
+
+
 def test_an_owner_that_was_replaced_writes_nothing_and_confirms_nothing() -> None:
     async def scene() -> None:
         store = Store()

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,17 +72,8 @@ def postgres_server() -> Iterator[PostgresServer]:
         raise Unavailable(reason)
     programs = _programs()
     assert programs is not None
-    run_as: dict[str, Any] = {}
-    base = Path(tempfile.mkdtemp(prefix="flintmq-postgres-"))
     with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, base, ignore_errors=True)
-        if os.geteuid() == 0:  # the server refuses to run as root
-            try:
-                account = pwd.getpwnam("postgres")
-            except KeyError:
-                raise Unavailable("PostgreSQL does not run as root and there is no user postgres") from None
-            run_as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-            os.chown(base, account.pw_uid, account.pw_gid)
+        base, run_as = _place(stack)
         password = secrets.token_hex(16)
         password_file = base / "password"
         password_file.write_text(password)
@@ -110,22 +101,84 @@ def postgres_server() -> Iterator[PostgresServer]:
             if done.returncode != 0:
                 raise Unavailable(f"initdb failed: {' '.join(log.read_text(errors='replace').split())[-300:]}")
             (port,) = free_ports(1)
-            settings = {
-                "listen_addresses": "127.0.0.1",
-                "port": str(port),
-                "unix_socket_directories": "",
-                "shared_buffers": "16MB",
-                "max_connections": "30",
-            }
-            options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-            process = subprocess.Popen(
-                [programs / "postgres", "-D", data, *options],
-                env=environment, cwd=base, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **run_as,
-            )  # fmt: skip
-            stack.callback(_stop, process)
+            process = _start(stack, data, port, output, environment, run_as)
         server = PostgresServer(port, process.pid, password)
         _wait_ready(server, process, log)
         yield server
+
+
+def _place(stack: contextlib.ExitStack) -> tuple[Path, dict[str, Any]]:
+    """A directory for a server until `stack` ends, and as whom the server runs. Raises: Unavailable."""
+    base = Path(tempfile.mkdtemp(prefix="flintmq-postgres-"))
+    stack.callback(shutil.rmtree, base, ignore_errors=True)
+    if os.geteuid() != 0:
+        return base, {}
+    try:  # the server refuses to run as root
+        account = pwd.getpwnam("postgres")
+    except KeyError:
+        raise Unavailable("PostgreSQL does not run as root and there is no user postgres") from None
+    os.chown(base, account.pw_uid, account.pw_gid)
+    return base, {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def _start(
+    stack: contextlib.ExitStack, data: Path, port: int, output: Any, environment: dict[str, str], run_as: dict[str, Any]
+) -> subprocess.Popen[bytes]:
+    """A server of that directory, until `stack` ends."""
+    programs = _programs()
+    assert programs is not None
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "unix_socket_directories": "",
+        "shared_buffers": "16MB",
+        "max_connections": "30",
+    }
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    process = subprocess.Popen(
+        [programs / "postgres", "-D", data, *options],
+        env=environment, cwd=data.parent, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **run_as,
+    )  # fmt: skip
+    stack.callback(_stop, process)
+    return process
+
+
+@contextlib.contextmanager
+def standbys(server: PostgresServer, count: int) -> Iterator[list[int]]:
+    """Standbys of a server, all synchronous: a commit waits for each of them. Yields their pids. Raises: Unavailable."""
+    programs = _programs()
+    assert programs is not None
+    with contextlib.ExitStack() as stack:
+        pids: list[int] = []
+        for _ in range(count):
+            base, run_as = _place(stack)
+            environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(base), "LC_ALL": "C.UTF-8"}
+            data = base / "data"
+            with (base / "log").open("wb") as output:
+                copy: Sequence[str] = [
+                    str(programs / "pg_basebackup"),
+                    "-D",
+                    str(data),
+                    "-R",
+                    "-X",
+                    "stream",
+                    "-c",
+                    "fast",
+                    "-d",
+                    server.url(),
+                ]
+                done = subprocess.run(copy, env=environment, cwd=base, stdout=output, stderr=output, check=False, **run_as)
+                if done.returncode != 0:
+                    raise Unavailable(f"pg_basebackup failed: {(base / 'log').read_text(errors='replace')[-300:]}")
+                (port,) = free_ports(1)
+                pids.append(_start(stack, data, port, output, environment, run_as).pid)
+        server.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST {count} (*)'", "SELECT pg_reload_conf()")
+        end = time.monotonic() + START_S_MAX
+        while server.execute("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")[0][0] < count:
+            if time.monotonic() > end:
+                raise Unavailable(f"not all standbys follow after {START_S_MAX:.0f} s")
+            time.sleep(0.05)
+        yield pids
 
 
 def _wait_ready(server: PostgresServer, process: subprocess.Popen[bytes], log: Path) -> None:

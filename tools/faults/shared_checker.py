@@ -25,9 +25,11 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
+    """session: of the consumer: another one for each connection."""
+
     key: Key
     redelivered: bool
-    consumer: int
+    session: int
     seen_s: float
 
 
@@ -55,6 +57,24 @@ def violations(sent: Sequence[Sent], seen: Sequence[Seen], drained: Sequence[Key
         if earliest < known.sent_s:
             found.append(f"swapped: {key}, sent at {known.sent_s:.3f} s, stands before a message that was confirmed at {earliest:.3f} s")
         earliest = min(earliest, math.inf if known.confirmed_s is None else known.confirmed_s)
+    return found + _swaps(by_key, seen, drained)
+
+
+def _swaps(by_key: dict[Key, Sent], seen: Sequence[Seen], drained: Sequence[Key]) -> list[str]:
+    """Of one publisher: confirmed messages stand in the order in which they were sent, also when many wait for their confirms; and a
+    consumer gets those that are not flagged in that order."""
+    found: list[str] = []
+    last: dict[tuple[int, int], int] = {}  # consumer's session (-1: the queue at the end) and publisher -> its last number
+    fresh = [(one.session, one.key) for one in seen if not one.redelivered]
+    for session, (publisher, number) in [*((-1, key) for key in drained), *fresh]:
+        known = by_key.get((publisher, number))
+        if known is None or known.confirmed_s is None:
+            continue  # a late one may stand anywhere
+        before = last.get((session, publisher), -1)
+        if number < before:
+            where = "in the queue" if session < 0 else f"for consumer {session}"
+            found.append(f"order: {(publisher, number)} stands behind {(publisher, before)} of the same publisher {where}")
+        last[(session, publisher)] = max(before, number)
     return found
 
 

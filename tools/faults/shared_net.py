@@ -47,6 +47,16 @@ def enter_network(module: str) -> int | None:
     return subprocess.run(command, env=os.environ | {INSIDE: "1"}, check=False).returncode
 
 
+def come_back() -> None:
+    """The calling thread has left the machines that it entered."""
+    _enter(_kept[0])
+
+
+def _enter(namespace: int) -> None:
+    if _libc.setns(namespace, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
@@ -77,8 +87,7 @@ class Machine:
 
     def enter(self) -> None:
         """The calling thread's new sockets, or the process that is about to begin, are this machine's."""
-        if _libc.setns(self.namespace, _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
+        _enter(self.namespace)
 
     def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:

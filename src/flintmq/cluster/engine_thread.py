@@ -4,6 +4,7 @@ in: work from any thread. out: its answers, on the event loop.
 
 H1  Nobody else waits for the engine: whoever gives work goes on, and is told of its end on the event loop.
 H2  What is given after the end, or is under way then, is answered: Unavailable.
+H3  The engine is tidied now and then, else rows of the past, and an alarm for lack of space, would stay.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Engine, Unavailable
+from flintmq.engines.engine import Engine, EngineError, Unavailable
 from flintmq.engines.opening import open_engine
-from flintmq.guard import guarded
+from flintmq.guard import caught, guarded
 
 log = logging.getLogger("flintmq.shared")
 
@@ -29,6 +30,7 @@ class EngineThread:
 
     def __init__(self, url: str, limits: Limits) -> None:
         self.engine: Engine = open_engine(url, limits)
+        self._tidy_s = limits.engine_tidy_ms / 1000
         self._thread = threading.Thread(target=self._run, name="flintmq-engine", daemon=True)
         self._lock = threading.Lock()  # of the next two
         self._loop: asyncio.AbstractEventLoop | None = None  # None: not started
@@ -47,10 +49,32 @@ class EngineThread:
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
+        loop.call_soon(self._begin_tidying)
         try:
             loop.run_forever()
         finally:
             loop.close()
+
+    def _begin_tidying(self) -> None:
+        self._keep(asyncio.get_running_loop().create_task(self._tidy()))
+
+    async def _tidy(self) -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(self._tidy_s)
+            try:
+                await self.engine.tidy()
+                said = ""
+            except EngineError as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("the engine of shared queues was not tidied: %s", said)
+            except Exception as error:
+                caught("shared queues", "tidying of the engine", error)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def call(self, work: Callable[..., object], *args: Any) -> bool:
         """Runs `work` on the loop soon. False: it has ended, or was not started, and `work` never runs. Any thread."""
@@ -72,9 +96,7 @@ class EngineThread:
             done(None, Unavailable("the broker stops"))
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done, timeout_s: float | None) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(work, done, timeout_s))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(asyncio.get_running_loop().create_task(self._answer(work, done, timeout_s)))
 
     @staticmethod
     async def _answer(work: Callable[[], Coroutine[Any, Any, Any]], done: Done, timeout_s: float | None) -> None:

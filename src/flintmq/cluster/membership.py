@@ -2,8 +2,11 @@
 
 in: the engine's answers to signs of life. out: word of nodes that came or went; of a lease that is in doubt, and sure again.
 
-M1  Signs are given four times in a lease. After four fifths of one without an accepted sign the lease is in doubt.
+M1  Signs are given four times in a lease, and each is followed by a look at the others. One more comes when one of them has been silent
+    for a lease: its queues wait for an owner. After four fifths of one without an accepted sign the lease is in doubt.
 M2  A node whose name another process has taken is no member any more.
+M3  An engine that is full takes no sign, and no take-over either: a lease in doubt is sure again once the owners were read, so that
+    consumers make room.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from flintmq.config import Limits
-from flintmq.engines.engine import EngineError
+from flintmq.engines.engine import EngineError, Full
 from flintmq.shared.nodes import NameTaken, Nodes, Replaced
 
 log = logging.getLogger("flintmq.cluster")
+
+# share of a lease between two signs, at least: several nodes may fall silent one after the other
+_PAUSE_MIN = 0.02
 
 
 class Membership:
@@ -65,6 +71,9 @@ class Membership:
                 self.is_over = True
                 self._doubt()
                 return
+            except Full as error:
+                log.debug("no sign of life: %s", error)
+                await self._full()
             except (EngineError, TimeoutError) as error:
                 log.debug("no sign of life: %s", error)
             else:
@@ -76,8 +85,9 @@ class Membership:
             await self._rest()
 
     async def _rest(self) -> None:
+        pause_s = max(_PAUSE_MIN * self._lease_s, min(self._lease_s / 4, self.nodes.until_gone_s()))
         try:
-            async with asyncio.timeout(self._lease_s / 4):
+            async with asyncio.timeout(pause_s):
                 await self._soon.wait()
             self._soon.clear()
         except TimeoutError:
@@ -109,6 +119,15 @@ class Membership:
         if self.in_doubt:
             await self._sure()
             self.in_doubt = False
+
+    async def _full(self) -> None:
+        """M3."""
+        if self.in_doubt:
+            try:
+                async with asyncio.timeout(self._lease_s / 2):
+                    await self._accepted()
+            except (EngineError, TimeoutError) as error:
+                log.debug("the owners of queues can't be read: %s", error)
 
     def _doubt(self) -> None:
         self.in_doubt = True

@@ -308,7 +308,7 @@ class Ownership:
         """The owner of a window does not serve the queue, or is not reached (RemoteQueues.on_lost)."""
         entry = self.by_row.get(queue)
         if entry is not None:
-            log.info("the owner of shared queue %r in vhost %r is lost: %s", entry.name, entry.vhost, reason)
+            log.debug("the owner of shared queue %r in vhost %r is lost: %s", entry.name, entry.vhost, reason)
             asyncio.get_running_loop().call_later(self._limits.shared_pause_ms / 1000, self.look, entry)
 
     # --- Host of Serving ------------------------------------------------------------------------------------------------

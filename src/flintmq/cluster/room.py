@@ -1,4 +1,4 @@
-"""The room that an engine has: looked at by each node, tidied by one of them.
+"""The room that an engine has, as each node looks at it. EngineThread has it tidied.
 
 in: usage of the engine. out: word that publishes are to be refused, before the engine is full: ends of messages, moves of queues and
 signs of life need the rest.
@@ -23,20 +23,15 @@ log = logging.getLogger("flintmq.cluster")
 
 
 class Room:
-    """Args: is_first: whether this node is the one that tidies."""
-
-    def __init__(self, engine: Engine, limits: Limits, is_first: Callable[[], bool]) -> None:
+    def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
         self._limits = limits
-        self._is_first = is_first
         self.usage: Usage | None = None  # None: not known yet
         self.is_low = False
         self.on_low: Callable[[bool], object] = lambda low: None
-        self._tidied_s = 0.0
 
     async def watch(self) -> None:
         """Until it is cancelled."""
-        self._tidied_s = asyncio.get_running_loop().time()
         while True:
             try:
                 await self.look()
@@ -59,7 +54,3 @@ class Room:
             else:
                 log.warning("the engine has room again: publishes to shared queues go on")
             guarded("the cluster", "the room of the engine", self.on_low, is_low)
-        now_s = asyncio.get_running_loop().time()
-        if self._is_first() and (is_low or now_s - self._tidied_s >= self._limits.cluster_tidy_ms / 1000):
-            self._tidied_s = now_s
-            await self._engine.tidy()

@@ -63,17 +63,13 @@ class ClusterView:
         mover = Mover(shared.state, shared.ownership, shared.others.vhost, cancel)
         self.draining = Draining(shared.state, shared.thread.engine, shared.ownership, self._membership, mover, shared.me, self._is_client)
         self.placement = Placement(shared.state, shared.ownership, shared.others, mover)
-        self.room = Room(shared.thread.engine, shared.limits, self._is_first)
+        self.room = Room(shared.thread.engine, shared.limits)
         self.where: Callable[[], Mapping[str, str]] = shared.where
         self._membership.on_beat = self._update
         self._tasks: list[asyncio.Task[None]] = []
 
     def _is_client(self, client: Client) -> bool:
         return client.vhost is not self._others.vhost
-
-    def _is_first(self) -> bool:
-        """Of the nodes one does what one has to do."""
-        return self.name == min(self._nodes.living, default=self.name)
 
     def start(self) -> None:
         """On the engine's thread: orders are obeyed from now on."""

@@ -43,9 +43,8 @@ class ClusterLimits(Frozen):
     cluster_move_look_ms: int = 20
     # queues that a drained node hands over at once: each is a scan of its rows for the node that takes it
     cluster_moves_max: int = 16
-    # milliseconds between two looks at the room that an engine has, and between two tidyings of it, by one of its nodes
+    # milliseconds between two looks at the room that an engine has
     cluster_room_ms: int = 10_000
-    cluster_tidy_ms: int = 300_000
     # share of an engine's quota above which publishes to shared queues are refused: ends, moves and signs of life need what is left. Below
     # the second one they go on
     cluster_room_used: float = 0.8

@@ -23,6 +23,9 @@ class EnginesLimits(Frozen):
     engine_sqlite_group_bytes: int = 8 * MIB
     # bytes of the file system that stay free for the log of deletes; below them puts are refused (Full)
     engine_sqlite_reserve_bytes: int = 64 * MIB
+    # milliseconds between two times that a node has its engine tidied: what rows of the past take grows as long, and an alarm that has lost
+    # its reason stays as long
+    engine_tidy_ms: int = 15_000
     # bytes of a value and of a commit in etcd, which takes requests of 1.5 MiB; rows of a commit: it takes 128 operations. More is refused
     # (TooLarge)
     engine_etcd_value_bytes_max: int = 512 * KIB
@@ -44,8 +47,10 @@ class EnginesLimits(Frozen):
     engine_etcd_quota_bytes: int = 2_048 * MIB
     # milliseconds that the defragmentation of one member may take, some 10 s for each gigabyte; then it goes on unseen
     engine_etcd_defragment_ms: int = 120_000
-    # milliseconds between two defragmentations of an etcd with an alarm: each stops a member, and is in vain while rows fill the quota
-    engine_etcd_defragment_pause_ms: int = 600_000
+    # milliseconds between two defragmentations of an etcd with an alarm: the first time, and the longest, as it doubles. Each stops a
+    # member, and is in vain while rows fill the quota
+    engine_etcd_defragment_pause_ms: int = 30_000
+    engine_etcd_defragment_pause_ms_max: int = 600_000
     # rows of one commit in PostgreSQL: some 50 ms of its function; more is refused (TooLarge)
     engine_postgres_commit_rows_max: int = 2_000
     # connections of one node for commits and reads; watches have one more. A call that finds all of them busy waits, for a request's time

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -183,6 +184,13 @@ class Nodes:
         if seen is None or seen.value != value or since_s is None:
             return False
         return self._clock() - max(seen.since_s, since_s) >= self._lease_s
+
+    def until_gone_s(self) -> float:
+        """Seconds until the first of the living others counts as gone, if it gives no sign any more; infinite without others. O(nodes)."""
+        if self._reached_s is None:
+            return math.inf
+        since = [max(self._seen[name].since_s, self._reached_s) for name in self.living if name != self.name]
+        return min(since, default=math.inf) + self._lease_s - self._clock()
 
     def judged(self, name: str) -> tuple[bytes, bytes | None]:
         """The row of a node as the last look read it: a condition of whoever takes its queues over."""

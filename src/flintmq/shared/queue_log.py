@@ -300,6 +300,7 @@ class QueueLog:
         for position, gone, value, thin in self._mirror.take_ends(most):
             ends.taken += 1
             if gone:
+                ends.puts.pop(ends_key(self._queue, position), None)  # its last messages ended while the mirror told of the others
                 self._delete(ends, position)
                 continue
             self._mirror.note_ends(position)

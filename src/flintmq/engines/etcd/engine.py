@@ -58,7 +58,8 @@ class EtcdEngine:
         self._prefix = prefix
         self._is_fit = False
         self._is_full = False  # etcd said so, and nobody has seen it end since
-        self._defragmented = float("-inf")  # time.monotonic() of the last one
+        self._defragment_due = float("-inf")  # time.monotonic() before which there is none
+        self._defragment_pause_ms = limits.engine_etcd_defragment_pause_ms
         self._defragmented_revision = 0
         self._revisions: deque[tuple[float, int]] = deque()  # (time.monotonic(), the newest revision then)
 
@@ -205,7 +206,7 @@ class EtcdEngine:
 
     async def _make_room(self, alarms: list[int], revision: int) -> None:
         # whether it is of use is not known before: an idle etcd counts pages as used that a compaction has freed. Deletes move the revision
-        is_due = time.monotonic() >= self._defragmented + self._settings.engine_etcd_defragment_pause_ms / 1_000
+        is_due = time.monotonic() >= self._defragment_due
         denied = False
         if is_due and revision != self._defragmented_revision:
             for member in range(self._members.count):  # one after the other: a member answers nothing meanwhile
@@ -214,12 +215,14 @@ class EtcdEngine:
                         await self._members.ask(member, path, request, self._settings.engine_etcd_defragment_ms)
                     except Unavailable as error:  # else it is away, or the revision is compacted already
                         denied = denied or "permission denied" in str(error)
-            self._defragmented, self._defragmented_revision = time.monotonic(), revision
+            self._defragment_due, self._defragmented_revision = time.monotonic() + self._defragment_pause_ms / 1_000, revision
+            self._defragment_pause_ms = min(2 * self._defragment_pause_ms, self._settings.engine_etcd_defragment_pause_ms_max)
         usage = await self.usage()
         if usage.bytes < usage.bytes_max * _ROOM_PERCENT // 100:
             for alarm in alarms:
                 await self._members.call(wire.ALARM, wire.disarm(alarm))
             self._is_full = False
+            self._defragment_pause_ms = self._settings.engine_etcd_defragment_pause_ms
         elif denied:
             raise Unavailable(f"{self.name} is full, and its user may not defragment it. Have a user with the role root do so")
 
