@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 # Hundreds of processes are started below: each would compile what it imports, a fifth of a second for a broker.
 unset PYTHONDONTWRITEBYTECODE
-spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/faults tests/links tests/store_sql"
+spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/engines tests/faults tests/links tests/recipes tests/store_sql"
 brokers="tests/admin tests/cli tests/dataplane tests/interop tests/net tests/perf tests/shared_wire"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then

@@ -172,7 +172,8 @@ def pulls_of(service: StreamService) -> PullService:
         log=service._state.log,
         vhosts={"/": SimpleNamespace(touch=lambda queue: None)},
         paused=frozenset(),
-        pauses=SimpleNamespace(followers=[], held=lambda *_: False),
+        pauses=SimpleNamespace(followers=[], rests=lambda queue: False),
+        is_window=lambda queue: False,
         quotas=SimpleNamespace(alone=lambda: True),
     )
     return PullService(broker, SimpleNamespace(now_ns=lambda: 0))

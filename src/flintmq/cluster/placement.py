@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from flintmq.cluster.slices import Slices
 from flintmq.guard import caught
 from flintmq.shared.node_secret import NodeId
 
@@ -50,7 +51,9 @@ class Placement:
         """Once, and one move at most. O(queues and consumers here)."""
         before, self._seen = self._seen, {}
         due: tuple[Entry, str] | None = None
+        slices = Slices()
         for served in self._ownership.serving.all():
+            await slices.step()
             entry = self._ownership.by_row.get(served.queue)
             node = None if entry is None or self._ownership.draining else self._home(entry)
             if entry is None or node is None:
