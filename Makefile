@@ -8,7 +8,7 @@
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make replication-sim   the state machine of ADR 13: 20,000 random walks, and planted mistakes (ARGS="--walks N")
 #   make shared-sim        the state machine of ADR 15: 20,000 random walks, and planted mistakes (ARGS="--walks N")
-#   make crash-shared      three brokers and three members of etcd in network namespaces, and what breaks them (root; ARGS="--seconds 180 --runs 28")
+#   make crash-shared      three brokers and three members of etcd in network namespaces, and what breaks them (root; ARGS="--seconds 180")
 #   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make asan    the compiled half under AddressSanitizer and UBSan: tests, fuzzers of sessions and Arrow batches (ARGS="seconds [tests]")

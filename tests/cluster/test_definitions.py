@@ -251,7 +251,7 @@ def test_a_virtual_host_ends_with_all_that_is_in_it_and_a_new_one_of_the_name_is
         await good(one.ask("put_policy", "v", "p", POLICY))
         await good(one.exchange("x", vhost="v"))
         await good(one.ask_vhost("v", "bind_exchange", "x", "amq.topic", b"k"))
-        await queue_rows.declare(one.thread.engine, "v", "s", SHARED, "guest")
+        await queue_rows.declare(one.thread.engine, "v", "s", SHARED)
         await until(lambda: "v" in other.broker.vhosts and "s" in other.broker.vhosts["v"].queues)
         await nodes.settle()
         deleted = other.ask("delete_vhost", "v")
@@ -338,7 +338,7 @@ def test_a_shared_queue_and_its_bindings_come_and_go_and_those_of_a_local_queue_
         one, other = await nodes.start(), await nodes.start()
         rows: list[Any] = []
         one.local.know_queue = lambda queue: rows.append(queue.row)
-        row, _ = await queue_rows.declare(one.thread.engine, "/", "s", SHARED, "guest")
+        row, _ = await queue_rows.declare(one.thread.engine, "/", "s", SHARED)
         await until(lambda: all("s" in node.broker.vhosts["/"].queues for node in nodes.nodes) and rows == [row])
         await good(one.ask_vhost("/", "declare_queue", "q", durable=True))
         await good(one.ask_vhost("/", "bind_queue", "s", "amq.topic", b"a", {"x": 1}))
@@ -347,7 +347,7 @@ def test_a_shared_queue_and_its_bindings_come_and_go_and_those_of_a_local_queue_
         (binding,) = other.broker.vhosts["/"].exchanges["amq.topic"].bindings.values()
         assert (binding.destination.name, binding.routing_key, binding.arguments) == ("s", b"a", {"x": 1})
         await queue_rows.remove(other.thread.engine, "/", "s", row)
-        await queue_rows.declare(other.thread.engine, "/", "s", {**SHARED, "x-max-length": 5}, "guest")
+        await queue_rows.declare(other.thread.engine, "/", "s", {**SHARED, "x-max-length": 5})
         await until(
             lambda: all(
                 "x-max-length" in node.broker.vhosts["/"].queues["s"].arguments
@@ -605,7 +605,7 @@ def test_a_thing_that_came_while_all_rows_were_read_is_not_ended(monkeypatch: py
         async def read_and_declare(known: Known) -> None:
             await read_all(known)
             if "s" not in node.broker.vhosts["/"].queues:
-                await queue_rows.declare(node.thread.engine, "/", "s", SHARED, "guest")
+                await queue_rows.declare(node.thread.engine, "/", "s", SHARED)
                 await good(node.ask_vhost("/", "declare_queue", "s", durable=True, arguments=SHARED))
 
         monkeypatch.setattr(Known, "read_all", read_and_declare)

@@ -146,7 +146,7 @@ def test_what_clients_of_one_broker_define_by_amqp_and_http_is_on_the_other(
     channel = connection.open().channel()
     channel.call("exchange.declare", exchange="x", type="topic", durable=True)
     channel.call("exchange.bind", destination="x", source="amq.topic", routing_key="k")
-    run(thread, lambda: queue_rows.declare(thread.engine, "/", "s", SHARED, "guest"))
+    run(thread, lambda: queue_rows.declare(thread.engine, "/", "s", SHARED))
     wait_until(lambda: all("s" in node.broker.vhosts["/"].queues for node in (one, other)), WAIT_S)
     channel.call("queue.bind", queue="s", exchange="x", routing_key="s")
     client = Client(Served(one))  # type: ignore[arg-type]

@@ -165,7 +165,7 @@ class Client:
     def _queue(self, node: NodeOfMany) -> None:
         """The rows of shared queues are written by who declares and deletes them, before their node knows."""
         key = queue_key("/", "s")
-        row = QueueRow(new_token().encode(), {"x-queue-type": "shared"}, "u")
+        row = QueueRow(new_token().encode(), {"x-queue-type": "shared"})
         answer = Answer()
         if key not in self.store.rows:
             answer.done(self.store.apply(Commit((), {key: row.pack()})), None)

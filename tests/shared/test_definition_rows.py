@@ -60,7 +60,7 @@ def test_a_row_comes_back_as_it_was_under_a_key_of_its_own(record: Record) -> No
 
 
 def test_a_row_of_a_shared_queue_is_read_as_a_definition_with_a_life() -> None:
-    row = QueueRow(b"0" * 16, {"x-queue-type": "shared"}, "u")
+    row = QueueRow(b"0" * 16, {"x-queue-type": "shared"})
     read = unpack(queue_key(ODD, "q"), row.pack())
     assert (read.record, read.life) == (SharedQueue(ODD, "q", row), "0" * 16)
     assert key_of(read.record) == queue_key(ODD, "q") and rank_of(queue_key(ODD, "q")) < rank_of(key_of(RECORDS[-1]))

@@ -19,8 +19,8 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 def test_the_first_declaration_decides_and_a_later_one_learns_of_it() -> None:
     async def run() -> None:
         engine = Store(1).engine()
-        row, made = await declare(engine, "/", "q", {"x-max-length": 5, "x-queue-type": "shared"}, "ann")
-        again, second = await declare(engine, "/", "q", {"x-max-length": 6}, "bob")
+        row, made = await declare(engine, "/", "q", {"x-max-length": 5, "x-queue-type": "shared"})
+        again, second = await declare(engine, "/", "q", {"x-max-length": 6})
         assert (made, second, again) == (True, False, row)
         assert await read(engine, "/", "q") == row and row.arguments["x-max-length"] == 5
         assert await read(engine, "/", "p") is None
@@ -31,8 +31,8 @@ def test_the_first_declaration_decides_and_a_later_one_learns_of_it() -> None:
 def test_a_deletion_takes_all_rows_of_the_queue_and_of_no_other_and_happens_once() -> None:
     async def run() -> None:
         engine = Store(1).engine()
-        row, _ = await declare(engine, "/", "q", {}, "ann")
-        other, _ = await declare(engine, "/", "p", {}, "ann")
+        row, _ = await declare(engine, "/", "q", {})
+        other, _ = await declare(engine, "/", "p", {})
         for one in (row.id, other.id):
             await engine.commit(Commit((), {owner_key(one): b"o", mark_key(one): b"m", segment_key(one, 1): b"s"}))
         await remove(engine, "/", "q", row)
@@ -41,7 +41,7 @@ def test_a_deletion_takes_all_rows_of_the_queue_and_of_no_other_and_happens_once
         assert await engine.get([owner_key(other.id)]) == [b"o"] and len(await engine.scan(*rows_of(other.id), 10, 1000)) == 2
         with pytest.raises(NotThere):
             await remove(engine, "/", "q", row)
-        after, made = await declare(engine, "/", "q", {}, "ann")
+        after, made = await declare(engine, "/", "q", {})
         assert made and after.id != row.id
         with pytest.raises(NotThere):
             await remove(engine, "/", "q", row)  # a late one of the life before

@@ -95,15 +95,9 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
     }
     if full:
         _count(call, queue, value)
-    if _is_elsewhere(call, queue):
+    if call.broker.is_elsewhere(queue):
         _count_elsewhere(call, queue, value)
     return value
-
-
-def _is_elsewhere(call: Call, queue: Any) -> bool:
-    """Whether another node owns the queue."""
-    shared = call.broker.shared
-    return shared is not None and shared.by_owner and call.broker.is_window(queue)
 
 
 def _count_elsewhere(call: Call, queue: Any, value: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ async def move(call: Call) -> Response:
 def _by_owner(call: Call) -> Any:
     cluster = _some_cluster(call)
     if not call.broker.shared.by_owner:
-        raise HttpError(409, "no_owners", "shared queues have no owners on this node", "upgrade it")
+        raise HttpError(409, "no_owners", "shared queues have no owners on this node", "docs/SHARED.md says how it has (on trial)")
     return cluster
 
 

@@ -103,6 +103,10 @@ class NodeState:
         """Whether a queue is a shared one whose messages are elsewhere, and its core what this node has of them."""
         return queue.policy.is_shared and (self.shared is None or self.shared.forwards(queue.queue_id))
 
+    def is_elsewhere(self, queue: Any) -> bool:
+        """Whether another node owns a queue, and has its messages and consumers."""
+        return self.shared is not None and self.shared.by_owner and self.is_window(queue)
+
     def forbid_old_openings(self) -> None:
         """Connections are about to be closed: one that opens meanwhile asks once more whether it may."""
         self.closings = object()

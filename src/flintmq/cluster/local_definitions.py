@@ -91,7 +91,7 @@ class LocalDefinitions:
             return service.parameters.get((record.component, record.vhost, record.name))  # type: ignore[no-any-return]
         if isinstance(record, SharedQueue):
             queue = self._queue(record.vhost, record.name)
-            return None if queue is None else SharedQueue(record.vhost, record.name, QueueRow(b"", queue.arguments, ""))
+            return None if queue is None else SharedQueue(record.vhost, record.name, QueueRow(b"", queue.arguments))
         host = broker.vhosts.get(record.vhost)
         if isinstance(record, ExchangeRecord):
             exchange = None if host is None else host.exchanges.get(record.name)
@@ -115,7 +115,7 @@ class LocalDefinitions:
             yield from (_exchange(host.name, one) for one in exchanges if not is_predeclared(one.name))
             for queue in list(host.queues.values()):
                 if queue.policy.is_shared:
-                    yield SharedQueue(host.name, queue.name, QueueRow(b"", queue.arguments, ""))
+                    yield SharedQueue(host.name, queue.name, QueueRow(b"", queue.arguments))
             for exchange in exchanges:
                 for binding in list(exchange.bindings.values()):
                     if binding.durable and self._leads_on(binding):

@@ -74,7 +74,7 @@ class Sets(Protocol):
 
 
 class Ownership:
-    """Args: name, life: of this node; others: None: no other node opens the engine."""
+    """Args: port: of the mirrors; me: this node. Attributes: others: None: no other node opens the engine."""
 
     def __init__(self, state: NodeState, pauses: Pauses, engine: Engine, index: DueIndex, port: MirrorPort, me: NodeId) -> None:
         self._state = state
@@ -177,7 +177,7 @@ class Ownership:
     async def _define(self, entry: Entry) -> bool:
         """Finds the row of a queue that was restored, or declared by another node. False: it is deleted there, and soon here."""
         if self.others is None:
-            entry.row, _ = await queue_rows.declare(self._engine, entry.vhost, entry.name, entry.spec.arguments, "")
+            entry.row, _ = await queue_rows.declare(self._engine, entry.vhost, entry.name, entry.spec.arguments)
         else:
             entry.row = await queue_rows.read(self._engine, entry.vhost, entry.name)
         return entry.row is not None

@@ -123,6 +123,7 @@ class SharedQueues:
         self._declared: dict[tuple[str, str], tuple[QueueRow, bool]] = {}  # in the engine, for a declaration that follows; made by it
         self._ending: dict[tuple[str, str], int] = {}  # deleted queues of which the engine was not told yet
         self._begun = False
+        self._counts_s, self._counts = 0.0, 0  # owners that were asked for counts since then; threads may miss each other's
         self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open
         self.definitions = _Told()
         # of definitions that follow the engine (following.Following)
@@ -217,11 +218,11 @@ class SharedQueues:
         while self._ending.get(key):
             await asyncio.sleep(self.limits.shared_pause_ms / 1000)
         await self.told_vhost(vhost)
-        row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
+        row, made = await queue_rows.declare(engine, vhost, name, arguments)
         if not made and self.is_alone and self._named(vhost, name) is None:
             # Its definition went with a virtual host, or just before a crash.
             await queue_rows.remove(engine, vhost, name, row)
-            row, made = await queue_rows.declare(engine, vhost, name, arguments, "")
+            row, made = await queue_rows.declare(engine, vhost, name, arguments)
         check_arguments(describe("queue", name, vhost), row.arguments, arguments)
         with self._lock:
             known = self._named(vhost, name)
@@ -267,7 +268,7 @@ class SharedQueues:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
     def new_core(self, queue_id: int, spec: QueueSpec, anew: bool) -> QueueHandle:
-        """The core of a declared or restored queue, until this node serves it (W1). Raises: PeerError 406."""
+        """The core of a declared or restored queue, until it has an owner. Raises: PeerError 406."""
         if anew:
             self.check_limits(spec.vhost, spec.name)
         entry = Entry(queue_id, spec)
@@ -405,11 +406,18 @@ class SharedQueues:
         entry, now_s = self._entries.get(queue_id), time.monotonic()
         if entry is None or self.others is None or entry.row is None:
             return 0, 0, ""
-        if now_s - entry.counted_s >= self.limits.shared_poll_ms / 1000:
+        if now_s - entry.counted_s >= self.limits.shared_poll_ms / 1000 and self._may_count(now_s):
             entry.counted_s = now_s
             self.counts(queue_id, partial(self._counted, entry))
         owner = self.others.remote.owner(entry.row.id)
         return *entry.counts, "" if owner is None else owner.id.name
+
+    def _may_count(self, now_s: float) -> bool:
+        """Whether one more owner may be asked: cluster_counts_max in shared_poll_ms, however many look at lists of queues."""
+        if now_s - self._counts_s >= self.limits.shared_poll_ms / 1000:
+            self._counts_s, self._counts = now_s, 0
+        self._counts += 1
+        return self._counts <= self.limits.cluster_counts_max
 
     @staticmethod
     def _counted(entry: Entry, counts: tuple[int, int] | None, error: Exception | None) -> None:

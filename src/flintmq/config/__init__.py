@@ -560,7 +560,7 @@ class Config:
     connect: str | None = None
     # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
     shared_engine: str | None = None
-    # shared queues are served by one owner each (docs/adr/0015); not offered yet: forwarding and Spark's sets are missing
+    # shared queues are served by one owner each (docs/adr/0015), on trial; FLINTMQ_SHARED_BY_OWNER=1 says the same
     shared_by_owner: bool = False
     # the same as shared_engine, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None:
     # flintmq@ and the machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)

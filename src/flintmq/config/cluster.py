@@ -49,7 +49,8 @@ class ClusterLimits(Frozen):
     # the second one they go on
     cluster_room_used: float = 0.8
     cluster_room_used_low: float = 0.75
-    # queues of which one answer about the cluster tells messages: each is a request to its owner
+    # queues of which one answer about the cluster tells messages, and owners that are asked in shared_poll_ms for answers about queues:
+    # each is a request
     cluster_counts_max: int = 100
     # milliseconds between two looks whether an empty queue is better where its consumers are, and looks in a row that say so: five minutes,
     # since its consumers have to connect again

@@ -391,7 +391,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    window = method.queue != REPLY_TO and handler.broker.is_window(queue) and not shared_queues.is_elsewhere(handler, queue)
+    window = method.queue != REPLY_TO and handler.broker.is_window(queue) and not handler.broker.is_elsewhere(queue)
     plain = method.queue != REPLY_TO and not queue.policy.is_stream and not window
     if method.queue != REPLY_TO and queue.policy.is_shared:
         shared_queues.check_channel(handler, number, state, queue)
@@ -421,7 +421,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         if not method.no_wait:
             handler.send(number, spec.BasicConsumeOk(tag))
 
-    if method.queue != REPLY_TO and shared_queues.is_elsewhere(handler, queue):
+    if method.queue != REPLY_TO and handler.broker.is_elsewhere(queue):
         shared_queues.consume(handler, number, method, consumer, begun)
         return
     handler.consumer_came(consumer)

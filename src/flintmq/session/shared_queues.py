@@ -129,12 +129,6 @@ def moved(queue: Any) -> PeerError:
     return PeerError(ReplyCode.CONNECTION_FORCED, f"shared queue '{queue.name}' in vhost '{queue.vhost}' moved")
 
 
-def is_elsewhere(handler: Session, queue: Any) -> bool:
-    """Whether another node owns the queue, and has its consumers."""
-    shared = handler.broker.shared
-    return shared is not None and shared.by_owner and handler.broker.is_window(queue)
-
-
 def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: Consumer, begun: Callable[[], None]) -> None:
     """basic.consume of a queue that another node owns: a consumer there, and a window for this one. `begun` when it is attached."""
     broker, queue = handler.broker, consumer.queue
@@ -169,7 +163,7 @@ def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: 
 
 def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
     """basic.get of a queue that is a window here. Raises: PeerError."""
-    if is_elsewhere(handler, queue):
+    if handler.broker.is_elsewhere(queue):
         _get_there(handler, number, method, queue)
         return
     shared = handler.broker.shared
@@ -200,7 +194,7 @@ def _get_there(handler: Session, number: int, method: spec.BasicGet, queue: Any)
 def counted(handler: Session, number: int, method_id: int, queue: Any, answer: Callable[[int, int], None]) -> None:
     """`answer(ready messages, consumers)` as the owner of a queue has them; zeros while it is not reached."""
     shared = handler.broker.shared
-    if shared is None or not is_elsewhere(handler, queue):
+    if shared is None or not handler.broker.is_elsewhere(queue):
         answer(queue.core.ready_count(), queue.core.consumer_count())
         return
     handler.connection.waiting = True
@@ -249,7 +243,7 @@ def _answered_by_owner(
     handler: Session, number: int, method: spec.Method, queue: Any, answer: Callable[[], None], error: Exception | None
 ) -> None:
     """As `_answered`. A refusal of a queue that is served here by now is none: the method is served anew."""
-    if error is not None and not is_elsewhere(handler, queue):
+    if error is not None and not handler.broker.is_elsewhere(queue):
         answer, error = partial(handler.method, number, encode_method(method), method.ID), None
     _answered(handler, number, method.ID, answer, error)
 

@@ -1,4 +1,4 @@
-"""The rows that say which shared queues there are (docs/adr/0015): virtual host and name -> id, arguments, user.
+"""The rows that say which shared queues there are (docs/adr/0015): virtual host and name -> id, arguments.
 
 in: declarations and deletions. out: the queue's row, with the id under which its other rows stand.
 
@@ -29,22 +29,21 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """id: of this life of the queue, 16 characters; user: who declared it."""
+    """id: of this life of the queue, 16 characters."""
 
     id: bytes
     arguments: Mapping[str, Any]
-    user: str
 
     def pack(self) -> bytes:
         table = base64.b64encode(encode_table(dict(self.arguments))).decode()
-        return json.dumps({"id": self.id.decode(), "arguments": table, "user": self.user}, sort_keys=True).encode()
+        return json.dumps({"id": self.id.decode(), "arguments": table}, sort_keys=True).encode()
 
     @staticmethod
     def unpack(value: bytes) -> QueueRow:
         """Raises: ValueError."""
         try:
             row = json.loads(value)
-            return QueueRow(row["id"].encode(), decode_table(base64.b64decode(row["arguments"], validate=True)), str(row["user"]))
+            return QueueRow(row["id"].encode(), decode_table(base64.b64decode(row["arguments"], validate=True)))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"a row of a shared queue's definition can't be read: {value[:80]!r}") from error
 
@@ -80,10 +79,10 @@ async def read(engine: Engine, vhost: str, name: str) -> QueueRow | None:
     return None if value is None else QueueRow.unpack(value)
 
 
-async def declare(engine: Engine, vhost: str, name: str, arguments: Mapping[str, Any], user: str) -> tuple[QueueRow, bool]:
+async def declare(engine: Engine, vhost: str, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRow, bool]:
     """The queue's row, and whether this call made it. The caller compares its arguments. Raises: EngineError, ValueError."""
     key = queue_key(vhost, name)
-    row = QueueRow(new_id(), dict(arguments), user)
+    row = QueueRow(new_id(), dict(arguments))
     while True:
         known = await read(engine, vhost, name)
         if known is not None:
