@@ -245,7 +245,7 @@ def _brokers(stack: contextlib.ExitStack, count: int, *words: str) -> list[Serve
         name = ["--node-name", f"node-{number}"] if "--cluster" in words else []
         options = ["--http-port", "off", "--flight-port", "off", "--data-dir", place, *words, *name]
         # until it is the only form
-        servers.append(stack.enter_context(flintmq(*options, environment={"FLINTMQ_SHARED_BY_OWNER": "1"})))
+        servers.append(stack.enter_context(flintmq(*options)))
     return servers
 
 
@@ -263,7 +263,7 @@ _MANY = """
 import signal, sys
 from flintmq.testing.broker import Broker
 limits = {"shared_queues_max": 100_000, "shared_vhost_queues_max": 100_000}
-with Broker(limits=limits, store_dir=sys.argv[1], cluster=sys.argv[2], node_name="many", shared_by_owner=True) as broker:
+with Broker(limits=limits, store_dir=sys.argv[1], cluster=sys.argv[2], node_name="many") as broker:
     print(broker.port, flush=True)
     signal.sigwait({signal.SIGTERM})
 """

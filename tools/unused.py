@@ -44,7 +44,11 @@ KEPT = (
     ("flintmq/pipeline/jobs", "ARCHIVE REPLAY duration_ms", "found by the name of the job; a field of a report for programs"),
     ("flintmq/clock.py", "ManualClock", "the clock of tests, beside the port that it implements"),
     ("flintmq/core/clock.py", "stand_at", "the compiled half's clock in tests"),
-    ("flintmq/queue", "new_owner free_owner take_head publish_held take_at last_value_count once_figures", "tests drive a queue by hand"),
+    (
+        "flintmq/queue",
+        "new_owner free_owner take_head take_expired publish_held take_at last_value_count once_figures",
+        "tests drive a queue by hand",
+    ),
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes set_reserves", "tests drive a log by hand"),
@@ -56,8 +60,6 @@ KEPT = (
     ("flintmq/selectors/program.py", "selects", "tests run a selector by itself"),
     ("flintmq/shovel/mover.py", "unsettled", "tests look at a shovel"),
     ("flintmq/access/users.py", "set_password", "tests make users"),
-    ("flintmq/kv/engine.py", "require_range", "a promise of the engine port"),
-    ("flintmq/shared/staged.py", "StagedQueue take_staged", "tools/linearizability judges it, until it goes with issue 38"),
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CIMPORT = re.compile(r"from [\w.]+ cimport (\([^)]*\)|[^\n]*)")

@@ -59,7 +59,6 @@ from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
-    from flintmq.broker.shared_service import SharedService
     from flintmq.store.log_store import LogStore
     from flintmq.store.sql.definitions import SqlDefinitions
 
@@ -68,6 +67,8 @@ log = logging.getLogger("flintmq.node")
 # connections that one slice of housekeeping looks at
 ROUND_STEP = 32
 _SOCKET_COUNT = attrgetter("socket_count")
+# the embedded engine's file in the store directory, and the one of versions whose shared queues are rows of single messages
+SHARED_FILE, OLD_SHARED_FILE = "shared_queues.db", "shared.db"
 
 
 def memory_available() -> int:
@@ -240,7 +241,7 @@ class Node:
     def _make_parts(self, definitions: Definitions, store_log: Any) -> None:
         """The parts that stand on the open store."""
         config = self.config
-        if config.cluster is not None and self._by_owner:
+        if config.cluster is not None:
             definitions = self._tell_others(definitions)
         if self.store is not None:
             self.store.logs.on_failure = self._store_failed
@@ -355,15 +356,17 @@ class Node:
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
             self.broker.streams = StreamService(self.broker, self.broker.dead_letters, self.store.logs.streams, self.actors)
-            url = self.config.cluster or self.config.shared_engine
+            url = self.config.cluster
+            if url is None and (self.store.directory / OLD_SHARED_FILE).exists():
+                raise OperatorError(
+                    f"{self.store.directory / OLD_SHARED_FILE} has shared queues as an earlier FlintMQ wrote them: "
+                    "let consumers empty them with the version that wrote them, then move that file away"
+                )
             if url is None:
-                self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/{self._shared_file}")
+                self.broker.make_shared = partial(self._shared_service, f"sqlite:{self.store.directory}/{SHARED_FILE}")
             else:
                 shared = self.broker.shared = self._shared_service(url)
-                if self._told is not None:
-                    self._follow_others(shared)
-                elif self.config.cluster is not None:
-                    self._join(shared, self.store.definitions.store_uuid.hex())
+                self._follow_others(shared)
         try:
             for name in self.definitions.load():
                 vhost = self.broker.add_vhost(name)
@@ -385,48 +388,20 @@ class Node:
             if waiting:
                 log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
 
-    @property
-    def _shared_file(self) -> str:
-        return "shared_queues.db" if self._by_owner else "shared.db"
-
-    @property
-    def _by_owner(self) -> bool:
-        return self.config.shared_by_owner or os.environ.get("FLINTMQ_SHARED_BY_OWNER") == "1"
-
     def _shared_service(self, url: str) -> Any:
         """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
+        from flintmq.cluster.shared_queues import SharedQueues
+
         assert self.store is not None
         broker, index = self.broker, self.broker.expiry.index
+        # Nodes of one machine have one name, unless they are given others.
+        name = self.config.node_name or f"{broker.node_name}-{self.store.definitions.store_uuid.hex()[:8]}"
         try:
-            if self._by_owner:
-                from flintmq.cluster.shared_queues import SharedQueues
-
-                # Nodes of one machine have one name, unless they are given others.
-                name = self.config.node_name or f"{broker.node_name}-{self.store.definitions.store_uuid.hex()[:8]}"
-                shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index, name)
-                shared.where = self.advertised
-                return shared
-            from flintmq.broker.shared_service import SharedService
-
-            return SharedService(broker, broker.dead_letters, broker.pauses, broker.events, url, self.store.logs, index)
-        except ValueError as error:
-            option = "--shared-engine" if self.config.cluster is None else "--cluster"
-            raise OperatorError(f"{option}: {error}") from None
-
-    def _join(self, shared: SharedService, store: str) -> None:
-        """This node is a member of a cluster from its start on. Raises: OperatorError."""
-        from flintmq.broker.cluster import Cluster
-
-        if shared.is_alone:
-            raise OperatorError("--cluster needs an engine that several nodes open: etcd://HOST:PORT,HOST:PORT,...")
-        try:
-            cluster = shared.member = self.broker.cluster = Cluster(
-                self.broker, shared, self.broker.node_name, self._advertised_host(), store
-            )
+            shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index, name)
         except ValueError as error:
             raise OperatorError(f"--cluster: {error}") from None
-        cluster.where = self.advertised
-        cluster.on_drain = self._close_to_clients
+        shared.where = self.advertised
+        return shared
 
     def _advertised_host(self) -> str:
         host = self.config.advertise_host or self.config.host
@@ -438,16 +413,6 @@ class Node:
         flight = None if self.dataplane is None else self.dataplane.flight_port
         ports = {"amqp": self.amqp_port, "amqps": self.amqps_port, "http": self.http_port, "flight": flight}
         return {service: endpoint(host, port) for service, port in ports.items() if port}
-
-    def _close_to_clients(self) -> None:
-        """This node is drained: its listeners for AMQP close, so that clients find another node at once, and its links rest. Any thread."""
-        self.loops[0].call(self._remove_listeners)
-        self.links.stop()
-
-    def _remove_listeners(self) -> None:
-        for entry in self.loops[0].entries():
-            if entry.connection is None:
-                self.loops[0].remove(entry)
 
     # --- start ------------------------------------------------------------------------------------------------------
 

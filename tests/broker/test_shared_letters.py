@@ -14,8 +14,8 @@ import pytest
 
 from flintmq.broker.shared_letters import _REFUSED_AT_ONCE
 from flintmq.testing.broker import Broker
-from tests.broker import test_shared_queues
-from tests.broker.test_shared_queues import SHARED, Engine, core, declare, engine, get, publish, service
+from tests.cluster.own_engine import SHARED, OwnEngine, get, queue_of
+from tests.cluster.test_engine_away import declare, engine, publish
 from tests.support.broker import wait_until
 
 __all__ = ["engine"]
@@ -25,17 +25,17 @@ FAST = {"dead_letter_retry_ms": 5, "dead_letter_retry_max_ms": 5}
 STREAM = {"x-queue-type": "stream"}
 
 
-# what stands on the engine of the form before; all else is by the queue's owner
-BEFORE = pytest.mark.parametrize("begin", ["windows"], indirect=True)
+@pytest.fixture
+def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
+    return lambda **limits: engine.broker(start, tmp_path, **limits)
 
 
-@pytest.fixture(params=["owner"])
-def begin(request: Any, start: Callable[..., Broker], tmp_path: Path, engine: Engine) -> Callable[..., Broker]:
-    def made(**limits: int) -> Broker:
-        options = {"store_dir": str(tmp_path / "store"), "http_port": 0, "shared_by_owner": request.param == "owner"}
-        return start(limits={**test_shared_queues.FAST, **limits}, **options)
+def service(broker: Broker) -> Any:
+    return broker.node.broker.shared
 
-    return made
+
+def core(broker: Broker, name: str = "s") -> Any:
+    return queue_of(broker, name).core
 
 
 def take(channel: Any, name: str = "s") -> Any:
@@ -72,7 +72,9 @@ def deaths(got: Any) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("kind", [{}, SHARED, {"x-queue-type": "quorum"}])
-def test_what_is_rejected_goes_to_another_queue_and_leaves_its_own(begin: Any, connect: Any, engine: Engine, kind: dict[str, str]) -> None:
+def test_what_is_rejected_goes_to_another_queue_and_leaves_its_own(
+    begin: Any, connect: Any, engine: OwnEngine, kind: dict[str, str]
+) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments=LETTERS)
@@ -87,7 +89,7 @@ def test_what_is_rejected_goes_to_another_queue_and_leaves_its_own(begin: Any, c
     wait_until(lambda: broker.node.broker.counters.dead_lettered["rejected"] == 3)
 
 
-def test_letters_on_a_stream(begin: Any, connect: Any, engine: Engine) -> None:
+def test_letters_on_a_stream(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments=LETTERS)
@@ -98,7 +100,7 @@ def test_letters_on_a_stream(begin: Any, connect: Any, engine: Engine) -> None:
     wait_for(broker, "dlq", 2)
 
 
-def test_what_expires_has_a_letter_though_nobody_consumes(begin: Any, connect: Any, engine: Engine) -> None:
+def test_what_expires_has_a_letter_though_nobody_consumes(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments={**LETTERS, "x-message-ttl": 1})
@@ -115,7 +117,7 @@ def test_what_expires_has_a_letter_though_nobody_consumes(begin: Any, connect: A
     wait_until(lambda: broker.node.broker.counters.drops["expired"] == 5)
 
 
-def test_a_queue_of_retries_that_leads_back(begin: Any, connect: Any, engine: Engine) -> None:
+def test_a_queue_of_retries_that_leads_back(begin: Any, connect: Any, engine: OwnEngine) -> None:
     """Reject to a queue with a time to live, whose letters come back: both are shared."""
     broker = begin(**FAST)
     channel = connect(broker).channel()
@@ -130,7 +132,7 @@ def test_a_queue_of_retries_that_leads_back(begin: Any, connect: Any, engine: En
 
 
 @pytest.mark.parametrize("target", [None, "dlq"])
-def test_who_comes_back_too_often_ends(begin: Any, connect: Any, engine: Engine, target: str | None) -> None:
+def test_who_comes_back_too_often_ends(begin: Any, connect: Any, engine: OwnEngine, target: str | None) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments={**(LETTERS if target else SHARED), "x-delivery-limit": 2})
@@ -152,7 +154,7 @@ def test_who_comes_back_too_often_ends(begin: Any, connect: Any, engine: Engine,
     wait_until(lambda: broker.node.broker.counters.drops["delivery_limit"] == 1)
 
 
-def test_counts_of_deliveries_survive_the_broker(begin: Any, connect: Any, engine: Engine) -> None:
+def test_counts_of_deliveries_survive_the_broker(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = declare(connect(broker), "s")
     publish(channel, b"counted")
@@ -171,7 +173,7 @@ def test_counts_of_deliveries_survive_the_broker(begin: Any, connect: Any, engin
     assert got.redelivered
 
 
-def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any, engine: Engine) -> None:
+def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("dlq", durable=True)
@@ -194,8 +196,7 @@ def test_a_letter_waits_for_its_exchange_or_is_dropped(begin: Any, connect: Any,
     assert sorted(get(channel, "dlq").body for _ in range(3)) == [b"one", b"three", b"two"]
 
 
-@BEFORE
-def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: Any, connect: Any, engine: Engine) -> None:
+def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: Any, connect: Any, engine: OwnEngine) -> None:
     """The letter is on disk here, and the engine was never told: at least once."""
     broker = begin(**FAST)
     channel = connect(broker).channel()
@@ -205,12 +206,12 @@ def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: An
     publish(channel, b"both")
     channel.expect("basic.ack")
     got = take(channel)
-    engine.away = True
+    engine.plan.away = True
     channel.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
     wait_for(broker, "dlq", 1)
     broker.node.stop()
-    engine.away = False
-    again = begin(shared_lease_ms=1_000, **FAST)
+    engine.plan.away = False
+    again = begin(**FAST)
     channel = connect(again).channel()
     wait_for(again, "dlq", 1)
     wait_for(again, "s", 1)
@@ -218,8 +219,7 @@ def test_a_broker_that_dies_before_the_end_of_the_original_leaves_both(begin: An
     assert (got.body, got.redelivered) == (b"both", True)
 
 
-@BEFORE
-def test_the_original_stays_until_the_engine_has_the_letter(begin: Any, connect: Any, engine: Engine) -> None:
+def test_the_original_stays_until_the_engine_has_the_letter(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(shared_waiting_ms_max=100, **FAST)
     channel = connect(broker).channel()
     for name, arguments in (("s", LETTERS), ("dlq", SHARED)):
@@ -228,18 +228,19 @@ def test_the_original_stays_until_the_engine_has_the_letter(begin: Any, connect:
     publish(channel, b"x")
     channel.expect("basic.ack")
     got = take(channel)
-    engine.away = True
+    engine.plan.away = True
     channel.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
-    wait_until(lambda: broker.node.broker.counters.drops["refused"] >= 2, what="the letter was refused, and tried again")
     queue_id = broker.node.broker.vhosts["/"].queues["s"].queue_id
+    wait_until(lambda: service(broker).letters.waiting(queue_id) == (1, 1))
+    wait_until(lambda: core(broker, "dlq").ready_count() == 1, what="the letter is there, and the engine does not have it yet")
     assert service(broker).letters.waiting(queue_id) == (1, 1)
-    engine.away = False
+    engine.plan.away = False
     settled(broker)
     wait_for(broker, "dlq", 1)
 
 
-def test_letters_that_wait_keep_the_node_from_taking_more(begin: Any, connect: Any, engine: Engine) -> None:
-    broker = begin(shared_letters_max=3, shared_batch=2, **FAST)
+def test_letters_that_wait_keep_the_node_from_taking_more(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin(shared_letters_max=3, **FAST)
     channel = connect(broker).channel()
     patient = {**SHARED, "x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once"}
     channel.queue("s", durable=True, arguments=patient)
@@ -265,7 +266,7 @@ def test_letters_that_wait_keep_the_node_from_taking_more(begin: Any, connect: A
     assert consumer.expect("basic.deliver").body == b"03"
 
 
-def test_many_without_a_target_do_not_stand_in_front_of_one_that_has_one(begin: Any, connect: Any, engine: Engine) -> None:
+def test_many_without_a_target_do_not_stand_in_front_of_one_that_has_one(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.call("exchange.declare", exchange="in", type="fanout", durable=True)
@@ -288,7 +289,7 @@ def test_many_without_a_target_do_not_stand_in_front_of_one_that_has_one(begin: 
     wait_until(lambda: service(broker).letters.waiting(queue_id)[0] == count - 1, what="the others wait still")
 
 
-def test_a_deleted_queue_forgets_its_letters(begin: Any, connect: Any, engine: Engine) -> None:
+def test_a_deleted_queue_forgets_its_letters(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     patient = {**SHARED, "x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once"}
@@ -302,7 +303,7 @@ def test_a_deleted_queue_forgets_its_letters(begin: Any, connect: Any, engine: E
 
 
 @pytest.mark.parametrize("letters", [False, True])
-def test_the_oldest_go_above_the_limit(begin: Any, connect: Any, engine: Engine, letters: bool) -> None:
+def test_the_oldest_go_above_the_limit(begin: Any, connect: Any, engine: OwnEngine, letters: bool) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments={**(LETTERS if letters else SHARED), "x-max-length": 3})
@@ -321,7 +322,7 @@ def test_the_oldest_go_above_the_limit(begin: Any, connect: Any, engine: Engine,
         assert deaths(got[0]) == [("s", "maxlen", 1)]
 
 
-def test_a_full_queue_refuses_publishes(begin: Any, connect: Any, engine: Engine) -> None:
+def test_a_full_queue_refuses_publishes(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin(**FAST)
     channel = connect(broker).channel()
     channel.queue("s", durable=True, arguments={**SHARED, "x-max-length": 2, "x-overflow": "reject-publish"})
@@ -348,6 +349,6 @@ def test_a_full_queue_refuses_publishes(begin: Any, connect: Any, engine: Engine
         ({"x-delayed-retry-type": "all"}, "x-delayed-retry-type"),
     ],
 )
-def test_what_is_not_served_is_refused(begin: Any, connect: Any, engine: Engine, arguments: dict[str, Any], told: str) -> None:
+def test_what_is_not_served_is_refused(begin: Any, connect: Any, engine: OwnEngine, arguments: dict[str, Any], told: str) -> None:
     channel = connect(begin()).channel()
     channel.refuse(406, told, "queue.declare", queue="s", durable=True, arguments={**SHARED, **arguments})

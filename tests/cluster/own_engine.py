@@ -12,18 +12,28 @@ from flintmq.cluster import engine_thread
 from flintmq.config import Limits
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.testing.broker import Broker
-from tests.twins.faulty_engine import FaultyEngine, Plan
+from tests.twins.faulty_engine import Fate, FaultyEngine, Plan
 
 SHARED = {"x-queue-type": "shared"}
 FAST = {"housekeeping_ms": 20, "shared_poll_ms": 20, "shared_pause_ms": 5, "shared_pause_ms_max": 20, "shared_ends_ms": 1}
 
 
+class AwayPlan(Plan):
+    """`away`: each call is told that the engine does not answer."""
+
+    away = False
+
+    async def fate(self, call: str) -> Fate:
+        fate = await super().fate(call)
+        return Fate.LOST if self.away else fate
+
+
 class OwnEngine:
-    """`hold` and `go_on`: calls of this kind ("" all) wait meanwhile. Args: monkeypatch: of the test."""
+    """`hold` and `go_on`: calls of this kind ("" all) wait meanwhile; `plan.away`. Args: monkeypatch: of the test."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.store = MemoryStore(Limits().engine_commit_rows_max)
-        self.plan = Plan()
+        self.plan = AwayPlan()
         self.plan.gate = self._gate
         self._lock = threading.Lock()
         self._held: str | None = None
@@ -46,7 +56,7 @@ class OwnEngine:
         self._held = None
 
     def broker(self, start: Callable[..., Broker], path: Path, **limits: int) -> Broker:
-        return start(limits={**FAST, **limits}, store_dir=str(path / "store"), http_port=0, shared_by_owner=True)
+        return start(limits={**FAST, **limits}, store_dir=str(path / "store"), http_port=0)
 
 
 def queue_of(broker: Broker, name: str = "s") -> Any:

@@ -46,7 +46,7 @@ def begin(start: Callable[..., Broker], tmp_path: Path, etcd: EtcdCluster, reque
 
     def make(name: str, **options: Any) -> Broker:
         node_name = f"{name}-{request.node.name}"[:100]
-        return start(limits=LIMITS, store_dir=str(tmp_path / name), shared_by_owner=True, cluster=url, node_name=node_name, **options)
+        return start(limits=LIMITS, store_dir=str(tmp_path / name), cluster=url, node_name=node_name, **options)
 
     return make
 

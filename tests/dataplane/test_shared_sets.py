@@ -46,7 +46,7 @@ def begin(tmp_path: Path, engine: OwnEngine) -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
 
     def made(*queues: str, limits: dict[str, Any] | None = None, **arguments: Any) -> Rig:
-        rig = Rig(tmp_path / "node", limits={**FAST, **(limits or {})}, shared_by_owner=True)
+        rig = Rig(tmp_path / "node", limits={**FAST, **(limits or {})})
         rigs.append(rig)
         for name in queues or ("q",):
             rig.declare(name, x_queue_type="shared", **arguments)
@@ -535,7 +535,7 @@ def test_one_user_takes_not_all_places_for_the_engine(begin: Any, engine: OwnEng
     head = {"user": "guest", "vhost": "/", "call": "sub.acquire", **shared, "seq": 1}
     threads = [threading.Thread(target=rig.service.dispatch, args=({**head, "user": user},)) for user in ("guest", "other")]
     threads[0].start()
-    asks = rig.service.shared_subscriptions()._asks  # type: ignore[union-attr]
+    asks = rig.service.shared_sets()._asks  # type: ignore[union-attr]
     wait_until(lambda: asks._running["guest"] == 1, WAIT_S)
     assert rig.code("sub.acquire", **shared, seq=1) == "BUSY"
     threads[1].start()

@@ -113,7 +113,7 @@ def test_a_batch_is_committed_without_the_next_trigger_and_without_an_option(
         running.append(run_until(writer.start, lambda _: (checkpoint / "commits" / "0").exists(), "Spark's commit"))
 
         def committed() -> bool:
-            return [(1, None)] == [(one["committed"], one["prepared"]) for one in plane.sub_list() if one["name"] == f"spark:{query.queue}"]
+            return [(one["committed"], one["prepared"]) for one in plane.sub_list() if one["name"] == f"spark:{query.queue}"] == [(1, None)]
 
         try:
             return bool(wait_until(committed, timeout=COMMIT_S, step=0.05))

@@ -33,25 +33,15 @@ def has(broker: Broker, queue: str) -> bool:
 
 
 @contextlib.contextmanager
-def nodes(cluster: EtcdCluster, by_owner: bool) -> Iterator[tuple[Broker, Broker]]:
-    option, url = on(cluster)
+def nodes(cluster: EtcdCluster) -> Iterator[tuple[Broker, Broker]]:
+    _, url = on(cluster)
     with contextlib.ExitStack() as stack:
-        yield tuple(
-            stack.enter_context(
-                Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0", env={"FLINTMQ_SHARED_BY_OWNER": "1"})
-                if by_owner
-                else Broker(option, url, "--flight-port", "0")
-            )
-            for name in ("a", "b")
-        )
+        yield tuple(stack.enter_context(Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0")) for name in ("a", "b"))
 
 
-@pytest.mark.parametrize("by_owner", [False, True], ids=["rows", "owner"])
-def test_a_query_goes_on_at_another_node_when_its_own_is_killed(
-    spark: SparkSession, cluster: EtcdCluster, tmp_path: Path, by_owner: bool
-) -> None:
+def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSession, cluster: EtcdCluster, tmp_path: Path) -> None:
     queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
-    with nodes(cluster, by_owner) as (one, other):
+    with nodes(cluster) as (one, other):
         with channel_of(one) as channel:
             channel.queue_declare(queue, durable=True, arguments=SHARED)
             publish_on(channel, queue, *bodies)
@@ -85,7 +75,7 @@ def test_a_query_goes_on_at_another_node_when_its_own_is_killed(
 
 def test_a_query_on_a_queue_with_an_owner_goes_on_when_that_was_killed_and_started(spark: SparkSession, tmp_path: Path) -> None:
     queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
-    node = RestartingBroker(tmp_path / "store", env={"FLINTMQ_SHARED_BY_OWNER": "1"})
+    node = RestartingBroker(tmp_path / "store")
     try:
         with channel_of(node.broker) as channel:
             channel.queue_declare(queue, durable=True, arguments=SHARED)

@@ -1,6 +1,6 @@
 """The line between the message path and the service of shared queues, and windows: what is counted leaves, and nothing else gets in.
 
-Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/broker/test_shared_queues.py has the message path.
+Properties: H1 to H5 of queue/handoff.py, as far as Python sees them; tests/cluster/test_remote_windows.py has the message path.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from flintmq.queue.handoff import (
     window_add,
     window_available,
     window_end,
-    window_keeps_returns,
-    window_ready,
     window_take_back,
-    window_wanted,
 )
 
 MESSAGE = b"x", b"key", b"\x00\x00", b"body"
@@ -36,8 +33,8 @@ def window(port: SharedPort, number: int = 1, vhost: str = "/") -> QueueHandle:
     return handle
 
 
-def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False, expires_at_ms: int = 0, deliveries: int = 0) -> int:
-    return window_add(handle, (b"x", b"key", b"\x00\x00", body, 0, 0), expires_at_ms, redelivered, deliveries)
+def add(handle: QueueHandle, body: bytes = b"body", redelivered: bool = False) -> int:
+    return window_add(handle, (b"x", b"key", b"\x00\x00", body, 0, 0), redelivered)
 
 
 def ends(port: SharedPort) -> list[tuple[int, int]]:
@@ -53,9 +50,7 @@ def test_only_the_service_adds_to_a_window(port: SharedPort) -> None:
     handle = window(port)
     assert handle.publish(*MESSAGE, 0, 0) == 0
     assert add(handle) > 0
-    assert (window_ready(handle), handle.ready_count()) == (1, 1)
-    handle.elsewhere, handle.elsewhere_bytes = 5, 50
-    assert (window_ready(handle), handle.ready_count(), handle.ready_bytes()) == (1, 6, 54)
+    assert (handle.ready_count(), handle.ready_bytes()) == (1, 4)
 
 
 def test_a_settled_entry_is_told_once_and_one_that_is_taken_back_is_not(port: SharedPort) -> None:
@@ -67,7 +62,7 @@ def test_a_settled_entry_is_told_once_and_one_that_is_taken_back_is_not(port: Sh
     assert handle.settle_held(positions[0], DequeueReason.ACK, False)
     assert ends(port) == [(7, positions[0])]
     assert not handle.settle_held(positions[0], DequeueReason.ACK, False)
-    assert window_take_back(handle, positions[:2]) == [(positions[1], False, 0)]
+    assert window_take_back(handle, positions[:2]) == [positions[1]]
     assert handle.purge() == 2
     assert ends(port) == [(7, position) for position in positions[2:]]
 
@@ -89,13 +84,13 @@ def test_the_line_keeps_its_order_and_gives_its_memory_back(port: SharedPort) ->
     assert fullest - bytes_by_kind()["entries"] > 20_000
 
 
-def test_what_nobody_has_is_taken_out_in_order_with_its_mark(port: SharedPort) -> None:
+def test_what_nobody_has_is_taken_out_in_the_order_that_is_asked_for(port: SharedPort) -> None:
     handle = window(port)
-    positions = [add(handle, redelivered=number == 1, deliveries=7 * number) for number in range(3)]
+    positions = [add(handle, redelivered=number == 1) for number in range(3)]
     assert window_available(handle, 2) == positions[:2]
-    assert window_take_back(handle, positions[1::-1]) == [(positions[1], True, 7), (positions[0], False, 0)]
+    assert window_take_back(handle, positions[1::-1]) == positions[1::-1]
     assert window_available(handle, 9) == positions[2:]
-    assert window_take_back(handle, [*positions, positions[2] + 1]) == [(positions[2], False, 14)]
+    assert window_take_back(handle, [*positions, positions[2] + 1]) == [positions[2]]
     assert window_available(handle, 9) == []
     assert ends(port) == []
     assert add(handle) > positions[2], "a position never comes twice"
@@ -105,10 +100,6 @@ def test_a_deleted_window_takes_nothing(port: SharedPort) -> None:
     handle = window(port)
     handle.mark_deleted()
     assert add(handle) == 0
-
-
-def test_nobody_wants_anything_without_consumers(port: SharedPort) -> None:
-    assert window_wanted(window(port), 100) == 0
 
 
 def test_a_lane_has_its_own_bound_and_its_share_of_a_virtual_host(port: SharedPort) -> None:
@@ -186,9 +177,8 @@ def consumer() -> Iterator[int]:
     free_owner(made)
 
 
-def test_what_a_consumer_gives_back_to_a_window_that_keeps_it_goes_to_no_consumer(port: SharedPort, consumer: int) -> None:
+def test_what_a_consumer_gives_back_to_a_window_goes_to_no_consumer(port: SharedPort, consumer: int) -> None:
     handle = window(port)
-    window_keeps_returns(handle)
     positions = [add(handle) for _ in range(3)]
     for position in positions[:2]:
         assert handle.take_at(position, consumer)
@@ -201,15 +191,3 @@ def test_what_a_consumer_gives_back_to_a_window_that_keeps_it_goes_to_no_consume
     assert handle.take_at(positions[2], consumer) and handle.release_held(positions[2], delivered=False, owner=consumer)
     assert window_available(handle, 9) == positions[2:], "it was not sent to the consumer"
     assert returns(port) == []
-
-
-def test_a_window_of_a_station_tells_of_no_returns(port: SharedPort, consumer: int) -> None:
-    """Its counts are noted for the control plane (broker/cores.py), and the next consumer gets the entry."""
-    handle = window(port)
-    handle.set_returns(True, -1, False, False, False, True)
-    position = add(handle)
-    assert handle.take_at(position, consumer)
-    assert handle.release_held(position, delivered=True, owner=consumer)
-    assert returns(port) == []
-    assert window_available(handle, 9) == [position]
-    assert handle.take_returns(9) == [(position, 1, False, False)]

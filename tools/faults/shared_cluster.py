@@ -106,7 +106,6 @@ class Cluster:
             command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--quota-backend-bytes", str(_QUOTA)]
             self.members.append(Process(f"member{machine.number}", machine, command, folder))
         engine = "etcd://" + ",".join(f"{machine.address}:{CLIENT_PORT}" for machine in member_machines)
-        os.environ["FLINTMQ_SHARED_BY_OWNER"] = "1"  # until it is the only form
         self.brokers = []
         for machine in broker_machines:
             data = folder / f"data{machine.number}"

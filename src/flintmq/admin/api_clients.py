@@ -222,10 +222,7 @@ def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
     policy = getattr(queue, "policy", None)  # a reply queue has none
     status = "up"
     if policy is not None and policy.single_active_consumer:
-        shared = handler.broker.shared
-        elsewhere = policy.is_shared and shared is not None and not shared.is_active(queue.queue_id)
-        active = handler.broker.active.get(queue.queue_id) is consumer and not elsewhere
-        status = "single_active" if active else "waiting"
+        status = "single_active" if handler.broker.active.get(queue.queue_id) is consumer else "waiting"
     return {
         "consumer_tag": shown(consumer.tag),
         "queue": {"name": shown(queue.name), "vhost": queue.vhost},

@@ -34,7 +34,7 @@ from flintmq.admin.api_access import (
     shown_vhost,
 )
 from flintmq.admin.api_call import Call, check_table, flags_of, nothing
-from flintmq.admin.api_names import declare_shared, told_shared
+from flintmq.admin.api_names import declare_shared
 from flintmq.admin.api_schemas import BODY_FILE
 from flintmq.admin.http_refusals import HttpError, bad, rabbit_refusal
 from flintmq.admin.json_out import Rows
@@ -371,8 +371,6 @@ async def _binding(call: Call, value: dict[str, Any]) -> None:
         if error.code not in (ReplyCode.NOT_FOUND, ReplyCode.RESOURCE_LOCKED):
             raise
         raise Pass(error.text) from None
-    if value["destination_type"] == "queue":
-        await told_shared(call, vhost, value["destination"])
 
 
 def operations() -> list[Operation]:

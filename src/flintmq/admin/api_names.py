@@ -95,7 +95,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
     }
     if full:
         _count(call, queue, value)
-    if call.broker.is_elsewhere(queue):
+    if call.broker.is_window(queue):
         _count_elsewhere(call, queue, value)
     return value
 
@@ -208,13 +208,6 @@ async def declare_shared(call: Call, vhost: Any, name: str, arguments: dict[str,
     if shared is not None:
         properties = {"exclusive": False, **flags}
         await waited(partial(shared.declare, vhost, name, arguments, properties))
-
-
-async def told_shared(call: Call, vhost: Any, name: str) -> None:
-    """The engine has what changed at the bindings of a shared queue."""
-    queue, shared = vhost.queues.get(name), call.broker.shared
-    if queue is not None and queue.policy.is_shared and shared is not None:
-        await waited(partial(shared.definitions.when_told, queue.queue_id))
 
 
 def _vhost_to_change(call: Call) -> Any:
@@ -494,7 +487,6 @@ async def put_binding(call: Call) -> Response:
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
         new = await call.perform(vhost, vhost.bind_queue(name, source, key, arguments, connection_id=0))
-        await told_shared(call, vhost, name)
     else:
         new = await call.perform(vhost, vhost.bind_exchange(name, source, key, arguments))
     if new:
@@ -548,8 +540,6 @@ async def delete_binding(call: Call) -> Response:
     else:
         verb = vhost.unbind_exchange(name, source, one_binding.routing_key, one_binding.arguments)
     await call.perform(vhost, verb)
-    if kind == QUEUE:
-        await told_shared(call, vhost, name)
     return nothing()
 
 

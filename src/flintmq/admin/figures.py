@@ -231,20 +231,20 @@ def _shared(text: Families, parts: Parts) -> None:
     for name, kind, help_text in (
         ("queues", "gauge", "Shared queues of this node."),
         ("waiting_bytes", "gauge", "Bytes of messages that wait for the engine."),
-        ("taken_total", "counter", "Messages that this node leased."),
-        ("settled_total", "counter", "Leased messages that consumers of this node settled."),
-        ("refused_total", "counter", "Publishes that the engine did not take in time."),
-        ("returned_total", "counter", "Messages that came back from nodes that are gone."),
-        ("failures_total", "counter", "Times that the engine did not answer."),
-        ("conflicts_total", "counter", "Transactions of queues that were made anew, as another node was faster."),
-        ("contended_total", "counter", "Times that a queue had to wait because nodes met at the same rows again and again."),
-        ("definitions_refused", "gauge", "Definitions of shared queues on other nodes that this node does not follow; its log says why."),
-        ("lives_total", "counter", "Lives of this node: each one above the first is a time that others declared it gone."),
+        ("engine_commits_total", "counter", "Commits that the engine decided."),
+        ("engine_commit_seconds_total", "counter", "Seconds that those took together."),
+        ("engine_conflicts_total", "counter", "Commits of which a condition did not hold: another node was faster."),
+        ("engine_failures_total", "counter", "Calls that the engine did not answer."),
+        ("definitions_refused", "gauge", "Definitions of other nodes that this node does not follow; its log says why."),
     ):
         text.one(f"shared_{name}", kind, help_text, facts[name.removesuffix("_total")])
     if cluster is not None:
         states = Counter(str(node["state"]) for node in cluster.members())
         rows = [({"state": state}, states[state]) for state in ("up", "draining", "drained", "down")]
+        room = cluster.engine()
+        text.one("shared_engine_bytes", "gauge", "Bytes that the engine's files hold.", room["bytes"] or 0)
+        text.one("shared_engine_bytes_max", "gauge", "Quota of the engine in bytes; 0: it names none.", room["bytes_max"] or 0)
+        text.one("shared_engine_low", "gauge", "1 while publishes are refused, as the engine has too little room.", room["full"])
         text.add("cluster_nodes", "gauge", "Nodes of the cluster by state, as this node sees them.", rows)
         text.one("cluster_unreadable", "gauge", "Rows of nodes that this node can't read.", cluster.refused)
 

@@ -54,7 +54,6 @@ from flintmq.vhost.weights import Allowance
 
 if TYPE_CHECKING:
     from flintmq.broker.client import Client
-    from flintmq.broker.shared_service import SharedService
     from flintmq.broker.stream_service import StreamService
 
 
@@ -102,7 +101,7 @@ class Broker(NodeState):
     def _make_parts(self) -> None:
         """What only some nodes have: None until the node makes it."""
         # makes the service of shared queues with the embedded engine, for the first shared queue
-        self.make_shared: Callable[[], SharedService] | None = None
+        self.make_shared: Callable[[], Any] | None = None
         # this node as a member of a cluster
         self.cluster: Any = None
         # the way in for other nodes of the cluster (cluster.node_door.NodeDoor)

@@ -178,8 +178,6 @@ class QueueLimits:
                 if (over or delayed) and last_value_replaced(core, position):
                     core.settle_held(position, DequeueReason.DROP, False)
                 elif not over:
-                    if queue.policy.is_shared and self._state.shared is not None:
-                        self._state.shared.note_count(queue.queue_id, position, count)
                     if delayed and not self._retries.add(core, position, count):
                         core.release_waited(position)  # no memory for a wait, or the queue is deleted
                 elif not guarded("delivery limits", f"queue {queue.name!r}", self._end_over_limit, queue, position):

@@ -47,15 +47,12 @@ class WaitingLetters(Protocol):
 
 
 class SharedQueues(Protocol):
-    """The shared queues of this node, as services that publish to queues need them. by_owner: whether one node serves each."""
-
-    by_owner: bool
+    """The shared queues of this node, as services that publish to queues need them."""
 
     @property
     def letters(self) -> WaitingLetters: ...
     def publish(self, core: QueueHandle, message: Message, expires_at_ms: int, on_outcome: Callable[[bool], object]) -> bool: ...
-    def note_count(self, queue_id: int, position: int, count: int) -> None: ...
-    def want(self, queue_id: int, *, gone: bool = False) -> None: ...
+    def want(self, queue_id: int) -> None: ...
     def left(self, consumer: Consumer) -> None: ...
     def forwards(self, queue_id: int) -> bool: ...
 
@@ -100,12 +97,8 @@ class NodeState:
         self.shared: SharedQueues | None = None
 
     def is_window(self, queue: Any) -> bool:
-        """Whether a queue is a shared one whose messages are elsewhere, and its core what this node has of them."""
-        return queue.policy.is_shared and (self.shared is None or self.shared.forwards(queue.queue_id))
-
-    def is_elsewhere(self, queue: Any) -> bool:
-        """Whether another node owns a queue, and has its messages and consumers."""
-        return self.shared is not None and self.shared.by_owner and self.is_window(queue)
+        """Whether a queue is a shared one that another node owns: its messages and consumers are there, and its core here is a window."""
+        return self.shared is not None and queue.policy.is_shared and self.shared.forwards(queue.queue_id)
 
     def forbid_old_openings(self) -> None:
         """Connections are about to be closed: one that opens meanwhile asks once more whether it may."""

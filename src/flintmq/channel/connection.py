@@ -639,7 +639,7 @@ class Connection:
             number,
             address(delivery),
             channel.unacked.last_tag,
-            cast(uint32_t, min(queue_ready_count(handle.queue) + handle.elsewhere, 0xFFFFFFFF)),
+            cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
         )
         if written and at_load32(address(self.connection.traced)):
             note_delivery(address(self.connection), number, handle.queue, delivery.redelivered, delivery.content)

@@ -154,8 +154,8 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
     if options["memory"] and (options["store_dir"] or options["connect"]):
         raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
-    if options["cluster"] and (options["shared_engine"] or options["memory"]):
-        raise OperatorError("--cluster names the engine of shared queues: it can't be combined with --shared-engine or --memory", 64)
+    if options["cluster"] and options["memory"]:
+        raise OperatorError("--cluster names the engine of shared queues: it can't be combined with --memory", 64)
     if options["metrics_port"] is not None and options["http_port"] is None:
         raise OperatorError("--metrics-port is served by the HTTP service: it can't be combined with --http-port off", 64)
     if options["tls_key"] and not options["tls_cert"]:
@@ -314,13 +314,9 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option(
-    "--shared-engine",
-    help="Engine of shared queues: sqlite:PATH, etcd://[USER:PASSWORD@]HOST:PORT,... or fdb:PATH of a cluster file, or file:PATH of a file"
-    " with that; shared.db in the store directory.",
-)
-@click.option(
     "--cluster",
-    help="Engine of shared queues that several nodes have, as --shared-engine: this node is one of the cluster of those who name it.",
+    help="Engine of the cluster that this node is a member of: etcd://[USER:PASSWORD@]HOST:PORT,..., postgresql://..., fdb:PATH of a cluster"
+    " file, or file:PATH of a file with that; default: none, and shared queues are in the store directory.",
 )
 @click.option("--node-name", help="Name of this node, its own in the cluster; default: flintmq@ and the machine's name.")
 @click.option("--advertise-host", help="Host by which other machines reach this node; default: --host, or the machine's name.")

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from flintmq.cluster.watched_engine import WatchedEngine
 from flintmq.config import Limits
-from flintmq.engines.engine import Engine, EngineError, Unavailable
+from flintmq.engines.engine import EngineError, Unavailable
 from flintmq.engines.opening import open_engine
 from flintmq.guard import caught, guarded
 
@@ -29,7 +30,7 @@ class EngineThread:
     """Args: url: of the engine. Raises: ValueError: it names no engine, with the reason."""
 
     def __init__(self, url: str, limits: Limits) -> None:
-        self.engine: Engine = open_engine(url, limits)
+        self.engine = WatchedEngine(open_engine(url, limits))
         self._tidy_s = limits.engine_tidy_ms / 1000
         self._thread = threading.Thread(target=self._run, name="flintmq-engine", daemon=True)
         self._lock = threading.Lock()  # of the next two

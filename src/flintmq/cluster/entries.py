@@ -7,6 +7,7 @@ E1  An outcome is told once: True when the engine has the message, False when th
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import threading
 from collections.abc import Callable
@@ -69,14 +70,16 @@ class Entry:
         self.ownerless_s = self.counted_s = 0.0
         self.counts = (0, 0)
         self.opening = False  # its quiet row is being deleted
-        self.waiting: list[OnServed] = []  # of the engine's thread: whoever waits until it is served
+        # of the engine's thread: whoever waits until it is served, each with the timer of its patience
+        self.waiting: dict[OnServed, asyncio.TimerHandle] = {}
         self._lock = threading.Lock()
         self._outcomes: collections.deque[tuple[Mirror, int, OnOutcome]] = collections.deque()
 
     def tell_waiting(self, error: Exception | None) -> None:
         """The queue has an owner, or never will. Of the engine's thread."""
-        waiting, self.waiting = self.waiting, []
-        for done in waiting:
+        waiting, self.waiting = self.waiting, {}
+        for done, timer in waiting.items():
+            timer.cancel()  # it has the queue, which may be deleted by now
             guarded("shared queues", f"queue {self.name!r}", done, error)
 
     def expect(self, mirror: Mirror, position: int, on_outcome: OnOutcome) -> None:

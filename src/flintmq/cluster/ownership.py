@@ -91,7 +91,6 @@ class Ownership:
         self.ready = asyncio.Event()  # queues may be claimed
         self.stopping = False
         self.draining = False  # nothing is claimed
-        self.failures = 0
         self.on_served: Callable[[Entry], object] = lambda entry: None
         self.on_lost: Callable[[Entry], object] = lambda entry: None
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -143,7 +142,6 @@ class Ownership:
                     await asyncio.sleep(self._limits.shared_pause_ms / 1000)
                     continue
                 except EngineError as error:
-                    self.failures += 1
                     log.debug("shared queue %r in vhost %r is not served yet: %s", entry.name, entry.vhost, error)
                 except Exception as error:
                     caught("shared queues", f"queue {entry.name!r} in vhost {entry.vhost!r}", error)

@@ -30,8 +30,6 @@ from flintmq.queue.handoff import (
     window_add,
     window_available,
     window_end,
-    window_keeps_returns,
-    window_ready,
     window_take_back,
 )
 
@@ -89,7 +87,6 @@ class Window:
         self._is_over = False  # no client uses it any more
         self._is_forgotten = False
         open_window(self.core, host.port, vhost)
-        window_keeps_returns(self.core)
         host.came(self)
 
     def _open(self, link: Link) -> None:
@@ -100,7 +97,7 @@ class Window:
     # --- from the owner -------------------------------------------------------------------------------------------------
 
     def on_message(self, tag: int, redelivered: bool, message: Message) -> None:
-        position = window_add(self.core, message, 0, redelivered, 0)
+        position = window_add(self.core, message, redelivered)
         if position:
             self._tags[position] = tag
         elif self.link is not None:
@@ -166,7 +163,7 @@ class Window:
     def _give_back(self) -> None:
         """What nobody holds goes back to the owner; with the last message the channel ends."""
         while positions := window_available(self.core, _PIECE):
-            for position, _, _ in window_take_back(self.core, positions):
+            for position in window_take_back(self.core, positions):
                 tag = self._tags.pop(position, None)
                 if tag is not None and self.link is not None:
                     self.link.write(requeue_frame(self._number, tag))
@@ -242,7 +239,7 @@ class RemoteConsumer(Window):
             return
         limits = self._host.limits
         window = max(1, min(limits.cluster_window_messages, limits.cluster_window_bytes * self._came // max(1, self._came_bytes)))
-        if window_ready(self.core) * 2 > window:
+        if self.core.ready_count() * 2 > window:
             self._looks = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
             return
         limit = len(self._tags) + window

@@ -73,16 +73,6 @@ def _refusal(error: Exception | None) -> Exception | None:
     return PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
 
 
-class _Told:
-    """Bindings are definitions as all others, which are told by themselves (cluster/told.py)."""
-
-    def waits(self, queue_id: int) -> bool:
-        return False
-
-    def when_told(self, queue_id: int, done: Done) -> None:
-        done(None, None)
-
-
 async def _nothing(*_: Any) -> None:
     """Definitions are this node's alone."""
 
@@ -92,8 +82,6 @@ class SharedQueues:
     among those of the engine.
 
     Raises: ValueError: no such engine."""
-
-    by_owner = True
 
     def __init__(
         self, state: NodeState, dead_letters: DeadLetters, pauses: Pauses, url: str, logs: Any, index: DueIndex, name: str
@@ -125,7 +113,6 @@ class SharedQueues:
         self._begun = False
         self._counts_s, self._counts = 0.0, 0  # owners that were asked for counts since then; threads may miss each other's
         self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open
-        self.definitions = _Told()
         # of definitions that follow the engine (following.Following)
         self.told_vhost: Callable[[str], Coroutine[Any, Any, None]] = _nothing
         self.close_definitions: Callable[[], Coroutine[Any, Any, None]] = _nothing
@@ -304,13 +291,12 @@ class SharedQueues:
         if self.is_served(entry.queue_id) or entry.ended:
             done(None)
             return
-        entry.waiting.append(done)
-        asyncio.get_running_loop().call_later(self.limits.shared_waiting_ms_max / 1000, self._refuse_waiting, entry, done)
+        patience_s = self.limits.shared_waiting_ms_max / 1000
+        entry.waiting[done] = asyncio.get_running_loop().call_later(patience_s, self._refuse_waiting, entry, done)
 
     @staticmethod
     def _refuse_waiting(entry: Entry, done: Callable[[Exception | None], object]) -> None:
-        if done in entry.waiting:
-            entry.waiting.remove(done)
+        if entry.waiting.pop(done, None) is not None:
             guarded("shared queues", f"queue {entry.name!r}", done, _refusal(EngineError()))
 
     def _served(self, entry: Entry) -> None:
@@ -339,10 +325,10 @@ class SharedQueues:
         entry = self._entries.get(queue_id)
         return entry is not None and entry.forwards
 
-    def want(self, queue_id: int, *, gone: bool = False) -> None:
+    def want(self, queue_id: int) -> None:
         """A consumer came, or a get: its queue is opened (W2). Waits for nothing."""
         entry = self._entries.get(queue_id)
-        if entry is not None and not gone and self.state.resting.get(queue_id, 0) & QUIET:
+        if entry is not None and self.state.resting.get(queue_id, 0) & QUIET:
             self.thread.run(partial(self._open, entry, entry.served), _ended)
 
     def consume(self, consumer: Consumer, wish: tuple[str, int, bool, Mapping[str, Any]], done: Done) -> None:
@@ -491,18 +477,11 @@ class SharedQueues:
         lane = remote.port.admit(core, size)
         return bool(lane) and self.thread.call(remote.publish, core.queue_id, message, (on_outcome, lane, size))
 
-    def note_count(self, queue_id: int, position: int, count: int) -> None:
-        """The mirror is told by the core."""
-
     def follow_policy(self, queue: Any) -> None:
         """The core was told; so is who publishes by other nodes."""
         entry = self._entries.get(queue.queue_id)
         if self.others is not None and entry is not None and entry.row is not None:
             self.others.vhost.routes_changed(entry.row.id.decode())
-
-    def is_active(self, queue_id: int) -> bool:
-        """Whether consumers of this node get the messages of a queue with a single active consumer."""
-        return True
 
     # --- deletions --------------------------------------------------------------------------------------------------------
 
@@ -566,6 +545,8 @@ class SharedQueues:
 
     async def _end(self, entry: Entry, key: tuple[str, str]) -> None:
         entry.ended = True
+        if entry.served is not None:
+            self.ownership.serving.give_up(entry.served.queue)
         while True:
             try:
                 await self._remove(entry)
@@ -593,19 +574,12 @@ class SharedQueues:
             entries = list(self._entries.values())
         return {
             "engine": self.thread.engine.name,
-            "answers": all(entry.served is not None or self._is_aimed(entry) for entry in entries),
+            "answers": self.thread.engine.answers,
             "node": self.me.life,
-            "lives": 1,
             "queues": len(entries),
             "waiting_bytes": self._port.waiting_bytes(),
-            "taken": 0,
-            "settled": 0,
-            "refused": 0,
-            "returned": 0,
-            "failures": self.ownership.failures,
-            "contended": 0,
-            "conflicts": 0,
             "definitions_refused": self.refused(),
+            **self.thread.engine.figures(),
         }
 
 

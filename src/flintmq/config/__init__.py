@@ -558,13 +558,11 @@ class Config:
     no_data_dir: bool = False
     memory: bool = False
     connect: str | None = None
-    # the engine of shared queues (kv/opening.py); None: shared.db in the store directory
-    shared_engine: str | None = None
-    # shared queues are served by one owner each (docs/adr/0015), on trial; FLINTMQ_SHARED_BY_OWNER=1 says the same
-    shared_by_owner: bool = False
-    # the same as shared_engine, and this node is a member of the cluster of those that have it (broker/cluster.py), under this name (None:
-    # flintmq@ and the machine's) and with this host in its addresses (None: `host`, or the machine's name where that is any address)
+    # the engine (engines/opening.py) of the cluster (cluster/view.py) that this node is a member of; None: it is alone, and its shared queues
+    # are in shared_queues.db of the store directory
     cluster: str | None = None
+    # its name there (None: flintmq@ and the machine's, and a part of the store's id), and the host in its addresses (None: `host`, or the
+    # machine's name where that is any address)
     node_name: str | None = None
     advertise_host: str | None = None
     catalog: str | None = None

@@ -7,35 +7,8 @@ from flintmq.config.units import KIB, MIB
 
 
 class SharedLimits(Frozen):
-    """Keys and transactions of an engine; messages that wait for it."""
+    """Rows of an engine; messages that wait for it; its nodes."""
 
-    # bytes of a key; names of a virtual host and a queue, each of 255 bytes, escaped; more is refused as too large
-    kv_key_bytes_max: int = 2 * KIB
-    # bytes of a value; a body above it goes into rows of `shared_chunk_bytes`
-    kv_value_bytes_max: int = 1 * MIB
-    # bytes, and rows, that one transaction writes: what SQLite commits in some 50 ms; a larger batch is cut
-    kv_transaction_bytes_max: int = 8 * MIB
-    kv_transaction_writes_max: int = 20_000
-    # milliseconds from the first read of a transaction to its commit: a snapshot keeps the write-ahead log long; it is made anew
-    kv_transaction_ms_max: int = 5_000
-    # rows written that the embedded engine remembers to judge reads; a transaction that read before them is made anew
-    kv_resolver_writes: int = 200_000
-    # bytes of a value, and of a transaction, in etcd: it refuses requests above 1.5 MiB; rows written: it takes 128 operations in a request
-    kv_etcd_value_bytes_max: int = 512 * KIB
-    kv_etcd_transaction_bytes_max: int = 1 * MIB
-    kv_etcd_transaction_writes_max: int = 120
-    # milliseconds that etcd has to answer; after that its answer counts as unknown
-    kv_etcd_request_ms_max: int = 5_000
-    # bytes of a value in FoundationDB, which takes 100,000; bytes, and rows, of a transaction: it takes 10,000,000 with the keys that are
-    # declared
-    kv_fdb_value_bytes_max: int = 100_000
-    kv_fdb_transaction_bytes_max: int = 4 * MIB
-    kv_fdb_transaction_writes_max: int = 10_000
-    # milliseconds that a transaction of FoundationDB has from its begin (it reads for 5 s at most); a commit that is not answered by then
-    # counts as unknown
-    kv_fdb_request_ms_max: int = 10_000
-    # milliseconds between two compactions of etcd: revisions younger than that stay; a transaction lives for kv_transaction_ms_max
-    kv_etcd_compact_ms: int = 60_000
     # messages, and bytes of rows, of one batch of a shared queue: one commit of the engine carries it; what is above goes into the next one
     shared_segment_messages: int = 400
     shared_segment_bytes: int = 256 * KIB
@@ -55,27 +28,11 @@ class SharedLimits(Frozen):
     shared_full_ms: int = 500
     # bytes of rows that a new owner asks for at once
     shared_scan_bytes: int = 2 * MIB
-    # bytes of content that stand in the row of a message; more is in chunks of its own, which a take does not rewrite
-    shared_inline_bytes: int = 2 * KIB
-    # bytes of a chunk of a larger content (FoundationDB takes 100,000 bytes a value)
-    shared_chunk_bytes: int = 90_000
-    # messages, and bytes of rows, of one transaction of a queue; what is above goes into the next one
-    shared_batch: int = 500
-    shared_batch_bytes: int = 1 * MIB
-    # milliseconds between two tries of a transaction that met another one: the first, and the longest, as it doubles
-    shared_retry_ms: int = 1
-    shared_retry_ms_max: int = 1_000
-    # milliseconds without a sign of life after which a node counts as gone; its unacked messages go back then, flagged
-    shared_lease_ms: int = 10_000
     # shared queues of a node (some 5 KiB each), and of one virtual host; one more is refused with 406
     shared_queues_max: int = 2_000
     shared_vhost_queues_max: int = 1_000
-    # threads that wait for the engine on behalf of shared queues: an engine that is away stops these alone
-    shared_workers: int = 4
-    # milliseconds between two looks at other nodes, and at queues that no watch told of: shared_polls of them at a time, in turn, so of
-    # 2,000 queues each is looked at every 10 s
+    # milliseconds between two looks of a node: at letters that wait, at its own drain, at the counts of queues of other nodes
     shared_poll_ms: int = 1_000
-    shared_polls: int = 200
     # definitions in an engine, some 1.5 KiB each in every node; one more is refused with 406, and stays on its node until that looks again
     shared_definitions_max: int = 100_000
     # rows, and bytes, of definitions that a node reads at once: a page is parsed in slices
@@ -102,21 +59,15 @@ class SharedLimits(Frozen):
     # milliseconds before a queue that failed, or an engine that is away, is tried again: the first time, and the longest, as it doubles
     shared_pause_ms: int = 200
     shared_pause_ms_max: int = 2_000
-    # milliseconds for which messages that no consumer of this node wants wait for those that its clients still have, so that all go back
-    # to the engine together, in order
-    shared_unwanted_ms: int = 5_000
-    # bytes of contents that one take brings into a node; one message may be larger
-    shared_window_bytes: int = 4 * MIB
-    # dead letters of one shared queue that wait for their targets on this node, and bytes of their bodies: the node takes nothing more of
-    # that queue then; what it has taken before (shared_batch) may die, too
+    # dead letters of one shared queue that wait for their targets, and bytes of their bodies: the queue delivers nothing more then
     shared_letters_max: int = 500
     shared_letters_bytes_max: int = 8 * MIB
     # nodes of one engine, those that are gone and not swept included; what more of them did is missing in the counts of a queue
     shared_nodes_max: int = 256
     # connections that a node which is drained closes in shared_poll_ms: the others have to take them all
     cluster_drain_connections: int = 500
-    # messages, and bytes of their contents, of one set that a subscription takes, whatever its caller asks for: each message is three rows
-    # of the engine to write, and the next set waits for this one's end
+    # messages, and bytes of their contents, of one set that a subscription takes, whatever its caller asks for: the next set waits for
+    # this one's end
     shared_set_messages_max: int = 10_000
     shared_set_bytes_max: int = 16 * MIB
     # subscriptions on shared queues of an engine, on all nodes; of a user and of a virtual host subscriptions_user_max and _vhost_max
@@ -134,7 +85,5 @@ class SharedLimits(Frozen):
     shared_sets_look_ms: int = 5_000
     # milliseconds between two looks at subscriptions that were deleted and still have something to end: a read of all of them
     shared_sets_sweep_ms: int = 60_000
-    # sets of which a node remembers what is in them (2.5 MB for the largest); of another one it is read again
-    shared_sets_known: int = 8
     # milliseconds for which a subscription that found nothing is told so again without a request to the engine
     shared_set_look_ms: int = 200

@@ -42,7 +42,6 @@ from flintmq.scheduler.system import ActorSystem, Failed
 
 if TYPE_CHECKING:
     from flintmq.dataplane.shared_sets import SharedSets
-    from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
 
 _Method = Callable[[Caller, Arguments], dict[str, Any]]
 _Rows = tuple[dict[str, Any], Payload]
@@ -80,7 +79,7 @@ class Service:
         self.tokens = Tokens(self.plane.limits, self.plane.clock, self._hash_of)
         self.flight: Callable[[], dict[str, Any]] = dict
         self._making = threading.Lock()
-        self._shared: SharedSubscriptions | SharedSets | None = None
+        self._shared: SharedSets | None = None
         self.calls = 0
         self.refused = 0
         subscriptions, stages, snapshots = self.subscriptions, self.stages, self.snapshots
@@ -190,7 +189,7 @@ class Service:
         if name == "rows":
             if arguments.peek("kind") == "set" and self._is_shared(caller, arguments):
                 arguments.ignore("kind")
-                return self.shared_subscriptions().rows(caller, arguments)  # it waits for the engine, which no actor does
+                return self.shared_sets().rows(caller, arguments)  # it waits for the engine, which no actor does
             return self._on_actor(caller, head, lambda: self.rows(caller, arguments))
         method = self._calls.get(name)
         if method is None:
@@ -243,23 +242,18 @@ class Service:
             return any(self.plane.is_shared(caller.vhost, queue) for queue in queues)
         return arguments.peek("pattern") is None
 
-    def shared_subscriptions(self) -> SharedSubscriptions | SharedSets:
+    def shared_sets(self) -> SharedSets:
         """A node that has no shared queue does not load what they are made of."""
-        shared = self.plane.broker.shared
         with self._making:
-            if self._shared is None and shared is not None and shared.by_owner:
+            if self._shared is None:
                 from flintmq.dataplane.shared_sets import SharedSets
 
                 self._shared = SharedSets(self.plane)
-            elif self._shared is None:
-                from flintmq.dataplane.shared_subscriptions import SharedSubscriptions
-
-                self._shared = SharedSubscriptions(self.plane)
             return self._shared
 
     def _reading(self, call: str, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.*: of the subscriptions of this node, or of those on shared queues."""
-        subscriptions = self.shared_subscriptions() if self._is_shared(caller, arguments) else self.subscriptions
+        subscriptions = self.shared_sets() if self._is_shared(caller, arguments) else self.subscriptions
         answer: dict[str, Any] = getattr(subscriptions, call)(caller, arguments)
         return answer
 
@@ -268,7 +262,7 @@ class Service:
         answer = self.subscriptions.list_all(caller, arguments)
         if self.plane.broker.shared is not None:
             try:
-                answer["subscriptions"] += self.shared_subscriptions().list_all(caller)
+                answer["subscriptions"] += self.shared_sets().list_all(caller)
             except Refused as refused:
                 log.info("subscriptions on shared queues are not listed: %s", refused)
         return answer

@@ -17,8 +17,6 @@ cdef class QueueHandle:
     cdef public uint32_t ttl_least_ms # what a message's own expiration is raised to; 0: stays
     cdef public bint dead_letters     # a dead-letter exchange is set: refused and expired messages go the slow way
     cdef public object owner          # the control plane's Queue
-    cdef public uint64_t elsewhere    # of a shared queue: messages that are ready in the engine, as this node knows; and their bytes
-    cdef public uint64_t elsewhere_bytes
     cdef LogPort log                  # the log it writes to, or None
     cdef uint64_t _publish_letter(self, content_t *content, int64_t expires_at_ms, tuple ended, uint64_t *lsn)
     cdef tuple _read(self, delivery_t *delivery, bint taken)

@@ -262,14 +262,14 @@ class QueueHandle:
         return expired
 
     def ready_count(self) -> int:
-        """Messages that nobody has; of a shared queue on all nodes."""
-        return queue_ready_count(self.queue) + self.elsewhere
+        """Messages that nobody has."""
+        return queue_ready_count(self.queue)
 
     def unacked_count(self) -> int:
         return queue_unacked_count(self.queue)
 
     def ready_bytes(self) -> int:
-        return queue_ready_bytes(self.queue) + self.elsewhere_bytes
+        return queue_ready_bytes(self.queue)
 
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)

@@ -17,8 +17,6 @@ class QueueHandle:
     max_bytes: int
     dead_letters: bool
     owner: Any
-    elsewhere: int
-    elsewhere_bytes: int
     def __init__(self, queue_id: int, list_kind: int = 0, levels: int = 1, level_rule: int = 0) -> None: ...
     @property
     def queue_id(self) -> int: ...

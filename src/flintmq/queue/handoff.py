@@ -6,7 +6,7 @@ H1  Every item leaves the line once. Its content, queue and receipt were counted
 H2  A receipt has its answer when each queue of its message gave one; until then its confirm waits.
 H3  The list of a window is closed: whatever else puts messages on queues is refused there. Only `window_add` adds to it.
 H4  An entry of a window is marked as logged, so that the core tells this port of its end; `window_empty` takes the mark away first.
-H5  An entry that a consumer gives back to a window that `window_keeps_returns` is held until `window_end`: no consumer gets it again.
+H5  An entry that a consumer gives back is held until `window_end`: no consumer gets it again.
 H6  What is counted on a lane is taken off that lane, whoever uses it by then: lanes are used again and never freed.
 """
 
@@ -23,24 +23,19 @@ from cython.cimports.flintmq.core.content import content_decref, content_from_by
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
-from cython.cimports.flintmq.queue.due import due_expiry, due_worked
-from cython.cimports.flintmq.queue.limits import queue_wanted
+from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_ready_count, queue_settle,
+    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_settle,
     queue_take_at,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
-from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, RETURNS_DELAY_CALM, queue_t, slot_t, swept_t,
-)  # fmt: skip
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, queue_t, slot_t, swept_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.unistd import write
 
-# consumers that one look at their credit visits, under the manager's lock: about 10 us
-WINDOW_VISITS = declare(uint32_t, 1024)
 # what stands for the log's number of a message in each entry of a window
 _MESSAGE_ID = declare(uint64_t, 1)
 
@@ -227,8 +222,7 @@ def _ended(
 @nogil
 @exceptval(check=False)
 def _returned(context: p_void, queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> bint:
-    if queue.returns & RETURNS_DELAY_CALM:  # else it is a window that gives the entry to its next consumer
-        _end(cast(pointer[handoff_t], context), queue, position, RETURNED)
+    _end(cast(pointer[handoff_t], context), queue, position, RETURNED)
     return True
 
 
@@ -363,17 +357,6 @@ class SharedPort(LogPort):
                 _free_lane(address(self.handoff), lane)
         spin_unlock(address(self.handoff.lock))
 
-    def wait(self, timeout_s: float) -> None:
-        """See handoff.pyi."""
-        import select
-
-        if self.rest():
-            ready = select.poll()  # any number of a descriptor, as select has it not
-            ready.register(self.handoff.descriptor, select.POLLIN)
-            if ready.poll(timeout_s * 1000):
-                os.eventfd_read(self.handoff.descriptor)
-        at_store32(address(self.handoff.asleep), 0)
-
     @property
     def descriptor(self) -> int:
         """See handoff.pyi."""
@@ -425,6 +408,7 @@ class SharedPort(LogPort):
 
 def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
     handle.queue.ops_context = port._new_lane(vhost)
+    handle.set_returns(True, -1, False, True, True, True)  # all are told of (H5)
     handle.set_durable(False)
     handle.attach_log(port)
     spin_lock(address(handle.queue.entries.lock))
@@ -432,23 +416,19 @@ def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
     spin_unlock(address(handle.queue.entries.lock))
 
 
-def window_add(handle: QueueHandle, message: tuple, expires_at_ms: int, redelivered: bool, deliveries: int) -> int:
+def window_add(handle: QueueHandle, message: tuple, redelivered: bool) -> int:
     content: pointer[content_t]
     queue: pointer[queue_t] = handle.queue
     position: uint64_t = 0
     wanted: uint32_t = 0
-    earlier: uint64_t = min(deliveries, 0xFFFF)
-    marks: uint64_t = ENTRY_LOGGED | (ENTRY_REDELIVERED if redelivered else 0) | (earlier << ENTRY_COUNT_SHIFT)
-    expires: int64_t = expires_at_ms
+    marks: uint64_t = ENTRY_LOGGED | (ENTRY_REDELIVERED if redelivered else 0)
     exchange, routing_key, header, body, flags, priority = message
     content = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     if not at_load32(address(queue.deleted)):
-        position = list_insert_closed(address(queue.entries), content, _MESSAGE_ID, marks, expires, address(wanted))
+        position = list_insert_closed(address(queue.entries), content, _MESSAGE_ID, marks, 0, address(wanted))
     content_decref(content)
     if position:
         due_worked(queue)
-        if expires:
-            due_expiry(queue)
         manager_available(queue, position, NULL, True)
         manager_wake_waiters(queue)
     return position
@@ -457,21 +437,15 @@ def window_add(handle: QueueHandle, message: tuple, expires_at_ms: int, redelive
 def window_take_back(handle: QueueHandle, positions: list) -> list:
     position: uint64_t
     slot: pointer[slot_t]
-    state: uint64_t
     taken: list = []
     for one in positions:
         position = one
         slot = queue_take_at(handle.queue, position, 0)
         if slot != NULL:
-            state = at_load64(address(slot.state))
             queue_forget_logged(handle.queue, slot, position, 0)
             if queue_dequeue(handle.queue, slot, position, 0, REASON_DROP):
-                taken.append((position, (state & ENTRY_REDELIVERED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF))
+                taken.append(position)
     return taken
-
-
-def window_keeps_returns(handle: QueueHandle) -> None:
-    handle.set_returns(True, -1, False, True, True, True)
 
 
 def window_end(handle: QueueHandle, position: int) -> bool:
@@ -488,11 +462,3 @@ def window_available(handle: QueueHandle, most: int) -> list:
         positions.append(position)
         position = queue_next_available(handle.queue, position + 1)
     return positions
-
-
-def window_ready(handle: QueueHandle) -> int:
-    return queue_ready_count(handle.queue)
-
-
-def window_wanted(handle: QueueHandle, most: int) -> int:
-    return queue_wanted(handle.queue, most, WINDOW_VISITS)

@@ -23,11 +23,9 @@ class SharedPort(LogPort):
         """Of all messages that wait. O(virtual hosts)."""
     def close_lane(self, handle: QueueHandle) -> None:
         """The queue is deleted: its publishes are refused."""
-    def wait(self, timeout_s: float) -> None:
-        """Until something is in the line, `wake` is called, or the time is over. One thread; the GIL is free meanwhile."""
     @property
     def descriptor(self) -> int:
-        """An eventfd that can be read after `rest`, when an item came or `wake` was called; in the place of `wait`."""
+        """An eventfd that can be read after `rest`, when an item came or `wake` was called."""
     def rest(self) -> bool:
         """The next item is told by the descriptor. False: there are items."""
     def wake(self) -> None: ...
@@ -43,33 +41,20 @@ class SharedPort(LogPort):
         """What became of messages on one queue each. Their confirms or refusals leave with the next pass of their loops."""
 
 def open_window(handle: QueueHandle, port: SharedPort, vhost: str) -> None:
-    """Makes an unused queue the window of a shared one: publishes go to the port, and nothing but `window_add` adds to its list."""
+    """Makes an unused queue the window of a shared one: publishes go to the port, and nothing but `window_add` adds to its list. What a
+    consumer was sent and gives back goes to no consumer again: the port is told (RETURNED), and whoever takes that from the line ends the
+    entry (`window_end`)."""
 
-def window_add(
-    handle: QueueHandle, message: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int, redelivered: bool, deliveries: int
-) -> int:
-    """Puts a leased message behind those that are there. Args: message: exchange, routing key, header, body, flags, priority;
-    deliveries: how often it came back.
+def window_add(handle: QueueHandle, message: tuple[bytes, bytes, bytes, bytes, int, int], redelivered: bool) -> int:
+    """Puts a message of the owner behind those that are there. Args: message: exchange, routing key, header, body, flags, priority.
 
     Returns: its position, 0: the queue is deleted. Raises: MemoryError."""
 
-def window_take_back(handle: QueueHandle, positions: list[int]) -> list[tuple[int, bool, int]]:
-    """Takes out those of the entries that nobody holds: (position, whether a consumer had it before, how often it came back). The port
-    is not told of it."""
-
-def window_keeps_returns(handle: QueueHandle) -> None:
-    """What a consumer was sent and gives back goes to no consumer of this window, from now on: the port is told (RETURNED), and whoever
-    takes that from the line ends the entry (`window_end`). Before the first consumer."""
+def window_take_back(handle: QueueHandle, positions: list[int]) -> list[int]:
+    """Takes out those of the entries that nobody holds, and returns them. The port is not told of it."""
 
 def window_end(handle: QueueHandle, position: int) -> bool:
     """Ends an entry that came back; the port is not told of it. False: it is not there."""
 
 def window_available(handle: QueueHandle, most: int) -> list[int]:
     """The first entries that nobody holds."""
-
-def window_ready(handle: QueueHandle) -> int:
-    """Messages in the window that nobody has; `ready_count` of its handle counts the engine's, too."""
-
-def window_wanted(handle: QueueHandle, most: int) -> int:
-    """Messages that consumers would take now, as far as their credit says, `most` at most. One call visits 1,024 consumers at most; those
-    in front that can take nothing go behind the others, so that the next call visits others."""

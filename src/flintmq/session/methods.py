@@ -259,13 +259,12 @@ def queue_bind(handler: Session, number: int, method: spec.QueueBind) -> None:
     key = _key(method.routing_key if method.queue or method.routing_key else name)
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, [key])
-    simple = not handler.verbs and handler.broker.shared is None and not late_answer.remembers(handler, method.exchange)
+    simple = not handler.verbs and not late_answer.remembers(handler, method.exchange)
     if simple and handler.vhost.bind_at_once(name, method.exchange, key, method.arguments, handler.connection_id) is not None:
         if not method.no_wait:
             handler.connection.send(number, BIND_OK)
         return
     answer = _answer(handler, number, method.no_wait, spec.QueueBindOk)
-    answer = shared_queues.bound(handler, number, method.ID, name, answer)
     answer = partial(late_answer.bound, handler, number, method.exchange, QUEUE, name, answer)
     verb = handler.vhost.bind_queue(name, method.exchange, key, method.arguments, connection_id=handler.connection_id)
     handler.change(number, method, verb, answer)
@@ -278,8 +277,7 @@ def queue_unbind(handler: Session, number: int, method: spec.QueueUnbind) -> Non
         key = name
     authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
     verb = handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    answer = _answer(handler, number, False, spec.QueueUnbindOk)
-    handler.change(number, method, verb, shared_queues.bound(handler, number, method.ID, name, answer))
+    handler.change(number, method, verb, _answer(handler, number, False, spec.QueueUnbindOk))
 
 
 def queue_purge(handler: Session, number: int, method: spec.QueuePurge) -> None:
@@ -391,8 +389,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         queue = handler.vhost.queue(name, handler.connection_id)
     if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
         raise _in_exclusive_use(handler, queue)
-    window = method.queue != REPLY_TO and handler.broker.is_window(queue) and not handler.broker.is_elsewhere(queue)
-    plain = method.queue != REPLY_TO and not queue.policy.is_stream and not window
+    plain = method.queue != REPLY_TO and not queue.policy.is_stream
     if method.queue != REPLY_TO and queue.policy.is_shared:
         shared_queues.check_channel(handler, number, state, queue)
         if shared_queues.waits_for_owner(handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)):
@@ -421,7 +418,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         if not method.no_wait:
             handler.send(number, spec.BasicConsumeOk(tag))
 
-    if method.queue != REPLY_TO and handler.broker.is_elsewhere(queue):
+    if method.queue != REPLY_TO and handler.broker.is_window(queue):
         shared_queues.consume(handler, number, method, consumer, begun)
         return
     handler.consumer_came(consumer)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from flintmq.broker.records import ChannelState, Consumer
     from flintmq.session.session_port import Session
 
-# times that a get asks the engine when somebody else here was faster
-_ATTEMPTS = 3
-
 
 def is_new(handler: Session, name: str, method: spec.QueueDeclare) -> bool:
     """Whether a declaration is for a shared queue that this node does not have."""
@@ -57,12 +54,7 @@ def waits_for_owner(handler: Session, number: int, method_id: int, queue: Any, p
     """True: the queue is not served yet, and `proceed` goes on when it is; the client is told 541 when that takes too long."""
     broker = handler.broker
     shared = broker.shared
-    if (
-        not queue.policy.is_shared
-        or shared is None
-        or (broker.is_window(queue) and not shared.by_owner)
-        or shared.is_served(queue.queue_id)
-    ):
+    if not queue.policy.is_shared or shared is None or shared.is_served(queue.queue_id):
         return False
     handler.connection.waiting = True
     shared.when_served(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method_id, proceed, error)))
@@ -96,24 +88,6 @@ def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, 
     shared = handler.broker.shared
     assert shared is not None
     shared.delete_in_engine(queue.vhost, queue.name, method.if_empty, done, method.if_unused)
-
-
-def bound(handler: Session, number: int, method_id: int, name: str, answer: Callable[[Any], None]) -> Callable[[Any], None]:
-    """`answer` of a bind or unbind, after the engine has what changed at a shared queue."""
-
-    def changed(result: Any) -> None:
-        queue, shared = handler.vhost.queues.get(name), handler.broker.shared
-        if queue is None or not queue.policy.is_shared or shared is None or not shared.definitions.waits(queue.queue_id):
-            answer(result)
-            return
-        handler.connection.waiting = True
-
-        def done(_: Any, error: Exception | None) -> None:
-            handler.loop.call(partial(_answered, handler, number, method_id, partial(answer, result), error))
-
-        shared.definitions.when_told(queue.queue_id, done)
-
-    return changed
 
 
 def check_channel(handler: Session, number: int, state: ChannelState, queue: Any) -> None:
@@ -163,15 +137,6 @@ def consume(handler: Session, number: int, method: spec.BasicConsume, consumer: 
 
 def get(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
     """basic.get of a queue that is a window here. Raises: PeerError."""
-    if handler.broker.is_elsewhere(queue):
-        _get_there(handler, number, method, queue)
-        return
-    shared = handler.broker.shared
-    if (shared is not None and shared.is_mixed(queue.queue_id)) or not handler.connection.get(number, queue.core, method.no_ack):
-        _ask(handler, number, method, queue, _ATTEMPTS)
-
-
-def _get_there(handler: Session, number: int, method: spec.BasicGet, queue: Any) -> None:
     shared = handler.broker.shared
     assert shared is not None
     handler.connection.waiting = True
@@ -194,7 +159,7 @@ def _get_there(handler: Session, number: int, method: spec.BasicGet, queue: Any)
 def counted(handler: Session, number: int, method_id: int, queue: Any, answer: Callable[[int, int], None]) -> None:
     """`answer(ready messages, consumers)` as the owner of a queue has them; zeros while it is not reached."""
     shared = handler.broker.shared
-    if shared is None or not handler.broker.is_elsewhere(queue):
+    if shared is None or not handler.broker.is_window(queue):
         answer(queue.core.ready_count(), queue.core.consumer_count())
         return
     handler.connection.waiting = True
@@ -203,24 +168,6 @@ def counted(handler: Session, number: int, method_id: int, queue: Any, answer: C
         handler.loop.call(partial(_answered, handler, number, method_id, partial(answer, *(counts or (0, 0))), None))
 
     shared.counts(queue.queue_id, done)
-
-
-def _ask(handler: Session, number: int, method: spec.BasicGet, queue: Any, attempts: int) -> None:
-    def on_fetched() -> None:
-        if queue.deleted:
-            raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{handler.vhost.name}'")
-        if handler.connection.get(number, queue.core, method.no_ack):
-            return
-        if attempts > 1 and queue.core.ready_count():
-            _ask(handler, number, method, queue, attempts - 1)
-            return
-        handler.broker.counters.gets_empty += 1
-        handler.send(number, spec.BasicGetEmpty())
-
-    handler.connection.waiting = True
-    shared = handler.broker.shared
-    assert shared is not None
-    shared.fetch(queue.queue_id, lambda error: handler.loop.call(partial(_answered, handler, number, method.ID, on_fetched, error)))
 
 
 def purge(handler: Session, number: int, method: spec.QueuePurge, queue: Any) -> None:
@@ -243,7 +190,7 @@ def _answered_by_owner(
     handler: Session, number: int, method: spec.Method, queue: Any, answer: Callable[[], None], error: Exception | None
 ) -> None:
     """As `_answered`. A refusal of a queue that is served here by now is none: the method is served anew."""
-    if error is not None and not handler.broker.is_elsewhere(queue):
+    if error is not None and not handler.broker.is_window(queue):
         answer, error = partial(handler.method, number, encode_method(method), method.ID), None
     _answered(handler, number, method.ID, answer, error)
 

@@ -1,1 +1,0 @@
-"""Ordered transactional key-value engines behind one port."""
