@@ -205,7 +205,7 @@ def test_a_node_that_dies_is_followed_after_its_lease_and_nothing_confirmed_is_l
     assert get(owner, queue, no_ack=False).body == b"1"
     shared = first.node.broker.shared
     first.node._leave = bool  # nobody is told
-    shared.thread.call(_die, shared)
+    shared.thread.call(die, shared)
     served(other, queue)
     got = taken(other, queue)
     assert [body for body, _ in got] == [b"1", b"2", b"3"] and got[0][1]
@@ -213,7 +213,7 @@ def test_a_node_that_dies_is_followed_after_its_lease_and_nothing_confirmed_is_l
         owner.connection.close()
 
 
-def _die(shared: Any) -> None:
+def die(shared: Any) -> None:
     """The engine's thread does nothing any more, and the listeners' connections of other nodes end: as seen from outside, it is dead."""
     while True:
         time.sleep(0.05)

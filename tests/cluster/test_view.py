@@ -187,7 +187,6 @@ def test_the_command_shows_moves_drains_and_lets_serve_again(two: Pair) -> None:
     assert "is drained" in run(asked, "move", two.queue, two.names[0], code=65)
     assert "serves again" in run(asked, "undrain", two.names[0])
     assert "is not down" in run(asked, "remove", two.names[0], code=65)
-    assert "a node is needed" in run(asked, "--engine", "sqlite::memory:", "queues", code=64)
 
 
 def test_without_room_in_the_engine_publishes_are_refused_at_every_node_and_gets_go_on(two: Pair) -> None:

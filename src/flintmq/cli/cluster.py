@@ -1,15 +1,15 @@
-"""`flintmq cluster`: the nodes of a cluster looked at, drained and forgotten, by any of them or, when none answers, by the engine itself;
-queues given to other nodes.
+"""`flintmq cluster`: the nodes of a cluster looked at, drained and forgotten, and queues given to other nodes, by any node or, when none
+answers, by the engine itself.
 
 in: a node's HTTP port and a user, or the URL of the engine. out: a table or JSON; orders, which the nodes carry out themselves.
 
-Y1  What nodes say of themselves is checked before it is shown (shared/members.py), so it is no command of a terminal.
-Y2  The engine knows of a dead node only what others found out. Where all are dead nobody does, so a look at the engine waits for signs of
-    life of each node, for one lease at most.
+Y1  What nodes say of themselves is checked before it is shown (shared/node_facts.py), so it is no command of a terminal.
+Y2  Orders stand in the engine: a node that is gone, or can't reach it, obeys none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -21,17 +21,15 @@ import click
 
 from flintmq.cli.ctl import Remote
 from flintmq.config import Limits
-from flintmq.errors import OperatorError
-from flintmq.kv.engine import Engine, EngineError
-from flintmq.kv.opening import open_engine
-from flintmq.shared.keys import SIGNALS
-from flintmq.shared.members import DOWN, DRAINED, NoMember, NotUp, StillUp, order_drain, read_members, remove_member
-from flintmq.shared.owners import Owners
-from flintmq.shared.queue import ALIVE
+from flintmq.engines.earlier import refuse_earlier
+from flintmq.engines.engine import EngineError, Unfit
+from flintmq.engines.opening import open_engine
+from flintmq.errors import OperatorError, PeerError
+from flintmq.shared.engine_view import EngineView
+from flintmq.shared.node_facts import DOWN, DRAINED
 
-_COLUMNS = ("name", "state", "version", "amqp", "http", "flight", "left")
-# of nodes that own queues: how many, and seconds since their last sign of life
-_OWNERS_COLUMNS = ("queues", "sign_age_s")
+# queues: that the node owns; sign_age_s: seconds since its last sign of life
+_COLUMNS = ("name", "state", "version", "amqp", "http", "flight", "left", "queues", "sign_age_s")
 _QUEUE_COLUMNS = ("vhost", "name", "owner", "epoch", "messages")
 # seconds between two looks at the awaited state
 _LOOK_S = 0.5
@@ -70,55 +68,61 @@ class Node:
 
 
 class EngineItself:
-    """The cluster as its engine knows it."""
+    """The cluster as its engine has it. Args: runner: of the loop on which `view` is used."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
-        self._engine = engine
-        self._limits = limits
-        self._owners = Owners(engine, limits)
+    def __init__(self, runner: asyncio.Runner, view: EngineView) -> None:
+        self._run = runner.run
+        self._view = view
 
     def nodes(self) -> Nodes:
-        silent = self._silent()
-        members, _ = read_members(self._engine, self._limits)
-        return [
-            {
-                "name": member.name,
-                "state": member.state if lives and member.life not in silent else DOWN,
-                "version": member.version,
-                "addresses": dict(member.addresses),
-                "since_ms": member.since_ms,
-                "left": member.left,
-            }
-            for member, lives in members
-        ]
-
-    def _silent(self) -> dict[bytes, bytes]:
-        """Lives that count as such and gave no sign of it for a whole lease, with their last sign (Y2)."""
-        waited = {life: beat for life, (state, beat) in self._owners.nodes().items() if state == ALIVE}
-        until = time.monotonic() + self._limits.shared_lease_ms / 1000
-        while waited and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-            now = self._owners.nodes()
-            waited = {life: beat for life, beat in waited.items() if now.get(life) == (ALIVE, beat)}
-        return waited
+        return self._run(self._view.nodes())
 
     def drain(self, name: str) -> None:
-        order_drain(self._engine, name, self._limits.shared_patience_ms)
+        self._run(self._view.order(name, True))
+
+    def undrain(self, name: str) -> None:
+        self._run(self._view.order(name, False))
 
     def remove(self, name: str) -> None:
-        members, _ = read_members(self._engine, self._limits)
-        lives = {member.life for member, alive in members if member.name == name and alive}
-        for life, beat in (self._silent() if lives else {}).items():
-            if life in lives and self._owners.fence(life, beat):
-                self._owners.sweep(life)
-        remove_member(self._engine, name, self._limits.shared_patience_ms)
+        self._run(self._view.remove(name))
+
+    def queues(self) -> Nodes:
+        return self._run(self._view.queues())
+
+    def move(self, vhost: str, queue: str, to: str) -> None:
+        self._run(self._view.move(vhost, queue, to))
+
+
+@contextlib.contextmanager
+def _engine_itself(url: str) -> Iterator[EngineItself]:
+    """Raises: OperatorError: 64 no engine of a cluster, 65 refused, or a row that can't be read, 69 it does not answer."""
+    limits = Limits()
+    try:
+        engine = open_engine(url, limits)
+    except ValueError as error:
+        raise OperatorError(str(error), 64) from error
+    if engine.limits.alone:
+        raise OperatorError(f"{engine.name} is the engine of one node: a cluster is on etcd://..., postgresql://... or fdb:...", 64)
+    try:
+        with asyncio.Runner() as runner:
+            try:
+                runner.run(refuse_earlier(url, limits))
+                yield EngineItself(runner, EngineView(engine, limits))
+            finally:
+                runner.run(engine.close())
+    except PeerError as error:
+        raise OperatorError(error.text, 65) from error
+    except ValueError as error:
+        raise OperatorError(str(error), 65) from error
+    except EngineError as error:
+        raise OperatorError(str(error) if isinstance(error, Unfit) else f"the engine does not answer: {error}", 69) from error
 
 
 @click.group()
 @click.option("--uri", envvar="FLINTMQ_URI", default="http://127.0.0.1:15672", show_default=True, help="The HTTP port of any node.")
 @click.option("-u", "--user", envvar="FLINTMQ_USER", default="guest", show_default=True, help="Who asks; its tags decide what is allowed.")
 @click.option("--password", envvar="FLINTMQ_PASSWORD", default="guest", help="Better the variable FLINTMQ_PASSWORD: others see arguments.")
-@click.option("--engine", help="The engine itself, when no node answers: etcd://[USER:PASSWORD@]HOST:PORT,..., or file:PATH with that.")
+@click.option("--engine", help="The engine itself, when no node answers: the URL of --cluster, or file:PATH with that.")
 @click.pass_context
 def cluster(context: click.Context, uri: str, user: str, password: str, engine: str | None) -> None:
     """Nodes that share an engine (docs/SHARED.md): which there are, drain one, forget one; owners of queues, and another one for one."""
@@ -128,34 +132,13 @@ def cluster(context: click.Context, uri: str, user: str, password: str, engine: 
         if engine is None:
             yield Node(Remote(uri, user, password))
             return
-        limits = Limits()
-        try:
-            with contextlib.closing(open_engine(engine, limits, SIGNALS)) as store:
-                yield EngineItself(store, limits)
-        except ValueError as error:
-            raise OperatorError(str(error), 64) from error
-        except (NoMember, NotUp, StillUp) as error:
-            raise OperatorError(str(error), 65) from error
-        except EngineError as error:
-            raise OperatorError(f"the engine does not answer: {error}", 69) from error
+        with _engine_itself(engine) as store:
+            yield store
 
     context.obj = opened
 
 
 Opened = Callable[[], contextlib.AbstractContextManager[Node | EngineItself]]
-
-
-def _node(opened: Opened) -> contextlib.AbstractContextManager[Node]:
-    """For what a node alone can do. Raises: OperatorError 64."""
-
-    @contextlib.contextmanager
-    def node() -> Iterator[Node]:
-        with opened() as store:
-            if not isinstance(store, Node):
-                raise OperatorError("a node is needed for that: give --uri of one, and no --engine", 64)
-            yield store
-
-    return node()
 
 
 def _cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
@@ -173,13 +156,13 @@ def _table(lines: Nodes, columns: tuple[str, ...]) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.pass_obj
 def status(opened: Opened, as_json: bool) -> None:
-    """The nodes and their states: up, draining, drained (it can be stopped), down. LEFT: connections and leases that a drain waits for."""
+    """The nodes and their states: up, draining, drained (it can be stopped), down. LEFT: connections and queues that a drain waits for."""
     with opened() as store:
         nodes = store.nodes()
     if as_json:
         click.echo(json.dumps({"nodes": nodes}))
         return
-    for line in _table(nodes, _COLUMNS + tuple(column for column in _OWNERS_COLUMNS if any(column in node for node in nodes))):
+    for line in _table(nodes, _COLUMNS):
         click.echo(line)
 
 
@@ -188,8 +171,8 @@ def status(opened: Opened, as_json: bool) -> None:
 @click.pass_obj
 def queues(opened: Opened, as_json: bool) -> None:
     """The shared queues and the nodes that own them. MESSAGES: - where the owner did not say."""
-    with _node(opened) as node:
-        lines = node.queues()
+    with opened() as store:
+        lines = store.queues()
     if as_json:
         click.echo(json.dumps({"queues": lines}))
         return
@@ -203,7 +186,7 @@ def queues(opened: Opened, as_json: bool) -> None:
 @click.option("--timeout", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
 @click.pass_obj
 def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
-    """Send the clients of node NAME to others, and give back what it holds of shared queues. Then stop it; after a restart it serves."""
+    """Send the clients of node NAME to others, and its shared queues. Then stop it; after a restart it serves."""
     with opened() as store:
         store.drain(name)
         until = time.monotonic() + timeout
@@ -212,7 +195,7 @@ def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
             if node is None or node["state"] in (DRAINED, DOWN):
                 break
             if time.monotonic() >= until:
-                raise OperatorError(f"node {name!r} has {node['left']} connections and leases after {timeout:g} s; it goes on", 75)
+                raise OperatorError(f"node {name!r} has {node['left']} connections and queues after {timeout:g} s; it goes on", 75)
             time.sleep(_LOOK_S)
     click.echo(f"node {name} is drained: it can be stopped" if wait else f"node {name} is being drained")
 
@@ -222,8 +205,8 @@ def drain(opened: Opened, name: str, wait: bool, timeout: float) -> None:
 @click.pass_obj
 def undrain(opened: Opened, name: str) -> None:
     """Let node NAME, which is drained, serve again. Its queues come back only when they are moved."""
-    with _node(opened) as node:
-        node.undrain(name)
+    with opened() as store:
+        store.undrain(name)
     click.echo(f"node {name} serves again")
 
 
@@ -236,11 +219,11 @@ def undrain(opened: Opened, name: str) -> None:
 @click.pass_obj
 def move(opened: Opened, queue: str, name: str, vhost: str, wait: bool, timeout: float) -> None:
     """Give the shared queue QUEUE to node NAME. Its consumers' connections are closed, publishers go on."""
-    with _node(opened) as node:
-        node.move(vhost, queue, name)
+    with opened() as store:
+        store.move(vhost, queue, name)
         until = time.monotonic() + timeout
         while wait:
-            owners = [one["owner"] for one in node.queues() if (one["vhost"], one["name"]) == (vhost, queue)]
+            owners = [one["owner"] for one in store.queues() if (one["vhost"], one["name"]) == (vhost, queue)]
             if owners == [name]:
                 break
             if time.monotonic() >= until:

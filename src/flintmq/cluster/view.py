@@ -21,11 +21,9 @@ from flintmq.cluster.room import Room
 from flintmq.endpoint import endpoint
 from flintmq.engines.engine import EngineError
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.shared import node_verbs
 from flintmq.shared.layout import Owner, owner_key
-from flintmq.shared.node_facts import DOWN, UP, NodeFacts, is_address, is_name
-from flintmq.shared.nodes import Node
-from flintmq.shared.orders import forget_orders, order_move, order_state
-from flintmq.vhost.names import describe
+from flintmq.shared.node_facts import UP, NodeFacts, facts_of, is_address, is_name
 
 if TYPE_CHECKING:
     from flintmq.broker.client import Client
@@ -120,36 +118,23 @@ class ClusterView:
     @property
     def refused(self) -> int:
         """Rows of nodes that can't be read."""
-        return self._nodes.unreadable + sum(_facts(node) is None for node in self._nodes.known.values())
+        return self._nodes.unreadable + sum(facts_of(node) is None for node in self._nodes.known.values())
 
     def members(self) -> list[dict[str, object]]:
         """All nodes as they were when the engine was read last, this one first. O(nodes)."""
-        rows = [self._shown(self.name, self._facts(), True)]
+        rows = [node_verbs.shown(self._nodes, self.name, self._facts(), True)]
         living = self._nodes.living
         for name, node in sorted(self._nodes.known.items()):
-            facts = _facts(node)
+            facts = facts_of(node)
             if name != self.name and facts is not None:
-                rows.append(self._shown(name, facts, name in living))
+                rows.append(node_verbs.shown(self._nodes, name, facts, name in living))
         return rows
-
-    def _shown(self, name: str, facts: NodeFacts, lives: bool) -> dict[str, object]:
-        silent_s = self._nodes.silent_s(name)
-        return {
-            "name": name,
-            "state": facts.state if lives else DOWN,
-            "version": facts.version,
-            "addresses": dict(facts.addresses),
-            "since_ms": facts.since_ms,
-            "left": facts.left if lives else 0,
-            "queues": facts.queues if lives else 0,
-            "sign_age_s": None if silent_s is None else round(silent_s, 3),
-        }
 
     def addresses(self, service: str) -> list[str]:
         """Where clients that lose this node can go: nodes that are up and not drained, the others first."""
         addresses = []
         for name, node in sorted(self._nodes.living.items()):
-            facts = _facts(node)
+            facts = facts_of(node)
             if name != self.name and facts is not None and facts.state == UP:
                 addresses.append(facts.addresses.get(service, ""))
         if self.state == UP:
@@ -225,27 +210,14 @@ class ClusterView:
         self._ask(partial(self._order, name, False), done)
 
     async def _order(self, name: str, drained: bool) -> None:
-        await order_state(self._shared.thread.engine, name, self._living(name).life, drained)
-
-    def _living(self, name: str) -> Node:
-        """Raises: PeerError 404, 406."""
-        if name not in self._nodes.known:
-            raise PeerError(ReplyCode.NOT_FOUND, f"there is no node {name!r}")
-        node = self._nodes.living.get(name)
-        if node is None:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"node {name!r} is down")
-        return node
+        await node_verbs.order(self._shared.thread.engine, self._nodes, name, drained)
 
     def remove(self, name: str, done: Done) -> None:
         """Forgets a node that is down. `done` on any thread; errors: PeerError: 404 no such node, 406 it is up, 541."""
         self._ask(partial(self._remove, name), done)
 
     async def _remove(self, name: str) -> None:
-        if name not in self._nodes.known:
-            raise PeerError(ReplyCode.NOT_FOUND, f"there is no node {name!r}")
-        if name in self._nodes.living or not await self._nodes.forget(name):
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"node {name!r} is not down: drain it, and stop it")
-        await forget_orders(self._shared.thread.engine, name)
+        await node_verbs.remove(self._shared.thread.engine, self._nodes, name)
         self._membership.hurry()
 
     def move(self, vhost: str, name: str, to: str, done: Done) -> None:
@@ -254,20 +226,11 @@ class ClusterView:
         self._ask(partial(self._move, vhost, name, to), done)
 
     async def _move(self, vhost: str, name: str, to: str) -> None:
+        text = node_verbs.described(vhost, name)
         entry = next((one for one in self._shared.ownership.by_row.values() if (one.vhost, one.name) == (vhost, name)), None)
         if entry is None or entry.row is None:
-            raise PeerError(ReplyCode.NOT_FOUND, f"no shared {describe('queue', name, vhost)}")
-        facts = _facts(self._living(to))
-        if facts is None or facts.state != UP:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"node {to!r} is drained")
-        engine = self._shared.thread.engine
-        (value,) = await engine.get([owner_key(entry.row.id)])
-        owner = None if value is None else Owner.unpack(value)
-        node = None if owner is None else self._nodes.living.get(owner.node)
-        if owner is None or node is None or node.life != owner.life:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{describe('queue', name, vhost)} has no owner now: it gets one by itself")
-        if owner.node != to:
-            await order_move(engine, owner.node, owner.life, entry.row.id, to)
+            raise PeerError(ReplyCode.NOT_FOUND, f"no shared {text}")
+        await node_verbs.move(self._shared.thread.engine, self._nodes, entry.row.id, text, to)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> None:
         def answered(result: Any, error: Exception | None) -> None:
@@ -276,11 +239,3 @@ class ClusterView:
             done(result, error)
 
         self._shared.thread.run(work, answered, self._limits.shared_patience_ms / 1000)
-
-
-def _facts(node: Node) -> NodeFacts | None:
-    """None: they are none that a node of this form writes."""
-    try:
-        return NodeFacts.unpack(node.facts) if is_name(node.name) else None
-    except ValueError:
-        return None

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flintmq.shared.nodes import Node
 
 UP, DRAINING, DRAINED, DOWN = "up", "draining", "drained", "down"
 # what a node may say of itself; that it is down is for others to say
@@ -63,3 +66,11 @@ class NodeFacts:
         if not all(type(number) is int and 0 <= number < _NUMBER_MAX for number in numbers):
             raise ValueError("a row of a node has a wrong number")
         return NodeFacts(state, version, addresses, *numbers)
+
+
+def facts_of(node: Node) -> NodeFacts | None:
+    """None: they are none that a node of this form writes."""
+    try:
+        return NodeFacts.unpack(node.facts) if is_name(node.name) else None
+    except ValueError:
+        return None

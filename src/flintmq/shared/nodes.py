@@ -25,6 +25,8 @@ from flintmq.engines.engine import Commit, Engine, EngineError, UnknownOutcome
 
 _PREFIX = b"n/"
 _END = b"n0"
+# a row that nobody reads
+_PROOF = b"x/proof"
 # characters of a node's name
 NAME_MAX = 255
 
@@ -106,6 +108,16 @@ class Nodes:
         except EngineError:
             self._reached_s = None
             raise
+
+    async def prove(self) -> None:
+        """Finds out whether the engine takes signs of life (N2), for one that is no node, and gives none. Raises: EngineError."""
+        try:
+            await self._engine.commit(Commit(puts={_PROOF: b""}))
+        except EngineError:
+            self._reached_s = None
+            raise
+        if self._reached_s is None:
+            self._reached_s = self._clock()
 
     async def _write(self, before: bytes | None) -> None:
         key = node_key(self.name)
