@@ -226,15 +226,24 @@ class QueueLog:
         if not segments:
             return False
         rows = {position: row for position, row in segments if row}
-        flight = Flight(self._next, [position for position, _ in segments], rows)
+        positions = [position for position, _ in segments]
+        if not rows:
+            self._settle_ended(positions)
+            return True
+        flight = Flight(self._next, positions, rows)
         self._flights[flight.batch] = flight
         self._next += 1
-        if rows:
-            self._start(self._fly(flight))
-        else:
-            flight.is_in = True
-            self._land()
+        self._start(self._fly(flight))
         return True
+
+    def _settle_ended(self, positions: list[int]) -> None:
+        """Segments that need no row (R8). They are no batch: a number without rows would be a gap for whoever takes over, and the batches
+        behind it would not count."""
+        if self._flights:
+            next(reversed(self._flights.values())).positions += positions
+        else:
+            self._mirror.settle(positions)
+            self._on_settled()
 
     async def _fly(self, flight: Flight) -> None:
         """Sends a batch until the engine has it. One that needs several commits has its parts first: they count with its segment."""
