@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from flintmq.broker.records import ChannelState, Consumer
     from flintmq.session.session_port import Session
 
+# a channel that acknowledges deliveries of a shared queue in transactions, and consumes by a node that does not serve it
+ELSEWHERE = "acknowledgements in a transaction (tx class) need a connection to the node that serves the shared queue"
 # times that a get asks the engine when somebody else here was faster
 _ATTEMPTS = 3
 
@@ -116,11 +118,13 @@ def bound(handler: Session, number: int, method_id: int, name: str, answer: Call
     return changed
 
 
-def check_channel(handler: Session, number: int, state: ChannelState, queue: Any) -> None:
-    """Raises: PeerError 540: settlements of a transaction are one record of the log, and a shared queue is not in it."""
+def check_channel(handler: Session, number: int, state: ChannelState, queue: Any, no_ack: bool) -> None:
+    """Raises: PeerError 540: deliveries by another node are settled there, and a transaction of this one can't end them."""
+    if no_ack or not handler.broker.is_elsewhere(queue):
+        return
     if handler.connection.is_tx(number):
         where = handler.vhost.describe("queue", queue.name)
-        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"tx class not supported by shared queues {where}")
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"{ELSEWHERE} {where}")
     state.shared = True
 
 
