@@ -390,6 +390,7 @@ class Node:
 
     def _shared_service(self, url: str) -> Any:
         """Of shared queues on the engine with that URL. Raises: OperatorError: there is no such engine."""
+        from flintmq.cluster.engine_thread import check_engine
         from flintmq.cluster.shared_queues import SharedQueues
 
         assert self.store is not None
@@ -397,6 +398,7 @@ class Node:
         # Nodes of one machine have one name, unless they are given others.
         name = self.config.node_name or f"{broker.node_name}-{self.store.definitions.store_uuid.hex()[:8]}"
         try:
+            check_engine(url, self.config.limits)
             shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index, name)
         except ValueError as error:
             raise OperatorError(f"--cluster: {error}") from None

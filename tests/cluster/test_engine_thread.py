@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from flintmq.cluster.engine_thread import EngineThread
+from flintmq.cluster import engine_thread
+from flintmq.cluster.engine_thread import EngineThread, check_engine
 from flintmq.config import Limits
-from flintmq.engines.engine import Commit, Unavailable
+from flintmq.engines.engine import Commit, Unavailable, Unfit
 
 WAIT_S = 20.0
 Answers = queue.SimpleQueue[tuple[Any, Exception | None]]
@@ -93,3 +94,13 @@ def test_the_last_work_runs_before_the_engine_is_closed(thread: EngineThread) ->
 
 def test_a_thread_that_never_began_ends_at_once() -> None:
     EngineThread("memory:", Limits()).stop(nothing, 5.0)
+
+
+def test_an_engine_with_rows_of_earlier_versions_is_refused_and_one_that_is_away_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked(url: str, limits: Limits) -> None:
+        raise Unfit("earlier versions") if url == "etcd://old" else Unavailable("away")
+
+    monkeypatch.setattr(engine_thread, "refuse_earlier", asked)
+    with pytest.raises(ValueError, match="earlier versions"):
+        check_engine("etcd://old", Limits())
+    check_engine("etcd://away", Limits())

@@ -124,6 +124,6 @@ def test_a_name_that_lives_is_waited_for_and_one_that_is_taken_ends_the_membersh
         scene.nodes.failure = Replaced("another process has the name 'a'")
         async with asyncio.timeout(WAIT_S):
             await task
-        assert scene.membership.is_over and scene.told == ["doubted"]
+        assert scene.membership.why_not and scene.told == ["doubted"]
 
     run(scene_of)

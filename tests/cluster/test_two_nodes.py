@@ -45,8 +45,8 @@ def begin(start: Callable[..., Broker], tmp_path: Path, etcd: EtcdCluster, reque
     url = "etcd://" + ",".join(endpoint.partition("//")[2] for endpoint in etcd.endpoints)
 
     def make(name: str, **options: Any) -> Broker:
-        node_name = f"{name}-{request.node.name}"[:100]
-        return start(limits=LIMITS, store_dir=str(tmp_path / name), cluster=url, node_name=node_name, **options)
+        given = {"node_name": f"{name}-{request.node.name}"[:100], **options}
+        return start(limits=LIMITS, store_dir=str(tmp_path / name), cluster=url, **given)
 
     return make
 

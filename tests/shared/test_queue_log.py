@@ -87,6 +87,29 @@ def test_a_segment_that_ends_while_its_ends_are_taken_is_deleted() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("is_flying", [False, True])
+def test_what_follows_messages_that_ended_before_they_were_sent_is_the_next_owner_s(is_flying: bool) -> None:
+    async def scene() -> None:
+        store = Store()
+        first = await OwnerNode(store, "a").take_over()
+        assert first.log is not None
+        if is_flying:
+            first.publish(b"0")
+        look, first.log.look = first.log.look, lambda: None  # type: ignore[method-assign]
+        ended = first.publish(b"1")
+        first.handle.hold(ended)
+        first.handle.settle_held(ended, logged=False)
+        first.log.look = look  # type: ignore[method-assign]
+        first.look()  # a batch of nothing
+        position = first.publish(b"2")
+        while not first.mirror.is_settled(position):
+            await asyncio.sleep(0)
+        first.kill()
+        assert (await OwnerNode(store, "b").take_over()).bodies() == ([b"0"] if is_flying else []) + [b"2"]
+
+    run(scene)
+
+
 def test_an_owner_that_was_replaced_writes_nothing_and_confirms_nothing() -> None:
     async def scene() -> None:
         store = Store()

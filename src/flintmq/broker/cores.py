@@ -63,6 +63,11 @@ def _deliveries(policy: QueuePolicy) -> int:
     return -1 if policy.delivery_limit is None else policy.delivery_limit
 
 
+def refuses_over(policy: QueuePolicy) -> bool:
+    """Whether a queue that is full refuses publishes."""
+    return _has_limit(policy) and policy.overflow not in DROPPING
+
+
 def _destination_flags(policy: QueuePolicy) -> int:
     """What routes copy of a queue."""
     flags = (DEST_ONCE if policy.deduplicates else 0) | (DEST_MIRRORED if policy.is_shared else 0)

@@ -47,11 +47,18 @@ cdef class Transaction(Landing):
     cdef uint32_t settled_count
     cdef list letters                 # (queue id, REASON_*, message) to be dead-lettered inside the transaction
     cdef dict sums                    # queue id -> [messages, bytes] that it puts on a queue which refuses over its limit
+    cdef readonly bint is_shared      # what it publishes and settles is on shared queues: the engine decides it, and nothing is logged here
+    cdef readonly list messages       # of those: (queue id, message with flags and priority, expires_at_ms)
+    cdef readonly list ends           # of those: (queue id, position) of deliveries that end
+    cdef public object on_applied     # called when it took effect; None: nobody waits for that
     cdef readonly list limited        # ids of queues with a dead-letter exchange that it may have filled over their limit
     cdef late_t *_add(self, uint8_t kind, queue_t *queue, route_t *route, content_t *content) except NULL
     cdef void _count_publish(self, content_t *content)
     cdef int _hold(self, tx_publish_t *publish) except -1
     cdef object _append(self, late_t *late)
+    cdef void _letter(self, connection_t *connection, settled_t *taken)
+    cdef bint _hold_shared(self, tx_publish_t *publish) except -1
+    cdef void _take_shared(self, tx_settle_t *settle, unacked_t *item) except *
     cdef bint _refused(self, destination_t *destination, content_t *content) except? True
     cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1
     cdef bint _advance(self) except? True

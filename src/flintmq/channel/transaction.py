@@ -13,6 +13,8 @@ I3  Transactions of a channel take effect, and are answered, in the order of the
 I4  A dead letter of a transaction is part of it: its entry and the dequeue of the original are in one commit.
 I5  What goes to a stream is appended when the transaction takes effect, and the answer waits until that is durable, too: a crash in
     between loses it, and the commit was not answered then. (An append can't be taken back, so it can't come before the commit.)
+I6  One on shared queues is decided by the engine (docs/adr/0015), and takes nothing else with it: it is `write`n, then handed to the loop
+    when it is decided, or it is `refuse`d.
 """
 
 from __future__ import annotations
@@ -25,24 +27,27 @@ from cython import int as c_int
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.connection import Connection, unacked_tuple
 from cython.cimports.flintmq.channel.delivery import write_return
+from cython.cimports.flintmq.channel.letters import note_refused
 from cython.cimports.flintmq.channel.placing import PUBLISH_IMMEDIATE, PUBLISH_MANDATORY, Landing, place_on_stream, publish_to_queues
 from cython.cimports.flintmq.channel.settlement import settle_taken, unacked_content, unacked_find, unacked_remove
 from cython.cimports.flintmq.channel.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
 from cython.cimports.flintmq.channel.types import (
     DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t,
 )  # fmt: skip
-from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_incref, content_t
 from cython.cimports.flintmq.core.counters import counters_receive
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
+from cython.cimports.flintmq.mirror.mirror import mirror_of
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
+from cython.cimports.flintmq.queue.control import content_tuple
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, queue_decref, queue_enqueue_immediate, queue_get_id, queue_incref, queue_is_deleted, queue_is_durable,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.schedule_share import share_note, share_takes
-from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, QUEUE_MIRRORED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_MIRRORED, DEST_REJECT_OVER, DEST_SHARED, DEST_STREAM, destination_t, route_decref,
     route_incref, route_t,
@@ -54,6 +59,8 @@ from cython.cimports.libc.string import memset
 from flintmq.errors import PeerError, ReplyCode, StoreError
 
 log = logging.getLogger("flintmq.transactions")
+
+MIXED = "a transaction has either shared queues or others: commit those of each kind by themselves"
 
 
 def begin(connection: Connection, number: int) -> Transaction | None:
@@ -67,11 +74,13 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     transaction: Transaction
     i: uint32_t
     tx_route_anew(address(connection.connection), channel)
-    logged: bint = _is_logged(connection, channel)
-    if not logged and not _may_be_refused(channel) and not commits_waiting(connection, number):
+    shared: bint = _touches_shared(channel)
+    logged: bint = not shared and _is_logged(connection, channel)
+    if not shared and not logged and not _may_be_refused(channel) and not commits_waiting(connection, number):
         tx_apply(address(connection.connection), channel)
         return None
     transaction = Transaction(connection, number)
+    transaction.is_shared = shared
     try:
         if logged:
             transaction.log = connection.log
@@ -99,6 +108,23 @@ def commits_waiting(connection: Connection, number: int) -> int:
 
 
 @cfunc
+def _touches_shared(channel: pointer[channel_t]) -> bint:
+    """True when a message of the open transaction goes to a shared queue, or a delivery of one is settled."""
+    i: uint32_t
+    k: uint32_t
+    route: pointer[route_t]
+    for i in range(channel.tx_publish_count):
+        route = channel.tx_publishes[i].route
+        for k in range(route.count):
+            if route.destinations[k].flags & (DEST_SHARED | DEST_MIRRORED):
+                return True
+    for i in range(channel.tx_settle_count):
+        if unacked_find(address(channel.unacked), channel.tx_settles[i].tag).queue.durable == QUEUE_MIRRORED:
+            return True
+    return False
+
+
+@cfunc
 def _goes_to_stream(route: pointer[route_t]) -> bint:
     i: uint32_t
     for i in range(route.count):
@@ -117,7 +143,7 @@ def _may_be_refused(channel: pointer[channel_t]) -> bint:
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if route.destinations[k].flags & (DEST_SHARED | DEST_MIRRORED | DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
+            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
                 return True
     return False
 
@@ -173,6 +199,8 @@ class Transaction(Landing):
         self.channel = connection.channel(number)
         self.port = connection.connection.port
         self.letters = []
+        self.messages = []
+        self.ends = []
         self.limited = []
         self.sums = {}
 
@@ -222,10 +250,11 @@ class Transaction(Landing):
         i: uint32_t
         gone: uint32_t = 0
         self.channel.published += 1
+        if self.is_shared and route.count:
+            self._hold_shared(publish)
+            return 0
         for i in range(route.count):
             destination = address(route.destinations[i])
-            if destination.flags & (DEST_SHARED | DEST_MIRRORED):
-                raise PeerError(ReplyCode.NOT_IMPLEMENTED, "tx class not supported by shared queues")
             if destination.flags & (DEST_REJECT_OVER | DEST_BLOCK) and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
@@ -267,6 +296,26 @@ class Transaction(Landing):
             self.log.port.placed(self.log.port.context, content)
         return 0
 
+    def _hold_shared(self, publish: pointer[tx_publish_t]) -> bint:
+        """A message for shared queues. Their limits are the owners'."""
+        route: pointer[route_t] = publish.route
+        content: pointer[content_t] = publish.content
+        destination: pointer[destination_t]
+        message: tuple = (*content_tuple(content), content.flags, content.priority)
+        i: uint32_t
+        for i in range(route.count):
+            if not route.destinations[i].flags & (DEST_SHARED | DEST_MIRRORED):
+                raise PeerError(ReplyCode.NOT_IMPLEMENTED, MIXED)
+        if publish.bits & PUBLISH_IMMEDIATE:
+            raise PeerError(ReplyCode.NOT_IMPLEMENTED, "immediate=true in a transaction on shared queues")
+        self._count_publish(content)
+        self.connection.connection.counters.routed += route.count
+        for i in range(route.count):
+            destination = address(route.destinations[i])
+            expires_at_ms: int64_t = publish.due_ms if publish.due_ms else expiry_on(destination, expiration_of(content))
+            self.messages.append((queue_get_id(destination.queue), message, expires_at_ms))
+        return True
+
     def _refused(self, destination: pointer[destination_t], content: pointer[content_t]) -> bint:
         """reject-publish: the queue's limit, counting what this transaction has put there before. O(1)."""
         before: list = self.sums.setdefault(queue_get_id(destination.queue), [0, 0])
@@ -289,6 +338,9 @@ class Transaction(Landing):
         taken.requeue = settle.requeue
         if settle.method != BASIC_ACK and settle.requeue:
             return 0
+        if self.is_shared:
+            self._take_shared(settle, item)
+            return 0
         if settle.method != BASIC_ACK and item.dead_letters:
             try:
                 message: tuple | None = unacked_tuple(item, self.log)
@@ -300,6 +352,25 @@ class Transaction(Landing):
         # Not logged: also when its queue was deleted, and everything in it. It is settled like any other delivery of such a queue.
         taken.logged = self.enrolment.dequeue(item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
         return 0
+
+    def _take_shared(self, settle: pointer[tx_settle_t], item: pointer[unacked_t]) -> void:
+        """A delivery that ends when the engine has decided. One that becomes a dead letter ends as it does outside of transactions: after
+        its letter is in its place."""
+        if item.queue.durable != QUEUE_MIRRORED:
+            if item.slot.state & ENTRY_LOGGED:
+                raise PeerError(ReplyCode.NOT_IMPLEMENTED, MIXED)
+        elif settle.method == BASIC_ACK or not item.dead_letters:
+            self.ends.append((queue_get_id(item.queue), item.position))
+
+    def is_lost(self) -> bool:
+        """Whether this node owns a queue no more of which a delivery ends: others may get the message."""
+        i: uint32_t
+        queue: pointer[queue_t]
+        for i in range(self.settled_count):
+            queue = self.settled[i].item.queue
+            if queue.durable == QUEUE_MIRRORED and at_load32(address(mirror_of(queue).lost)):
+                return True
+        return False
 
     def take_letters(self) -> list[tuple[int, int, tuple]]:
         """(queue id, REASON_*, message) of what the transaction dead-letters, oldest first; they are forgotten here."""
@@ -344,6 +415,21 @@ class Transaction(Landing):
                 self.enrolment.abandon()
             except StoreError:
                 pass  # the disk failed for good: recovery forgets what has no commit record
+
+    def refuse(self) -> None:
+        """After `write`, instead of Loop.commit: the engine has refused it. Its deliveries go back to their queues, flagged."""
+        i: uint32_t
+        connection: Connection = self.connection
+        outside: pointer[connection_t] = NULL if connection is None else address(connection.connection)
+        check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, 1)
+        for i in range(self.settled_count):
+            settle_taken(outside, self.channel, address(self.settled[i].item), BASIC_NACK, True, False)
+        self.settled_count = 0
+        self._free()
+        if connection is not None:
+            self.connection = None
+            self.channel = NULL
+            self._leave_line(connection)
 
     # --- after the commit -------------------------------------------------------------------------------------------
 
@@ -416,6 +502,8 @@ class Transaction(Landing):
             self._publish(address(self.late[i]))
         for i in range(self.settled_count):
             taken = address(self.settled[i])
+            if self.is_shared and taken.method != BASIC_ACK and not taken.requeue and taken.item.dead_letters:
+                self._letter(connection, taken)
             settle_taken(connection, channel, address(taken.item), taken.method, taken.requeue, taken.logged)
         self.settled_count = 0
         for i in range(self.late_count):
@@ -434,6 +522,18 @@ class Transaction(Landing):
         if self.wait_ticket:
             # Between two passes of the loop nobody else tells the log that something waits for it.
             self.port.kick(self.port.context, True)
+
+    def _letter(self, connection: pointer[connection_t], taken: pointer[settled_t]) -> void:
+        """A refused delivery of a shared queue becomes a letter. When its channel has ended, or it can't be read now, it goes back."""
+        message_id: uint64_t = 0
+        content: pointer[content_t] = NULL
+        if connection != NULL:
+            content = unacked_content(address(taken.item), address(message_id))
+        if content == NULL:
+            taken.requeue = 1
+            return
+        note_refused(connection, taken.item.queue, content, REASON_REJECT)
+        content_decref(content)
 
     def _publish(self, late: pointer[late_t]) -> object:
         connection: pointer[connection_t]

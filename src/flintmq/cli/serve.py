@@ -315,8 +315,8 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option(
     "--cluster",
-    help="Engine of the cluster that this node is a member of: etcd://[USER:PASSWORD@]HOST:PORT,..., postgresql://..., fdb:PATH of a cluster"
-    " file, or file:PATH of a file with that; default: none, and shared queues are in the store directory.",
+    help="Engine of the cluster that this node is a member of: etcd://[USER:PASSWORD@]HOST:PORT,..., postgresql://..., fdb:PATH of a"
+    " cluster file, or file:PATH of a file with that; default: none, and shared queues are in the store directory.",
 )
 @click.option("--node-name", help="Name of this node, its own in the cluster; default: flintmq@ and the machine's name.")
 @click.option("--advertise-host", help="Host by which other machines reach this node; default: --host, or the machine's name.")

@@ -17,13 +17,32 @@ from typing import Any
 
 from flintmq.cluster.watched_engine import WatchedEngine
 from flintmq.config import Limits
-from flintmq.engines.engine import EngineError, Unavailable
+from flintmq.engines.earlier import refuse_earlier
+from flintmq.engines.engine import EngineError, Unavailable, Unfit
 from flintmq.engines.opening import open_engine
 from flintmq.guard import caught, guarded
 
 log = logging.getLogger("flintmq.shared")
 
 Done = Callable[[Any, Exception | None], object]
+
+
+def check_engine(url: str, limits: Limits) -> None:
+    """Before a node uses an engine: asks it for rows of earlier versions, and waits for `engine_etcd_request_ms` at most; an engine that
+    does not answer by then has none.
+
+    Raises: ValueError: no such engine, or it has such rows; the text says what to do."""
+
+    async def ask() -> None:
+        async with asyncio.timeout(limits.engine_etcd_request_ms / 1000):
+            await refuse_earlier(url, limits)
+
+    try:
+        asyncio.run(ask())
+    except Unfit as error:
+        raise ValueError(str(error)) from None
+    except (EngineError, TimeoutError) as error:
+        log.warning("the engine of shared queues does not answer yet: %s", error)
 
 
 class EngineThread:

@@ -39,7 +39,7 @@ class Membership:
     ) -> None:
         self.nodes = nodes
         self.joined = asyncio.Event()
-        self.is_over = False
+        self.why_not = "the engine was not heard of yet"  # the reason why this node is no member; "": it is
         self._lease_s = limits.shared_node_lease_ms / 1000
         self._pause_s = limits.shared_pause_ms_max / 1000
         self._changed = changed
@@ -56,6 +56,7 @@ class Membership:
         """Until it is cancelled, or M2."""
         await self._join()
         self.joined.set()
+        self.why_not = ""
         living: dict[str, str] = {}
         while True:
             try:
@@ -68,7 +69,7 @@ class Membership:
                     await self.nodes.look()
             except Replaced as error:
                 log.error("this node is no member of the cluster any more: %s", error)
-                self.is_over = True
+                self.why_not = str(error)
                 self._doubt()
                 return
             except Full as error:
@@ -98,15 +99,14 @@ class Membership:
         self._soon.set()
 
     async def _join(self) -> None:
-        said = False
         while True:
             try:
                 await self.nodes.join()
                 return
             except NameTaken as error:
-                if not said:
-                    log.warning("%s", error)
-                said = True
+                if self.why_not != str(error):
+                    self.why_not = str(error)
+                    log.warning("%s", self.why_not)
                 await asyncio.sleep(self._lease_s / 4)
             except EngineError as error:
                 log.debug("this node is no member of the cluster yet: %s", error)

@@ -63,8 +63,8 @@ class Others(Protocol):
     def remote(self) -> RemoteQueues: ...
 
 
-class Sets(Protocol):
-    """The sets of subscriptions on queues that are served here."""
+class Holder(Protocol):
+    """Of queues that are served here, whoever has messages before consumers get any: transactions, sets of subscriptions."""
 
     async def begin(self, served: Served) -> None:
         """Nobody consumes yet. The caller looks afterwards whether the queue was lost meanwhile."""
@@ -85,7 +85,7 @@ class Ownership:
         self._port = port
         self._me = me
         self.others: Others | None = None
-        self.sets: Sets | None = None
+        self.holders: list[Holder] = []  # in their order
         self.serving = Serving(engine, me.name, me.life, port, self, state.limits)
         self.by_row: dict[bytes, Entry] = {}
         self.ready = asyncio.Event()  # queues may be claimed
@@ -228,7 +228,7 @@ class Ownership:
     async def _serve(self, entry: Entry) -> None:
         assert entry.row is not None
         served = await self.serving.serve(entry.row.id, entry.vhost, self._judge)
-        await self._hold_sets(served)
+        await self._hold(served)
         clients = self._clients(entry)  # of the core before
         if entry.ended or not self._change(entry, served.core):
             self.serving.give_up(served.queue)
@@ -239,22 +239,22 @@ class Ownership:
             self.others.remote.close(entry.row.id)
         if self.others is not None and self.others.membership.in_doubt:
             self._pauses.rest(entry.queue, LEASE, True)
-        log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.messages)
+        log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.taken.messages)
         guarded("shared queues", f"queue {entry.name!r}", self.on_served, entry)
         entry.tell_waiting(None)
         self._close(entry, clients)
 
-    async def _hold_sets(self, served: Served) -> None:
-        """Messages that sets of subscriptions have are nobody else's. Raises: Unavailable: the queue was lost meanwhile."""
-        if self.sets is not None:
-            await self.sets.begin(served)
+    async def _hold(self, served: Served) -> None:
+        """Messages that transactions end, or sets of subscriptions have, are nobody else's. Raises: Unavailable: it was lost meanwhile."""
+        for holder in self.holders:
+            await holder.begin(served)
         if self.serving.get(served.queue) is not served:
-            self._forget_sets(served.queue)
+            self._forget_holders(served.queue)
             raise Unavailable("the queue was lost when it was taken over")
 
-    def _forget_sets(self, queue: bytes) -> None:
-        if self.sets is not None:
-            self.sets.lost(queue)
+    def _forget_holders(self, queue: bytes) -> None:
+        for holder in self.holders:
+            holder.lost(queue)
 
     def _change(self, entry: Entry, core: QueueHandle, window: bool = False) -> bool:
         """Another core from now on. False: the queue is deleted."""
@@ -319,7 +319,7 @@ class Ownership:
 
     def lost(self, queue: bytes, reason: BaseException) -> None:
         """This node serves a queue no more. Its messages, and what consumers of it hold, are others' now."""
-        self._forget_sets(queue)
+        self._forget_holders(queue)
         entry = self.by_row[queue]
         served, entry.served = entry.served, None
         if served is None:

@@ -15,11 +15,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.broker.closing import close_one
+from flintmq.broker.cores import refuses_over
 from flintmq.broker.pausing import LETTERS, QUIET
 from flintmq.broker.shared_letters import SharedLetters
 from flintmq.cluster.engine_thread import EngineThread
@@ -32,6 +33,7 @@ from flintmq.cluster.ownership import Ownership
 from flintmq.cluster.remote_queue import is_not_owned
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
 from flintmq.cluster.set_calls import SetCalls
+from flintmq.cluster.transactions import Bound, Outcome, Transactions
 from flintmq.engines.engine import EngineError
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
@@ -40,9 +42,11 @@ from flintmq.queue.handoff import WAITING_BYTES, SharedPort
 from flintmq.shared import queue_rows
 from flintmq.shared.node_secret import NodeId
 from flintmq.shared.nodes import Nodes
-from flintmq.shared.queue_log import Lost
+from flintmq.shared.queue_log import Lost, QueueLog
 from flintmq.shared.queue_rows import NotThere, QueueRow
 from flintmq.shared.serving import Served
+from flintmq.shared.transaction_commits import Changes
+from flintmq.shared.transaction_rows import Message as shared_message
 from flintmq.vhost.equivalence import check_arguments
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import parse_queue_arguments
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("flintmq.shared")
 
 Done = Callable[[Any, Exception | None], object]
+# outcome, what is to be called when its deliveries have ended, and whatever the client is told in the place of commit-ok
+OnCommitted = Callable[[Outcome, Callable[[], object], PeerError | None], object]
 
 
 def _refusal(error: Exception | None) -> Exception | None:
@@ -71,6 +77,10 @@ def _refusal(error: Exception | None) -> Exception | None:
     if not isinstance(error, EngineError):
         log.error("internal error: a request to the engine of shared queues failed", exc_info=error)
     return PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
+
+
+def _nobody() -> None:
+    """No delivery ends."""
 
 
 async def _nothing(*_: Any) -> None:
@@ -99,10 +109,14 @@ class SharedQueues:
         self.ownership.on_served, self.ownership.on_lost = self._served, self._lost
         self.others = None if engine.limits.alone else OtherNodes(state, engine, nodes, logs, self._resolve)
         self.ownership.others = self.others
-        self.sets = self.ownership.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
+        self.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
+        self.transactions = Transactions(self.thread, self.me, limits, self._is_deleted)
+        self.ownership.holders = [self.transactions, self.sets]
         if self.others is not None:
-            self.sets.others = NodeRequests(self.others.links, limits, self.ownership.address)
-            self.others.vhost.answering = Answering(self.thread, self.sets.answers(), limits)
+            self.sets.others = self.transactions.others = NodeRequests(self.others.links, limits, self.ownership.address)
+            self.transactions.is_gone = nodes.is_over
+            answers = {**self.sets.answers(), **self.transactions.answers()}
+            self.others.vhost.answering = Answering(self.thread, answers, limits)
         self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting) if self.others is None else self.others.remote.port)
         self.letters.on_full = lambda queue, full: pauses.rest(queue, LETTERS, full)
         self._lock = threading.Lock()  # of the next four
@@ -183,6 +197,7 @@ class SharedQueues:
             await self.close_definitions()
             if self.member is not None:
                 self.member.stop()
+            self.transactions.close()
             await self.ownership.leave()
         finally:
             if self.others is not None:
@@ -312,6 +327,10 @@ class SharedQueues:
     def _queue_of(self, queue: bytes) -> Any:
         entry = self.ownership.by_row.get(queue)
         return None if entry is None else entry.queue
+
+    def _is_deleted(self, queue: bytes) -> bool:
+        entry = self.ownership.by_row.get(queue)
+        return entry is None or entry.ended
 
     def _resolve(self, queue: bytes) -> Any:
         """For connections of other nodes: a queue that is served here. Any thread."""
@@ -476,6 +495,65 @@ class SharedQueues:
         remote, size = self.others.remote, sum(map(len, message[:4])) + WAITING_BYTES
         lane = remote.port.admit(core, size)
         return bool(lane) and self.thread.call(remote.publish, core.queue_id, message, (on_outcome, lane, size))
+
+    # --- transactions -----------------------------------------------------------------------------------------------------
+
+    def logs(self, queue_ids: Iterable[int]) -> dict[int, QueueLog]:
+        """The logs of those queues that this node serves now: what a transaction's deliveries are of."""
+        served = {number: entry.served for number in queue_ids if (entry := self._entries.get(number)) is not None}
+        return {number: one.log for number, one in served.items() if one is not None}
+
+    def commit(
+        self, messages: Iterable[tuple[int, Message, int]], ends: Iterable[tuple[int, int]], logs: Mapping[int, QueueLog], done: OnCommitted
+    ) -> None:
+        """A transaction of a client. Args: messages: (queue id, message, expires_at_ms) in their order; ends: (queue id, position) of
+        deliveries of queues that this node serves; logs: of these queues, from before it was known that none of them is lost.
+
+        `done(outcome, ended, error)` is called once, or twice (Transactions.commit), on any thread. After DECIDED the deliveries are to be
+        ended here, and `ended()` is to be called then. Messages for a queue that is deleted go nowhere. Any thread.
+        """
+        changes: dict[bytes, Changes] = {}
+        bounds: dict[bytes, Bound] = {}
+        of_queue: dict[int, Changes] = {}
+        try:
+            for number, message, expires_at_ms in messages:
+                one = self._changes(number, changes, of_queue)
+                if one is not None:
+                    one.messages.append(shared_message(*message, expires_at_ms))
+            for number, position in ends:
+                one = self._changes(number, changes, of_queue)
+                if one is not None:
+                    one.ends.append(position)
+                    one.log = logs[number]
+        except PeerError as error:
+            done(Outcome.REFUSED, _nobody, error)
+            return
+        for number, one in of_queue.items():
+            entry = self._entries.get(number)
+            if entry is not None and entry.row is not None and one.messages and refuses_over(entry.queue.policy):
+                sizes = [len(message.body) for message in one.messages]
+                bounds[entry.row.id] = Bound(entry.row.id, len(sizes), sum(sizes), sizes[-1])
+        ending = [queue for queue, one in changes.items() if one.ends]
+
+        def told(outcome: Outcome, transaction: bytes, error: PeerError | None) -> None:
+            done(outcome, partial(self.thread.call, self.transactions.ended, transaction, ending) if ending else _nobody, error)
+
+        self.transactions.commit(changes, list(bounds.values()), told)
+
+    def _changes(self, number: int, changes: dict[bytes, Changes], of_queue: dict[int, Changes]) -> Changes | None:
+        """What a transaction does in a queue; None: it is deleted. Raises: PeerError 541: this node does not know it yet, 406: too many."""
+        one = of_queue.get(number)
+        if one is None:
+            entry = self._entries.get(number)
+            if entry is None or entry.ended:
+                return None
+            if entry.row is None:
+                raise PeerError(ReplyCode.INTERNAL_ERROR, "the transaction is not committed: a shared queue is not served yet")
+            if len(changes) >= self.limits.shared_transaction_queues_max:
+                text = f"a transaction has {self.limits.shared_transaction_queues_max} shared queues at most"
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+            one = of_queue[number] = changes[entry.row.id] = Changes()
+        return one
 
     def follow_policy(self, queue: Any) -> None:
         """The core was told; so is who publishes by other nodes."""

@@ -98,7 +98,7 @@ class ClusterView:
     @property
     def why_not(self) -> str:
         """The reason why this node is no member; "": it is."""
-        return "another process has the name of this node" if self._membership.is_over else ""
+        return self._membership.why_not
 
     def drain(self) -> None:
         """Begins to drain this node. Idempotent."""

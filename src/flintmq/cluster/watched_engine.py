@@ -67,7 +67,7 @@ class WatchedEngine:
         self._failures += 1
         if not self._away_s:
             self._away_s = time.monotonic()
-            log.warning("the engine of shared queues does not answer: %s", error)
+            log.warning("the engine of shared queues does not answer: %s", str(error))  # the error has its frames
 
     def _answered(self) -> None:
         if self._away_s:

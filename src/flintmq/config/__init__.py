@@ -558,8 +558,8 @@ class Config:
     no_data_dir: bool = False
     memory: bool = False
     connect: str | None = None
-    # the engine (engines/opening.py) of the cluster (cluster/view.py) that this node is a member of; None: it is alone, and its shared queues
-    # are in shared_queues.db of the store directory
+    # the engine (engines/opening.py) of the cluster (cluster/view.py) that this node is a member of; None: it is alone, and its shared
+    # queues are in shared_queues.db of the store directory
     cluster: str | None = None
     # its name there (None: flintmq@ and the machine's, and a part of the store's id), and the host in its addresses (None: `host`, or the
     # machine's name where that is any address)

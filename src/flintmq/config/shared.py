@@ -87,3 +87,16 @@ class SharedLimits(Frozen):
     shared_sets_sweep_ms: int = 60_000
     # milliseconds for which a subscription that found nothing is told so again without a request to the engine
     shared_set_look_ms: int = 200
+    # messages, and bytes of their contents, that stand in one part of a transaction: the owner puts a part into its queue at once, some
+    # 2 ms; a larger message is a part of its own
+    shared_part_messages: int = 400
+    shared_part_bytes: int = 256 * KIB
+    # shared queues of one transaction: the commit that decides it compares the owner of each, and etcd takes 120 rows and conditions; one
+    # that names more is refused with 406
+    shared_transaction_queues_max: int = 40
+    # transactions of a node that wait for the engine at once, each with its messages in memory (tx_bytes_max); one more is refused with 541
+    shared_transactions_max: int = 1_000
+    # milliseconds between two looks of a node at rows of its transactions that are over everywhere
+    shared_transactions_look_ms: int = 1_000
+    # milliseconds between two looks at transactions of nodes that are gone: a read of all of them
+    shared_transactions_sweep_ms: int = 30_000

@@ -17,6 +17,8 @@ from flintmq.broker.dead_letters import Attempt
 from flintmq.channel.transaction import Transaction, begin, commits_waiting
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import encode_method
+from flintmq.session import shared_commits
 from flintmq.vhost.dead_letter import REJECTED
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ def must_wait(handler: Session, channel: int, method_id: int) -> bool:
 
 
 def commit(handler: Session, number: int) -> None:
-    """tx.commit of a channel: at once when nothing of it is logged, else when the log has it.
+    """tx.commit of a channel: at once when nothing of it is logged, else when the log, or the engine of shared queues, has it.
 
-    Raises: PeerError(406) when a full queue refuses a part of it, PeerError(541) when the log refuses: nothing of it happened.
+    Raises: PeerError(406) when a full queue refuses a part of it, 541 when the log refuses, 540 when it has shared queues and others:
+    nothing of it happened.
     """
     broker = handler.broker
     try:
@@ -44,6 +47,13 @@ def commit(handler: Session, number: int) -> None:
             when_over(handler, partial(handler.send, number, spec.TxCommitOk()))
             return
         try:
+            if transaction.is_shared:
+                if commits_waiting(handler.connection, number):  # it is answered after them (I1)
+                    transaction.abandon()
+                    wait(handler, number, encode_method(spec.TxCommit()), TX_COMMIT_ID)
+                else:
+                    shared_commits.commit(handler, transaction)
+                return
             for queue_id, _, message in transaction.take_letters():
                 queue = broker.queues.get(queue_id)
                 if queue is None:
@@ -65,6 +75,8 @@ def commit(handler: Session, number: int) -> None:
 def committed(handler: Session, transaction: Transaction, alive: bool) -> None:
     """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
     handler.after_publish()
+    if transaction.on_applied is not None:
+        transaction.on_applied()
     if transaction.limited:
         handler.broker.queue_limits.settle_many(transaction.limited)
     if not alive:

@@ -391,7 +391,7 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
         raise _in_exclusive_use(handler, queue)
     plain = method.queue != REPLY_TO and not queue.policy.is_stream
     if method.queue != REPLY_TO and queue.policy.is_shared:
-        shared_queues.check_channel(handler, number, state, queue)
+        shared_queues.check_channel(handler, number, state, queue, method.no_ack)
         if shared_queues.waits_for_owner(handler, number, method.ID, queue, lambda: _serve_anew(handler, number, method)):
             return
     where = handler.vhost.describe("queue", queue.name)
@@ -498,7 +498,7 @@ def basic_get(handler: Session, number: int, method: spec.BasicGet) -> None:
         _check_get(handler, queue)
         handler.vhost.touch(queue)
         if queue.policy.is_shared:
-            shared_queues.check_channel(handler, number, _channel(handler, number), queue)
+            shared_queues.check_channel(handler, number, _channel(handler, number), queue, method.no_ack)
             if handler.broker.is_window(queue) and not rests:
                 shared_queues.get(handler, number, method, queue)
                 return
@@ -554,7 +554,7 @@ def tx_select(handler: Session, number: int, method: spec.TxSelect) -> None:
     if handler.connection.is_confirm(number):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if _channel(handler, number).shared:
-        raise PeerError(ReplyCode.NOT_IMPLEMENTED, "tx class not supported by shared queues, and this channel consumed from one")
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"{shared_queues.ELSEWHERE}: this channel consumed by another one")
     handler.connection.tx_select(number)
     handler.send(number, spec.TxSelectOk())
 

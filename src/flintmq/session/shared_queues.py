@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from flintmq.broker.records import ChannelState, Consumer
     from flintmq.session.session_port import Session
 
+# a channel that acknowledges deliveries of a shared queue in transactions, and consumes by a node that does not serve it
+ELSEWHERE = "acknowledgements in a transaction (tx class) need a connection to the node that serves the shared queue"
+
 
 def is_new(handler: Session, name: str, method: spec.QueueDeclare) -> bool:
     """Whether a declaration is for a shared queue that this node does not have."""
@@ -90,11 +93,13 @@ def delete(handler: Session, number: int, method: spec.QueueDelete, queue: Any, 
     shared.delete_in_engine(queue.vhost, queue.name, method.if_empty, done, method.if_unused)
 
 
-def check_channel(handler: Session, number: int, state: ChannelState, queue: Any) -> None:
-    """Raises: PeerError 540: settlements of a transaction are one record of the log, and a shared queue is not in it."""
+def check_channel(handler: Session, number: int, state: ChannelState, queue: Any, no_ack: bool) -> None:
+    """Raises: PeerError 540: deliveries by another node are settled there, and a transaction of this one can't end them."""
+    if no_ack or not handler.broker.is_window(queue):
+        return
     if handler.connection.is_tx(number):
         where = handler.vhost.describe("queue", queue.name)
-        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"tx class not supported by shared queues {where}")
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"{ELSEWHERE} {where}")
     state.shared = True
 
 

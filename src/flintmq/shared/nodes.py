@@ -214,6 +214,10 @@ class Nodes:
         node = self.living.get(name)
         return node is None or node.life != life
 
+    def is_over(self, name: str, life: str) -> bool:
+        """As `is_gone`, False before the first look."""
+        return self.looked_s is not None and self.is_gone(name, life)
+
     async def forget(self, name: str) -> bool:
         """Removes the row of a node that is gone. False: it lives, or there is none. Raises: EngineError."""
         (row,) = await self._engine.get([node_key(name)])

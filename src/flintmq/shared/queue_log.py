@@ -8,7 +8,9 @@ L2  A batch is settled when it and all before are in, so confirms leave in order
 L3  Ends, thinned and deleted rows travel with one commit at a time, which writes the mark, and are of settled batches.
 L4  After an unknown outcome nothing is sent before the epoch is raised, by this node itself; what is missing then is sent again. An outcome
     that is final (UnknownOutcome) needs no new epoch, which a full engine would not take.
-L5  A full engine gets no batch. Segments that have ended are deleted as far as the mark, which can't be written, covers their batches.
+L5  What a transaction publishes is in batches with rows that say so, in the same commits (transaction_rows.py): these rows count as their
+    batches do. Its rows go with a mark that covers these batches.
+L6  A full engine gets no batch. Segments that have ended are deleted as far as the mark, which can't be written, covers their batches.
 
 All of it is of one event loop. Nobody waits for anything but the engine.
 """
@@ -42,13 +44,17 @@ from flintmq.shared.layout import (
     segment_key,
 )  # fmt: skip
 from flintmq.shared.taking_over import TakenOver
+from flintmq.shared.transaction_rows import applied_key, bits, joined
 
 log = logging.getLogger("flintmq.shared")
 
 # bytes of a row of ends with its key, at most
 _ENDS_BYTES_MAX = 4_096
+# rows and ranges, and bytes of their keys, that the end of one transaction deletes, at most
+_FORGET_ROWS, _FORGET_BYTES = 4, 512
 # a position has its level above these bits (queue/types.pxd)
 _INDEX_BITS = 56
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
 class Lost(Exception):
@@ -56,13 +62,59 @@ class Lost(Exception):
 
 
 @dataclass(slots=True)
+class Applying:
+    """A part of a transaction whose messages are in the queue. waiting: (position, index in the part) of those in no batch yet, rising in
+    each level; flights: batches under way with others; settled: all are in the engine."""
+
+    transaction: bytes
+    part: int
+    count: int
+    waiting: list[tuple[int, int]]
+    settled: asyncio.Future[None]
+    flights: int = 0
+
+    def take(self, sent: list[int]) -> bytes:
+        """The messages, a bit each, that are in batches by now and were in none before; b"": none. O(messages that wait)."""
+        gone = [index for position, index in self.waiting if position & _INDEX_MASK <= sent[position >> _INDEX_BITS]]
+        if not gone:
+            return b""
+        self.waiting = [one for one in self.waiting if one[0] & _INDEX_MASK > sent[one[0] >> _INDEX_BITS]]
+        self.flights += 1
+        return bits(gone, self.count)
+
+    def landed(self) -> None:
+        """A batch with messages of it is in the engine."""
+        self.flights -= 1
+        if not self.flights and not self.waiting and not self.settled.done():
+            self.settled.set_result(None)
+
+
+@dataclass(slots=True)
 class Flight:
-    """A batch on its way. positions: of its segments, those of which nothing is left included; rows: the others'."""
+    """A batch on its way. positions: of its segments, those of which nothing is left, too; rows: the others'; applied: which messages of
+    transactions are in it."""
 
     batch: int
     positions: list[int]
     rows: dict[int, bytes]
+    applied: list[tuple[Applying, bytes]] = field(default_factory=list)
     is_in: bool = False
+
+    def applied_rows(self, queue: bytes, epoch: int) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        for one, value in self.applied:
+            key = applied_key(queue, one.transaction, one.part, epoch, self.batch)
+            rows[key] = joined(rows[key], value) if key in rows else value
+        return rows
+
+
+@dataclass(slots=True)
+class Forgetting:
+    """Rows of a transaction that is over in this queue. done: they are deleted."""
+
+    deletes: list[bytes]
+    clears: list[Range]
+    done: asyncio.Future[None]
 
 
 @dataclass(slots=True)
@@ -76,6 +128,7 @@ class Ends:
     gone: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     thin: list[int] = field(default_factory=list)
+    forgotten: list[Forgetting] = field(default_factory=list)
     marked: int = 0
     taken: int = 0
 
@@ -111,6 +164,8 @@ class QueueLog:
         self._batches: dict[int, int] = {}  # position -> batch, of segments that no mark covers
         self._parts = dict(taken.parts)
         self._flagged = taken.flagged
+        self._applying: list[Applying] = []
+        self._forgetting: list[Forgetting] = []
         self._line: Ends | None = None  # those under way
         # segments whose ends were taken from the mirror, the oldest first, and those that the engine has; changes of that order
         self._ends_taken = 0
@@ -125,13 +180,18 @@ class QueueLog:
 
     # --- what others ask ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the ownership is over."""
+        return self._lost is not None
+
     def look(self) -> None:
         """There is news: starts what can be started."""
         if self._lost is not None or self._doubt:
             return
         while self._may_fly() and self._take_off():
             pass
-        if self._mirror.ended_rows and self._line is None and self._timer is None:
+        if (self._mirror.ended_rows or self._forgetting) and self._line is None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._limits.shared_ends_ms / 1000, self._ends_due)
         for position in self._mirror.take_wanted():
             self._start(self._load(position))
@@ -174,6 +234,32 @@ class QueueLog:
                 await self._changed.wait()
             if disorder == self._disorder:
                 return
+
+    def apply(self, transaction: bytes, part: int, positions: list[int]) -> Applying:
+        """Messages of a transaction were put into the queue just now, at these positions (0: it did not take this one), and nothing ran in
+        between. `settled` of the result is told, or has Lost, when the engine has them."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sent = self._mirror.sent_to()
+        # One that was sent before is a message of which the queue took no second copy.
+        waiting = [(position, index) for index, position in enumerate(positions) if position & _INDEX_MASK > sent[position >> _INDEX_BITS]]
+        applying = Applying(transaction, part, len(positions), waiting, settled)
+        if self._lost is not None:
+            settled.set_exception(Lost(str(self._lost)))
+        elif not waiting:
+            settled.set_result(None)
+        else:
+            self._applying.append(applying)
+        return applying
+
+    def forget(self, deletes: list[bytes], clears: list[Range]) -> asyncio.Future[None]:
+        """Deletes rows of a transaction whose messages are settled, with the next mark. The result is told, or has Lost."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._lost is not None:
+            done.set_exception(Lost(str(self._lost)))
+        else:
+            self._forgetting.append(Forgetting(deletes, clears, done))
+            self.look()
+        return done
 
     async def row_of(self, position: int) -> bytes | None:
         """The row of the segment that has the message at this position, with all its parts. Raises: Lost; EngineError."""
@@ -226,15 +312,34 @@ class QueueLog:
         if not segments:
             return False
         rows = {position: row for position, row in segments if row}
-        flight = Flight(self._next, [position for position, _ in segments], rows)
+        positions = [position for position, _ in segments]
+        covered = self._take_applied()
+        if not rows and not covered:
+            self._settle_ended(positions)
+            return True
+        flight = Flight(self._next, positions, rows, covered)
         self._flights[flight.batch] = flight
         self._next += 1
-        if rows:
-            self._start(self._fly(flight))
-        else:
-            flight.is_in = True
-            self._land()
+        self._start(self._fly(flight))
         return True
+
+    def _take_applied(self) -> list[tuple[Applying, bytes]]:
+        """The messages of transactions that are in the batch that was taken just now."""
+        if not self._applying:
+            return []
+        sent = self._mirror.sent_to()
+        taken = [(one, value) for one in self._applying if (value := one.take(sent))]
+        self._applying = [one for one in self._applying if one.waiting]
+        return taken
+
+    def _settle_ended(self, positions: list[int]) -> None:
+        """Segments that need no row (R8). They are no batch: a number without rows would be a gap for whoever takes over, and the batches
+        behind it would not count."""
+        if self._flights:
+            next(reversed(self._flights.values())).positions += positions
+        else:
+            self._mirror.settle(positions)
+            self._on_settled()
 
     async def _fly(self, flight: Flight) -> None:
         """Sends a batch until the engine has it. One that needs several commits has its parts first: they count with its segment."""
@@ -243,6 +348,7 @@ class QueueLog:
         for position, row in flight.rows.items():
             puts[segment_key(self._queue, position)] = row if len(row) <= most else await self._put_parts(position, row)
             self._batches[position] = flight.batch
+        puts.update(flight.applied_rows(self._queue, self.owner.epoch))
         ends = self._take_ends(len(puts), sum(map(len, puts.values()))) if self._carries() else None
         while True:
             try:
@@ -277,6 +383,8 @@ class QueueLog:
             del self._flights[flight.batch]
             self._settled = flight.batch
             self._mirror.settle(flight.positions)
+            for applying, _ in flight.applied:
+                applying.landed()
             landed = True
         if landed:
             self._on_settled()
@@ -287,7 +395,8 @@ class QueueLog:
         """Whether the commit of a batch takes ends with it, or a mark that is due."""
         if self._line is not None:
             return False
-        return self._mirror.ended_rows > 0 or self._settled - self._marked >= self._limits.shared_mark_batches
+        due = self._mirror.ended_rows > 0 or bool(self._forgetting)
+        return due or self._settled - self._marked >= self._limits.shared_mark_batches
 
     def _take_ends(self, rows: int, size: int) -> Ends:
         """The next ends for a commit that has `rows` rows and `size` bytes already. The line is busy until it is told of their outcome."""
@@ -296,7 +405,8 @@ class QueueLog:
             self._timer.cancel()
             self._timer = None
         limits = self._engine.limits
-        most = max(0, min((limits.commit_rows - rows - 3) // 3, (limits.commit_bytes - size) // _ENDS_BYTES_MAX))
+        rows += self._take_forgetting(ends, (limits.commit_rows - rows - 3) // 2, (limits.commit_bytes - size) // 2)
+        most = max(0, min((limits.commit_rows - rows - 3) // 3, (limits.commit_bytes - size) // 2 // _ENDS_BYTES_MAX))
         for position, gone, value, thin in self._mirror.take_ends(most):
             ends.taken += 1
             if gone:
@@ -311,6 +421,15 @@ class QueueLog:
         self._ends_taken += ends.taken
         ends.puts[mark_key(self._queue)] = self._mark().pack()
         return ends
+
+    def _take_forgetting(self, ends: Ends, rows: int, size: int) -> int:
+        """Rows of transactions that go with a commit that has room for so many rows and bytes. Returns how many."""
+        most = min(rows // _FORGET_ROWS, size // _FORGET_BYTES)
+        ends.forgotten, self._forgetting = self._forgetting[:most], self._forgetting[most:]
+        for one in ends.forgotten:
+            ends.deletes += one.deletes
+            ends.clears += one.clears
+        return sum(len(one.deletes) + len(one.clears) for one in ends.forgotten)
 
     def _delete(self, ends: Ends, position: int) -> None:
         ends.gone.append(position)
@@ -327,6 +446,9 @@ class QueueLog:
         """The engine has them."""
         self._line = None
         self._ends_told += ends.taken
+        for one in ends.forgotten:
+            if not one.done.done():
+                one.done.set_result(None)
         for position in ends.gone:
             self._mirror.drop(position)
             self._parts.pop(position, None)
@@ -341,6 +463,7 @@ class QueueLog:
         """The engine may not have them: they come with another commit."""
         self._line = None
         self._ends_taken -= ends.taken
+        self._forgetting = ends.forgotten + self._forgetting
         self._disorder += 1
         self._soil([*ends.gone, *ends.written])
 
@@ -353,7 +476,7 @@ class QueueLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._lost is None and not self._doubt and self._line is None and self._mirror.ended_rows:
+        if self._lost is None and not self._doubt and self._line is None and (self._mirror.ended_rows or self._forgetting):
             self._start(self._write_ends())
 
     async def _write_ends(self) -> None:
@@ -368,7 +491,7 @@ class QueueLog:
             await asyncio.sleep(self._limits.shared_full_ms / 1000)
 
     async def _make_room(self) -> None:
-        """L5: the engine is full."""
+        """L6: the engine is full."""
         self._line = ends = Ends()
         for position, gone, _, _ in self._mirror.take_ends((self._engine.limits.commit_rows - 1) // 3):
             if gone and self._batches.get(position, 0) <= self._marked:
@@ -545,13 +668,15 @@ class QueueLog:
     async def _note_arrived(self, flown: int) -> list[bytes]:
         """Lands the batches of the epoch `flown` that are in, up to the first that is not. Returns the keys from that one on."""
         flights = list(self._flights.values())
-        there = await self._read([segment_key(self._queue, position) for flight in flights for position in flight.rows])
+        marks = [list(flight.applied_rows(self._queue, flown)) for flight in flights]
+        segments = [[segment_key(self._queue, position) for position in flight.rows] for flight in flights]
+        there = await self._read([key for keys in (*marks, *segments) for key in keys])
         late: list[bytes] = []
-        for flight in flights:
-            keys = [segment_key(self._queue, position) for position in flight.rows]
-            flight.is_in = not late and all(self._is_of(there.get(key), flown, flight.batch) for key in keys)
+        for flight, own_marks, keys in zip(flights, marks, segments, strict=True):
+            is_there = all(self._is_of(there.get(key), flown, flight.batch) for key in keys) and all(key in there for key in own_marks)
+            flight.is_in = not late and is_there
             if not flight.is_in:
-                late += keys
+                late += [*keys, *own_marks]
         self._land()
         return late
 
@@ -634,8 +759,19 @@ class QueueLog:
         self._lost = reason
         if self._timer is not None:
             self._timer.cancel()
+        self._tell_lost(Lost(str(reason)))
         self._note_change()
         self._on_lost(reason)
+
+    def _tell_lost(self, error: Lost) -> None:
+        """Whoever waits for the rows of a transaction."""
+        flying = [applying for flight in self._flights.values() for applying, _ in flight.applied]
+        forgotten = [] if self._line is None else self._line.forgotten
+        waiting = [one.settled for one in (*self._applying, *flying)] + [one.done for one in (*self._forgetting, *forgotten)]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # perhaps nobody waits any more
 
     def _check(self) -> None:
         if self._lost is not None:

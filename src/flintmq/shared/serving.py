@@ -25,7 +25,7 @@ from flintmq.mirror.mirror import Mirror, MirrorPort
 from flintmq.queue.control import QueueHandle
 from flintmq.shared.layout import Owner, owner_key
 from flintmq.shared.queue_log import Lost, QueueLog
-from flintmq.shared.taking_over import Taken, claim, restore
+from flintmq.shared.taking_over import Taken, TakenOver, claim, restore
 
 Condition = tuple[bytes, bytes | None]
 # whether the owner of a queue is to be replaced, and by which row of its node that was judged; None: it serves the queue
@@ -50,13 +50,13 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A queue that this node serves. messages: that were restored."""
+    """A queue that this node serves. taken: what it was when this node took it over."""
 
     queue: bytes
     core: QueueHandle
     mirror: Mirror
     log: QueueLog
-    messages: int
+    taken: TakenOver
 
 
 class Serving:
@@ -119,7 +119,7 @@ class Serving:
         taken = await restore(self._engine, queue, owner, mirror, self._limits)
         on_settled, on_lost = partial(self._settled, queue), partial(self._lost, queue, mirror)
         log = QueueLog(self._engine, queue, mirror, taken, self._limits, on_settled, on_lost)
-        served = Served(queue, core, mirror, log, taken.messages)
+        served = Served(queue, core, mirror, log, taken)
         self._served[queue] = self._by_core[core.queue_id] = served
         return served
 

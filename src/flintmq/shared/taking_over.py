@@ -4,14 +4,15 @@ in: the owner row as it was read; the queue's mirror, empty. out: the ownership,
 
 T1  From the raised epoch on nobody else writes: what is read afterwards stays as it is.
 T2  Rows of the epoch in the mark count up to the first batch that is not there; those behind are deleted before a batch is written.
-T3  Memory is bounded: a page of rows, and the rows behind the mark.
+T3  Memory is bounded: a page of rows, the rows behind the mark, and a bit for each message of transactions that are not finished.
+T4  Which messages of transactions are here, rows say that count, and are deleted, as their batches do.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Commit, Engine, Row, UnknownOutcome
@@ -31,6 +32,7 @@ from flintmq.shared.layout import (
     row_numbers,
     segment_key,
 )  # fmt: skip
+from flintmq.shared.transaction_rows import applied, applied_numbers, transaction_of
 
 # a position has its level above these bits (queue/types.pxd)
 _INDEX_BITS = 56
@@ -46,12 +48,15 @@ class Taken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """owner: as it stands in the engine; parts: position -> parts of segments in parts; flagged: see Mark; messages: restored."""
+    """owner: as it stands in the engine; parts: position -> parts of segments in parts; flagged: see Mark; messages: restored; seen: an
+    earlier owner may have delivered whatever it had; applied: (transaction, part) -> values of rows: its messages that are here."""
 
     owner: Owner
     parts: dict[int, int]
     flagged: list[int]
     messages: int
+    seen: bool = True
+    applied: dict[tuple[bytes, int], list[bytes]] = field(default_factory=dict)
 
 
 async def claim(
@@ -92,27 +97,46 @@ async def restore(engine: Engine, queue: bytes, owner: Owner, mirror: Mirror, li
     seen = quiet is None and value is not None
     reader = _Reader(engine, queue, mirror, limits, None if seen else mark.flagged)
     behind = await reader.read(mark)
-    kept, cut = _prefix(mark, behind)
-    await reader.put(kept)
+    marks = await _applied(engine, queue, limits)
+    marks_behind = {key: batch for key, (epoch, batch) in _numbers(marks).items() if epoch == mark.epoch and batch > mark.settled}
+    last = _last(mark, {*(row_numbers(head_of(row))[1] for _, row in behind), *marks_behind.values()})
+    await reader.put(sorted(one for one in behind if row_numbers(head_of(one[1]))[1] <= last))
+    cut = [segment_key(queue, position) for position, row in behind if row_numbers(head_of(row))[1] > last]
+    cut_marks = [key for key, batch in marks_behind.items() if batch > last]
     tails = reader.tails(mark.tails)
     flagged = tails if seen else mark.flagged
     lasts = reader.tails([0] * len(tails))
-    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, flagged), [position for position, _ in cut], lasts)
+    await _settle(engine, queue, owner, Mark(owner.epoch, 0, tails, flagged), [*cut, *cut_marks], lasts)
     mirror.restored(tails)
-    return TakenOver(owner, reader.parts, flagged, reader.messages)
+    here: dict[tuple[bytes, int], list[bytes]] = {}
+    for key in marks.keys() - set(cut_marks):
+        here.setdefault((transaction_of(key), applied_numbers(key)[0]), []).append(marks[key])
+    return TakenOver(owner, reader.parts, flagged, reader.messages, seen, here)
 
 
-def _prefix(mark: Mark, behind: list[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
-    """T2: the rows behind the mark that count, by position, and those that do not."""
-    batches = {row_numbers(head_of(row))[1] for _, row in behind}
+def _last(mark: Mark, batches: set[int]) -> int:
+    """T2: the last of the batches behind the mark that counts."""
     last = mark.settled
     while last + 1 in batches:
         last += 1
-    kept = sorted(one for one in behind if row_numbers(head_of(one[1]))[1] <= last)
-    return kept, [one for one in behind if row_numbers(head_of(one[1]))[1] > last]
+    return last
 
 
-async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: list[int], lasts: list[int]) -> None:
+async def _applied(engine: Engine, queue: bytes, limits: Limits) -> dict[bytes, bytes]:
+    """The rows that say which messages of transactions are in which batch."""
+    rows: dict[bytes, bytes] = {}
+    begin, end = applied(queue)
+    while page := await engine.scan(begin, end, _SEGMENT_ROWS, limits.shared_scan_bytes):
+        rows.update(page)
+        begin = page[-1][0] + b"\0"
+    return rows
+
+
+def _numbers(marks: dict[bytes, bytes]) -> dict[bytes, tuple[int, int]]:
+    return {key: applied_numbers(key)[1:] for key in marks}
+
+
+async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: list[bytes], lasts: list[int]) -> None:
     """Deletes what does not count, and writes the mark. Args: lasts: the last index of a segment that counts, of each level."""
     condition = [(owner_key(queue), owner.pack())]
     most = engine.limits.commit_rows // 2
@@ -121,7 +145,7 @@ async def _settle(engine: Engine, queue: bytes, owner: Owner, mark: Mark, cut: l
         (part_key(queue, (level << _INDEX_BITS) | (last + 1), 0), part_key(queue, (level << _INDEX_BITS) | _INDEX_MASK, 0))
         for level, last in enumerate(lasts)
     ]
-    commits = [Commit(condition, {}, [segment_key(queue, one) for one in cut[begin : begin + most]]) for begin in range(0, len(cut), most)]
+    commits = [Commit(condition, {}, cut[begin : begin + most]) for begin in range(0, len(cut), most)]
     commits += [Commit(condition, {}, [], clears[begin : begin + most]) for begin in range(0, len(clears), most)]
     commits.append(Commit(condition, {mark_key(queue): mark.pack(), quiet_key(queue): b""}))
     for commit in commits:
