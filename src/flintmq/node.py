@@ -46,7 +46,7 @@ from flintmq.net import proxy, unix_socket
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
 from flintmq.net.sockets import accept
-from flintmq.net.tls import TlsLayer, server_context
+from flintmq.net.tls import TlsLayer, client_context, server_context
 from flintmq.net.websocket import WebSocketLayer
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
@@ -200,6 +200,7 @@ class Node:
         self.failed = threading.Event()
         # definitions that other nodes have, too: None: this node's alone
         self._told: Any = None
+        self._to_nodes: ssl.SSLContext | None = None
         self.following: Any = None
         # before a stop: (seconds at most) its clients and queues go to other nodes of the cluster
         self._leave: Callable[[float], object] = bool
@@ -403,6 +404,9 @@ class Node:
         except ValueError as error:
             raise OperatorError(f"--cluster: {error}") from None
         shared.where = self.advertised
+        config = self.config
+        if config.cluster_ca is not None and config.tls_cert is not None:
+            shared.ownership.secure = self._to_nodes = client_context(config.cluster_ca, config.tls_cert, config.tls_key)
         return shared
 
     def _advertised_host(self) -> str:
@@ -515,7 +519,9 @@ class Node:
         context = self._tls_context(config)
         if context is None or self.http_tls is None or config.tls_cert is None:
             return
-        self.http_tls.load_cert_chain(config.tls_cert, config.tls_key)  # in place: the HTTP server holds it
+        for held in (self.http_tls, self._to_nodes):  # in place: the HTTP server, and the connections to other nodes, hold them
+            if held is not None:
+                held.load_cert_chain(config.tls_cert, config.tls_key)
         self.tls = context
 
     def actor_figures(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from flintmq.broker.pausing import LEASE
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
 from tests.cluster.own_engine import SHARED
-from tests.support.broker import wait_until
+from tests.support.broker import self_signed_certificate, wait_until
 from tests.support.etcd import EtcdCluster
 from tests.support.inprocess import connect, heap_of_others, start
 
@@ -260,3 +260,19 @@ def test_the_api_of_each_node_shows_what_the_owner_has(begin: Begin, connect: An
     owner.send("basic.nack", delivery_tag=2, multiple=True, requeue=True)
     wait_until(lambda: Client(there).get(path).json["messages_ready"] == 2, what="the owner was not asked again")
     assert Client(there).get(path).json["node"].startswith("a-")
+
+
+def test_nodes_reach_each_other_by_tls_alone_when_they_are_told_an_authority(begin: Begin, connect: Any, queue: str) -> None:
+    with self_signed_certificate() as (certificate, key), self_signed_certificate() as (stranger, strangers_key):
+        tls = {"tls_port": 0, "tls_cert": certificate, "tls_key": key, "cluster_ca": certificate, "host": "127.0.0.1"}
+        one, other = begin("a", **tls), begin("b", **tls)
+        owner, there = declared(connect, one, queue), declared(connect, other, queue)
+        publish(there, queue, b"1")
+        assert get(owner, queue).body == b"1"
+        reached = {to for to, _ in other.node.broker.shared.others.links._open}
+        assert {(to.port, to.secure is not None) for to in reached} == {(one.node.amqps_port, True)}
+        false = begin("c", **{**tls, "tls_cert": stranger, "tls_key": strangers_key, "cluster_ca": stranger})
+        lost = declared(connect, false, queue)
+        lost.publish(b"2", routing_key=queue)
+        lost.nothing(0.5)
+        assert get(owner, queue).name == "basic.get-empty", "whoever has a certificate of another authority is not reached"

@@ -156,6 +156,8 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
     if options["cluster"] and options["memory"]:
         raise OperatorError("--cluster names the engine of shared queues: it can't be combined with --memory", 64)
+    if options["cluster_ca"] and not (options["cluster"] and options["tls_cert"]):
+        raise OperatorError("--cluster-ca is for nodes that reach each other by TLS: it needs --cluster and --tls-cert", 64)
     if options["metrics_port"] is not None and options["http_port"] is None:
         raise OperatorError("--metrics-port is served by the HTTP service: it can't be combined with --http-port off", 64)
     if options["tls_key"] and not options["tls_cert"]:
@@ -317,6 +319,11 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
     "--cluster",
     help="Engine of the cluster that this node is a member of: etcd://[USER:PASSWORD@]HOST:PORT,..., postgresql://..., fdb:PATH of a"
     " cluster file, or file:PATH of a file with that; default: none, and shared queues are in the store directory.",
+)
+@click.option(
+    "--cluster-ca",
+    type=click.Path(),
+    help="PEM file of the authorities of other nodes' certificates: nodes reach each other by TLS; default: without TLS.",
 )
 @click.option("--node-name", help="Name of this node, its own in the cluster; default: flintmq@ and the machine's name.")
 @click.option("--advertise-host", help="Host by which other machines reach this node; default: --host, or the machine's name.")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -74,7 +75,8 @@ class Holder(Protocol):
 
 
 class Ownership:
-    """Args: port: of the mirrors; me: this node. Attributes: others: None: no other node opens the engine."""
+    """Args: port: of the mirrors; me: this node. Attributes: others: None: no other node opens the engine; secure: None: other nodes are
+    reached without TLS."""
 
     def __init__(self, state: NodeState, pauses: Pauses, engine: Engine, index: DueIndex, port: MirrorPort, me: NodeId) -> None:
         self._state = state
@@ -85,6 +87,7 @@ class Ownership:
         self._port = port
         self._me = me
         self.others: Others | None = None
+        self.secure: ssl.SSLContext | None = None
         self.holders: list[Holder] = []  # in their order
         self.serving = Serving(engine, me.name, me.life, port, self, state.limits)
         self.by_row: dict[bytes, Entry] = {}
@@ -297,10 +300,11 @@ class Ownership:
         """Where the node is that owns a queue; None: it is none of the living ones."""
         assert self.others is not None
         node = self.others.membership.nodes.living.get(owner.node)
-        host, _, port = str((node.facts if node is not None else {}).get("amqp", "")).rpartition(":")
+        service = "amqp" if self.secure is None else "amqps"
+        host, _, port = str((node.facts if node is not None else {}).get(service, "")).rpartition(":")
         if node is None or node.life != owner.life or not port.isdigit():
             return None
-        return NodeAddress(NodeId(owner.node, owner.life), host.strip("[]"), int(port))
+        return NodeAddress(NodeId(owner.node, owner.life), host.strip("[]"), int(port), self.secure)
 
     def window_lost(self, queue: bytes, reason: str) -> None:
         """The owner of a window does not serve the queue, or is not reached (RemoteQueues.on_lost)."""

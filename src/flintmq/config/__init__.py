@@ -561,6 +561,9 @@ class Config:
     # the engine (engines/opening.py) of the cluster (cluster/view.py) that this node is a member of; None: it is alone, and its shared
     # queues are in shared_queues.db of the store directory
     cluster: str | None = None
+    # authorities (PEM) of other nodes' certificates: nodes are reached by TLS on their ports for it, and show their own certificate; None:
+    # without TLS
+    cluster_ca: str | None = None
     # its name there (None: flintmq@ and the machine's, and a part of the store's id), and the host in its addresses (None: `host`, or the
     # machine's name where that is any address)
     node_name: str | None = None

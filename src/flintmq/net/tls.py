@@ -40,6 +40,20 @@ def server_context(cert_file: str, key_file: str | None, ca_file: str | None = N
     return context
 
 
+def client_context(ca_file: str, cert_file: str, key_file: str | None) -> ssl.SSLContext:
+    """Context of connections to other nodes, whose certificates these authorities have signed, for the host that is dialled; this node
+    shows its own one.
+
+    Raises: OperatorError (78) naming the file that is missing or does not fit."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (ssl.SSLError, OSError) as error:
+        raise OperatorError(f"--cluster-ca {ca_file}: no certificates in PEM form ({error})") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert_file, key_file)  # the listener's context has been made of them
+    return context
+
+
 class TlsLayer:
     """One connection's TLS state."""
 
