@@ -15,7 +15,14 @@ from flintmq.testing.broker import Broker
 from tests.twins.faulty_engine import FaultyEngine, Plan
 
 SHARED = {"x-queue-type": "shared"}
-FAST = {"housekeeping_ms": 20, "shared_poll_ms": 20, "shared_pause_ms": 5, "shared_pause_ms_max": 20, "shared_ends_ms": 1, "shared_transactions_look_ms": 20}
+FAST = {
+    "housekeeping_ms": 20,
+    "shared_poll_ms": 20,
+    "shared_pause_ms": 5,
+    "shared_pause_ms_max": 20,
+    "shared_ends_ms": 1,
+    "shared_transactions_look_ms": 20,
+}
 
 
 class OwnEngine:

@@ -94,9 +94,7 @@ def test_transactions_of_a_channel_stand_in_their_order_also_those_that_were_not
     assert bodies(connect(broker).channel(), "a") == [(b"%d" % number, False) for number in range(20)]
 
 
-def test_what_a_transaction_acknowledges_and_publishes_happens_together_over_a_restart(
-    begin: Any, connect: Any, engine: OwnEngine
-) -> None:
+def test_what_a_transaction_acknowledges_and_publishes_happens_together_over_a_restart(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin()
     channel = transactional(broker, connect, "in", "out")
     put(channel, "in", "in", "in")
