@@ -2,7 +2,7 @@
 
 in: what it does in each queue. out: the decision, or an error after which nothing of it ever takes place.
 
-D1  The row t/TRANSACTION decides: without it, or with an undecided one, no owner does anything. It is made once: the commit that makes it
+D1  The row x/TRANSACTION decides: without it, or with an undecided one, no owner does anything. It is made once: the commit that makes it
     compares the node's row of coordinators, and after one whose outcome is unknown that row changes before anything else happens.
 D2  Every commit with rows of a queue compares the queue's owner row, so no rows come to a deleted queue, and no message ends that another
     owner may have given to others.
