@@ -45,12 +45,15 @@ class OwnEngine:
         self._lock = threading.Lock()
         self._held: str | None = None
         self.waiting = threading.Event()  # a call waits
+        self.is_last: Callable[[], bool] = lambda: False  # from then on all calls wait
         monkeypatch.setattr(engine_thread, "open_engine", self._open)
 
     def _open(self, url: str, limits: Limits) -> FaultyEngine:
         return FaultyEngine(MemoryEngine(self.store, limits, alone=True), self.plan)
 
     async def _gate(self, call: str) -> None:
+        if self.is_last():
+            self._held = ""
         while self._held is not None and call.startswith(self._held):
             self.waiting.set()
             await asyncio.sleep(0.001)

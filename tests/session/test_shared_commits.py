@@ -14,7 +14,7 @@ import pytest
 
 from flintmq.shared.transaction_rows import transactions
 from flintmq.testing.broker import Broker
-from tests.cluster.own_engine import SHARED, OwnEngine, get
+from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 from tests.twins.faulty_engine import Fate
@@ -240,3 +240,32 @@ def test_messages_for_a_deleted_queue_go_nowhere_and_the_others_to_theirs(begin:
     channel.call("tx.commit")
     assert bodies(channel, "b") == [(b"x", False)]
     wait_until(lambda: is_clean(engine))
+
+
+def test_the_owner_s_crash_between_decision_and_effect_leaves_both_to_the_next_one(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin()
+    channel = transactional(broker, connect, "in", "out")
+    put(channel, "in", "in")
+    channel.call("tx.commit")
+    wait_until(lambda: is_clean(engine))
+    got = get(channel, "in", no_ack=False)
+    channel.send("basic.ack", delivery_tag=got.delivery_tag)
+    put(channel, "out", body=b"made")
+    wait_until(lambda: log_of(broker, "in")._line is None and log_of(broker, "out")._line is None)
+    begin_of, end_of = transactions()
+    engine.is_last = lambda: any(begin_of <= key < end_of for key in engine.store.rows)
+    channel.send("tx.commit")
+    assert engine.waiting.wait(10)
+    broker.node.broker.shared._leave = _nothing  # as when the process is killed
+    broker.node.stop()
+    assert not is_clean(engine)
+    engine.is_last = lambda: False
+    engine.go_on()
+    again = connect(begin()).channel()
+    assert [body for body, _ in bodies(again, "out")] == [b"made"]
+    assert bodies(again, "in") == [(b"x", True)]
+    wait_until(lambda: is_clean(engine))
+
+
+async def _nothing() -> None:
+    pass

@@ -421,7 +421,7 @@ class Transaction(Landing):
         i: uint32_t
         connection: Connection = self.connection
         outside: pointer[connection_t] = NULL if connection is None else address(connection.connection)
-        check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, 1)
+        check(not self.applied, b"transaction I6 what took effect is not refused", self.number, 0)
         for i in range(self.settled_count):
             settle_taken(outside, self.channel, address(self.settled[i].item), BASIC_NACK, True, False)
         self.settled_count = 0

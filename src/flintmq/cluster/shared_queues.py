@@ -535,10 +535,10 @@ class SharedQueues:
                 bounds[entry.row.id] = Bound(entry.row.id, len(sizes), sum(sizes), sizes[-1])
         ending = [queue for queue, one in changes.items() if one.ends]
 
-        def told(outcome: Outcome, transaction: bytes, error: PeerError | None) -> None:
+        def on_outcome(outcome: Outcome, transaction: bytes, error: PeerError | None) -> None:
             done(outcome, partial(self.thread.call, self.transactions.ended, transaction, ending) if ending else _nobody, error)
 
-        self.transactions.commit(changes, list(bounds.values()), told)
+        self.transactions.commit(changes, list(bounds.values()), on_outcome)
 
     def _changes(self, number: int, changes: dict[bytes, Changes], of_queue: dict[int, Changes]) -> Changes | None:
         """What a transaction does in a queue; None: it is deleted. Raises: PeerError 541: this node does not know it yet, 406: too many."""

@@ -118,14 +118,14 @@ class Transactions:
 
     def commit(self, changes: Mapping[bytes, Changes], bounds: list[Bound], outcome: OnOutcome) -> None:
         """Args: changes: by the ids of queues; outcome: called once, or twice (C2), on any thread. Any thread."""
-        told: list[Outcome] = []
+        outcomes: list[Outcome] = []
 
         def tell(one: Outcome, transaction: bytes, error: PeerError | None) -> None:
-            told.append(one)
+            outcomes.append(one)
             outcome(one, transaction, error)
 
         def done(_: Any, error: Exception | None) -> None:
-            if error is not None and not told:  # the broker stops
+            if error is not None and not outcomes:  # the broker stops
                 outcome(Outcome.UNKNOWN, b"", _refusal(error))
 
         self._thread.start()

@@ -245,6 +245,7 @@ class QueueLog:
         applying = Applying(transaction, part, len(positions), waiting, settled)
         if self._lost is not None:
             settled.set_exception(Lost(str(self._lost)))
+            settled.exception()  # perhaps nobody waits
         elif not waiting:
             settled.set_result(None)
         else:
@@ -256,6 +257,7 @@ class QueueLog:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._lost is not None:
             done.set_exception(Lost(str(self._lost)))
+            done.exception()
         else:
             self._forgetting.append(Forgetting(deletes, clears, done))
             self.look()

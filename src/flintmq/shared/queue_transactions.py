@@ -80,14 +80,16 @@ class QueueTransactions:
             if row is not None and row.is_decided:
                 one = self._opened(transaction, row)
                 self._put(transaction, one, part, data, restored=True)
-                one.ends_over.set()
             await asyncio.sleep(0)
         for transaction, row in rows.items():
             if row is None:
                 # Given up: its row went first, so no part of it comes after these.
                 self._keep(self._forgotten(transaction, []))
             elif row.is_decided:
-                self._keep(self._finish(transaction))
+                one = self._open[transaction]
+                one.ends_over.set()
+                one.work = asyncio.get_running_loop().create_task(self._settle(transaction, one))
+                one.work.add_done_callback(_heard)
 
     async def apply(self, transaction: bytes, known: tuple[TransactionRow, Sequence[bytes]] | None = None, ends_here: bool = False) -> None:
         """A transaction is decided: returns when the engine has its messages in the queue. Again, it does nothing.
@@ -97,14 +99,15 @@ class QueueTransactions:
         """
         one = self._open.get(transaction)
         if one is None:
-            row = known[0] if known is not None else await self._row(transaction)
-            if row is None or not row.is_decided:
-                return  # it is over, or was given up
+            row = known[0] if known is not None else await self._unfinished(transaction)
+            if row is None:
+                return
             one = self._opened(transaction, row)
             if not ends_here:
                 one.ends_over.set()
         if one.work is None:
             one.work = asyncio.get_running_loop().create_task(self._apply(transaction, one, () if known is None else known[1]))
+            one.work.add_done_callback(_heard)
         work = one.work
         try:
             await asyncio.shield(work)
@@ -133,6 +136,13 @@ class QueueTransactions:
     async def _row(self, transaction: bytes) -> TransactionRow | None:
         (value,) = await self._engine.get([transaction_key(transaction)])
         return None if value is None else TransactionRow.unpack(value)
+
+    async def _unfinished(self, transaction: bytes) -> TransactionRow | None:
+        """The row of a decided transaction that has something to do here; None: it is over, or was given up."""
+        row = await self._row(transaction)
+        if row is None or not row.is_decided:
+            return None
+        return row if await self._engine.scan(*pending_of(self._queue, transaction), 1, 1) else None
 
     async def _parts(self, begin: bytes, end: bytes) -> AsyncIterator[tuple[bytes, int, bytes]]:
         """(transaction, part, bytes) of the rows of a range. One part is in memory at a time, and a page of rows."""
@@ -164,9 +174,13 @@ class QueueTransactions:
             async for _, part, data in self._parts(*pending_of(self._queue, transaction)):
                 self._put(transaction, one, part, data)
         self.served.log.look()
+        await self._settle(transaction, one)
+
+    async def _settle(self, transaction: bytes, one: _Open) -> None:
+        """All its parts are in the queue: returns when they are in the engine."""
         for settled in one.settled:
             await settled
-        self._keep(self._finish(transaction))
+        self._keep(self._finish(transaction, one))
 
     def _put(self, transaction: bytes, one: _Open, part: int, data: bytes, restored: bool = False) -> None:
         """A part's messages are in the queue afterwards, once; at a take-over its ends, too. At once, for `QueueLog.apply`. O(part)."""
@@ -200,11 +214,8 @@ class QueueTransactions:
         content = (one.exchange, one.routing_key, one.header, one.body)
         return self.served.core.publish(*content, one.flags, one.priority, one.expires_at_ms)
 
-    async def _finish(self, transaction: bytes) -> None:
+    async def _finish(self, transaction: bytes, one: _Open) -> None:
         """X3."""
-        one = self._open[transaction]
-        for settled in one.settled:
-            await settled
         await one.ends_over.wait()
         if one.has_ends:
             await self.served.log.ends_written()
@@ -227,3 +238,9 @@ class QueueTransactions:
             return  # whoever serves the queue goes on
         except Exception as error:
             caught("shared queues", "a transaction", error)
+
+
+def _heard(work: asyncio.Task[None]) -> None:
+    """Perhaps nobody waits for it any more, or not yet."""
+    if not work.cancelled():
+        work.exception()

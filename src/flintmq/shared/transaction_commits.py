@@ -2,8 +2,8 @@
 
 in: what it does in each queue. out: the decision, or an error after which nothing of it ever takes place.
 
-D1  The row t/TRANSACTION decides: without it, or with an undecided one, no owner does anything. It is made once: a commit that comes late
-    compares that there is none, or that the undecided one is still there.
+D1  The row x/TRANSACTION decides: without it, or with an undecided one, no owner does anything. It is made once: the commit that makes it
+    compares the node's row of coordinators, and after one whose outcome is unknown that row changes before anything else happens.
 D2  Every commit with rows of a queue compares the queue's owner row, so no rows come to a deleted queue, and no message ends that another
     owner may have given to others.
 D3  What fits one commit is decided by it. Else the rows come first, with an undecided row that whoever gives the transaction up deletes.
@@ -22,6 +22,7 @@ from flintmq.shared.queue_log import QueueLog
 from flintmq.shared.transaction_rows import (
     Message,
     TransactionRow,
+    coordinator_key,
     pack_part,
     pending_key,
     pending_of,
@@ -88,6 +89,10 @@ class Deciding:
         self._limits = limits
         self._owner_of = owner_of
         self._is_deleted = is_deleted
+        self._key = coordinator_key(node)
+        self._row_now: bytes | None = None  # this node's row of coordinators, once it was written
+        self._fences = 0
+        self._fencing = asyncio.Lock()
         self._owners: dict[bytes, bytes] = {}  # of queues that others serve, as they were read last
 
     async def decide(self, transaction: bytes, changes: Mapping[bytes, Changes]) -> TransactionRow:
@@ -101,7 +106,7 @@ class Deciding:
         limits = self._engine.limits
         size = sum(len(value) + _KEY_BYTES for value in rows.values()) + len(row.pack()) + _OWNER_BYTES * (len(changes) + 1)
         try_one = _Try(transaction, None, row.pack(), self._deadline_s())
-        if size <= limits.commit_bytes and len(rows) + len(changes) + 3 <= limits.commit_rows:
+        if size <= limits.commit_bytes and len(rows) + len(changes) + 4 <= limits.commit_rows:
             await self._commit(try_one, rows, changes)
             return row
         undecided = replace(row, is_decided=False).pack()
@@ -167,15 +172,21 @@ class Deciding:
         rows = dict(puts) if one.after == one.before else {**puts, key: one.after}
         is_doubtful, commit = False, await self._made(one, rows, queues)
         while True:
+            is_known = False
             try:
                 if await self._engine.commit(commit):
                     return
-            except UnknownOutcome:
-                is_doubtful = True  # the same one is asked for until it did, or can't any more (E4)
+                is_known = True
+            except UnknownOutcome as error:
+                if one.before is None:
+                    if not error.final:
+                        await self._fence(dict(commit.conditions)[self._key])
+                    is_known = True
+                is_doubtful = not is_known  # the same one is asked for until it did, or can't any more (E4)
             except EngineError as error:
                 if not is_doubtful and (isinstance(error, Full | TooLarge) or self._is_late(one.until_s)):
                     raise
-            else:
+            if is_known:
                 there, *values = await self._read([key, *map(owner_key, queues)])
                 if there == one.after != one.before:
                     return
@@ -183,19 +194,40 @@ class Deciding:
                     raise Unavailable("another node has given the transaction up")
                 compared = dict(commit.conditions)
                 changed = {queue: value for queue, value in zip(queues, values, strict=True) if value != compared[owner_key(queue)]}
-                if changed:
+                if changed or not is_doubtful:
                     self._note_owners(changed, queues)
                     # No try of before can happen any more: epochs rise.
                     is_doubtful, before, commit = False, commit, await self._made(one, rows, queues)
                     if commit.conditions != before.conditions:
                         continue
                     if self._is_late(one.until_s):
-                        raise Unavailable("the owner of a queue of the transaction does not answer")
+                        raise Unavailable("the engine, or the owner of a queue of the transaction, does not answer")
             await self._pause()
 
     async def _made(self, one: _Try, rows: Mapping[bytes, bytes], queues: Mapping[bytes, Changes]) -> Commit:
-        owners = [(owner_key(queue), await self._owner(queue, changes, one.until_s)) for queue, changes in queues.items()]
-        return Commit([(transaction_key(one.transaction), one.before), *owners], rows)
+        conditions: list[tuple[bytes, bytes | None]] = [(transaction_key(one.transaction), one.before)]
+        if one.before is None:
+            if self._row_now is None:
+                await self._fence(None)
+            conditions.append((self._key, self._row_now))
+        conditions += [(owner_key(queue), await self._owner(queue, changes, one.until_s)) for queue, changes in queues.items()]
+        return Commit(conditions, rows)
+
+    async def _fence(self, compared: bytes | None) -> None:
+        """No commit that compared this row of the node can happen any more. Raises: Unavailable: another process has the node's name."""
+        async with self._fencing:
+            while self._row_now == compared:
+                (there,) = await self._read([self._key])
+                if compared is not None and there is not None and not there.startswith(self._life.encode() + b"."):
+                    raise Unavailable("another process has the name of this node")
+                self._fences += 1
+                row = f"{self._life}.{self._fences}".encode()
+                try:
+                    if await self._engine.commit(Commit([(self._key, there)], {self._key: row})):
+                        self._row_now = row
+                        return
+                except EngineError:
+                    await self._pause()
 
     def _note_owners(self, changed: Mapping[bytes, bytes | None], queues: Mapping[bytes, Changes]) -> None:
         """The owners that these queues have now. Raises: Moved."""

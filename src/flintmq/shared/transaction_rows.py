@@ -2,7 +2,8 @@
 
 in: messages and positions. out: pieces for rows; the same again, of the rows.
 
-    t/TRANSACTION                          whether it is decided, by whom, its queues (JSON)
+    x/TRANSACTION                          whether it is decided, by whom, its queues (JSON)
+    c/NODE                                 changes after a commit of the node's that may come late, and with each of its lives
     q/QUEUE/xTRANSACTION part piece        what it publishes to a queue, and which messages it ends there: pieces of a part's bytes
     q/QUEUE/aTRANSACTION part epoch batch  which messages of the part are in that batch of the queue: a bit each
 
@@ -77,16 +78,20 @@ def transaction_id(life: str, number: int) -> bytes:
 
 
 def transaction_key(transaction: bytes) -> bytes:
-    return b"t/" + transaction
+    return b"x/" + transaction
+
+
+def coordinator_key(node: str) -> bytes:
+    return b"c/" + node.encode()
 
 
 def transactions() -> Range:
-    return b"t/", b"t0"
+    return b"x/", b"x0"
 
 
 def transaction_of(key: bytes) -> bytes:
     """Of a key of any of the three kinds."""
-    if key.startswith(b"t/"):
+    if key.startswith(b"x/"):
         return key[2:]
     begin = key.index(b"/", 2) + 2
     return key[begin : begin + TRANSACTION_BYTES]
