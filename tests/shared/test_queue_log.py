@@ -423,3 +423,28 @@ def test_ends_that_a_commit_did_not_bring_are_waited_for_behind_those_that_came_
         assert (await OwnerNode(store, "b").take_over()).bodies()[0] == b"1"
 
     run(scene)
+
+
+def test_a_node_reads_a_bounded_number_of_rows_for_its_consumers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        first = await OwnerNode(Store(), "a").take_over()
+        log, most = first.log, LIMITS.shared_loads_max
+        assert log is not None
+        reading, turn, highest = 0, asyncio.Event(), 0
+
+        async def read(position: int) -> None:
+            nonlocal reading, highest
+            reading += 1
+            highest = max(highest, reading)
+            await turn.wait()
+            reading -= 1
+
+        monkeypatch.setattr(log, "_read_row", read)
+        loads = [asyncio.ensure_future(log._load(position)) for position in range(3 * most)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        turn.set()
+        await asyncio.gather(*loads)
+        assert highest == most
+
+    run(scene)

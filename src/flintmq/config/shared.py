@@ -24,6 +24,8 @@ class SharedLimits(Frozen):
     shared_node_lease_ms: int = 5_000
     # bytes of bodies of one queue that its owner keeps in memory of what the engine has; others are read again when they are delivered
     shared_hot_bytes: int = 16 * MIB
+    # rows that a node asks the engine for at once, whose bodies its consumers want: 256 KiB each, or one larger message; others wait
+    shared_loads_max: int = 16
     # milliseconds until a full engine is tried again
     shared_full_ms: int = 500
     # bytes of rows that a new owner asks for at once

@@ -150,6 +150,7 @@ class QueueLog:
         self.owner = taken.owner
         self.is_full = False
         self.is_quiet = True
+        self.loads = asyncio.Semaphore(limits.shared_loads_max)  # one for all queues of a node (Serving)
         self._asks = False
         self._engine = engine
         self._queue = queue
@@ -558,9 +559,10 @@ class QueueLog:
     # --- contents that are not in memory -----------------------------------------------------------------------------------
 
     async def _load(self, position: int) -> None:
-        value = await self._read_row(position)
-        if value is not None:
-            self._mirror.load(value)
+        async with self.loads:
+            value = await self._read_row(position)
+            if value is not None:
+                self._mirror.load(value)
 
     async def _read_row(self, position: int) -> bytes | None:
         key = segment_key(self._queue, position)

@@ -72,6 +72,7 @@ class Serving:
         self._served: dict[bytes, Served] = {}
         self._by_core: dict[int, Served] = {}
         self._following = False
+        self._loads = asyncio.Semaphore(limits.shared_loads_max)
 
     def follow(self) -> None:
         """News of mirrors are looked at from now on."""
@@ -119,6 +120,7 @@ class Serving:
         taken = await restore(self._engine, queue, owner, mirror, self._limits)
         on_settled, on_lost = partial(self._settled, queue), partial(self._lost, queue, mirror)
         log = QueueLog(self._engine, queue, mirror, taken, self._limits, on_settled, on_lost)
+        log.loads = self._loads
         served = Served(queue, core, mirror, log, taken)
         self._served[queue] = self._by_core[core.queue_id] = served
         return served
