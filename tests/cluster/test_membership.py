@@ -22,6 +22,7 @@ class Signs:
     def __init__(self) -> None:
         self.name = "a"
         self.living: dict[str, Node] = {}
+        self.known: dict[str, Node] = {}
         self.taken = 0  # times that the name is another node's
         self.failure: Exception | None = None
         self.beats = 0
@@ -104,15 +105,28 @@ def test_a_full_engine_leaves_no_lease_in_doubt(run: Any) -> None:
     run(scene_of)
 
 
-def test_nodes_that_come_and_go_and_other_lives_are_told(run: Any) -> None:
+def test_nodes_that_come_and_go_and_other_lives_are_told_and_said(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "flintmq.cluster")
+
     async def scene_of(scene: Scene, task: Any) -> None:
         for life in ("1", "2"):
-            scene.nodes.living = {"b": Node("b", life, 1, {})}
+            scene.nodes.living = scene.nodes.known = {"b": Node("b", life, 1, {})}
             await scene.until(*["changed"] * int(life))
         scene.nodes.living = {}
         await scene.until(*["changed"] * 3)
+        scene.nodes.living = scene.nodes.known
+        await scene.until(*["changed"] * 4)
+        scene.nodes.living = scene.nodes.known = {}
+        await scene.until(*["changed"] * 5)
 
     run(scene_of)
+    assert caplog.messages == [
+        "node 'b' is there",
+        "node 'b' is there, started anew",
+        "node 'b' gives no sign of life: other nodes take its queues over",
+        "node 'b' is there",
+        "node 'b' has left the cluster",
+    ]
 
 
 def test_a_name_that_lives_is_waited_for_and_one_that_is_taken_ends_the_membership(run: Any) -> None:

@@ -80,10 +80,22 @@ class Membership:
             else:
                 now = {name: node.life for name, node in self.nodes.living.items()}
                 if now != living:
+                    self._say(living, now)
                     living = now
                     self._changed()
                 self.on_look()
             await self._rest()
+
+    def _say(self, before: dict[str, str], now: dict[str, str]) -> None:
+        for name in sorted(before.keys() | now.keys()):
+            if name == self.nodes.name or before.get(name) == now.get(name):
+                continue
+            if name in now:
+                log.info("node %r is there%s", name, ", started anew" if name in before else "")
+            elif name in self.nodes.known:
+                log.warning("node %r gives no sign of life: other nodes take its queues over", name)
+            else:
+                log.info("node %r has left the cluster", name)
 
     async def _rest(self) -> None:
         pause_s = max(_PAUSE_MIN * self._lease_s, min(self._lease_s / 4, self.nodes.until_gone_s()))

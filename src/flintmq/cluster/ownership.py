@@ -242,7 +242,8 @@ class Ownership:
             self.others.remote.close(entry.row.id)
         if self.others is not None and self.others.membership.in_doubt:
             self._pauses.rest(entry.queue, LEASE, True)
-        log.debug("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.taken.messages)
+        if self.others is not None and served.log.owner.epoch > 1:
+            log.info("shared queue %r in vhost %r is served here, with %d messages", entry.name, entry.vhost, served.taken.messages)
         guarded("shared queues", f"queue {entry.name!r}", self.on_served, entry)
         entry.tell_waiting(None)
         self._close(entry, clients)
