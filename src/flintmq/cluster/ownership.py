@@ -19,14 +19,15 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flintmq.broker.closing import close_connections
 from flintmq.broker.cores import configure, ordinary
 from flintmq.broker.pausing import LEASE, QUIET
 from flintmq.cluster.entries import Entry
 from flintmq.cluster.link import NodeAddress
+from flintmq.cluster.slices import Slices
 from flintmq.engines.engine import Engine, EngineError, Unavailable
 from flintmq.guard import caught, guarded
 from flintmq.mirror.mirror import Mirror, MirrorPort
@@ -52,6 +53,8 @@ log = logging.getLogger("flintmq.shared")
 
 # takes-over under way at once, at a start with many queues
 _AT_ONCE = 16
+# owner rows that one request reads after the lease was in doubt
+_LEASES_AT_ONCE = 50
 _OWNERS = (b"o/", b"o0")
 
 
@@ -120,15 +123,32 @@ class Ownership:
         entry.news = True
         if not entry.looking and not entry.ended and not self.stopping:
             entry.looking = True
-            task = asyncio.get_running_loop().create_task(self._look(entry))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._look(entry))
 
     def look_at_all(self, served: bool) -> None:
         """The living nodes are others, or (served: at those that are served here, too) owner rows may have changed unseen."""
-        for entry in list(self.by_row.values()):
+
+        def look(entry: Entry) -> None:
             if not entry.looking and (served or entry.served is None):
                 self.look(entry)
+
+        self._in_slices(look)
+
+    def _in_slices(self, work: Callable[[Entry], object]) -> None:
+        """Begins `work` of all queues."""
+
+        async def each() -> None:
+            slices = Slices()
+            for entry in list(self.by_row.values()):
+                work(entry)
+                await slices.step()
+
+        self._keep(each())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _look(self, entry: Entry) -> None:
         pause_s = self._limits.shared_pause_ms_max / 1000
@@ -356,21 +376,32 @@ class Ownership:
 
     def doubt(self) -> None:
         """Others may take this node's queues: it delivers nothing until it knows better."""
-        for entry in list(self.by_row.values()):
-            if entry.served is not None:
+        assert self.others is not None
+        membership = self.others.membership
+
+        def rest(entry: Entry) -> None:
+            if entry.served is not None and membership.in_doubt:
                 self._pauses.rest(entry.queue, LEASE, True)
+
+        self._in_slices(rest)
 
     async def sure(self) -> None:
         """The engine takes signs of life again: queues that are this node's still go on. Raises: EngineError."""
-        for entry in list(self.by_row.values()):
-            if self._state.resting.get(entry.queue_id, 0) & LEASE:
-                served = entry.served
-                if served is not None:
-                    (value,) = await self._engine.get([owner_key(served.queue)])
-                    if value != served.log.owner.pack() and entry.served is served:
+        most = min(_LEASES_AT_ONCE, self._engine.limits.commit_rows)
+        lost: set[int] = set()
+        while resting := [entry for entry in self.by_row.values() if self._rests(entry) and entry.queue_id not in lost]:
+            for begin in range(0, len(resting), most):
+                served = [(entry, entry.served) for entry in resting[begin : begin + most]]
+                values = iter(await self._engine.get([owner_key(one.queue) for _, one in served if one is not None]))
+                for entry, one in served:
+                    if one is not None and next(values) != one.log.owner.pack() and entry.served is one:
+                        lost.add(entry.queue_id)
                         self.look(entry)
-                        continue
-                self._pauses.rest(entry.queue, LEASE, False)
+                    else:
+                        self._pauses.rest(entry.queue, LEASE, False)
+
+    def _rests(self, entry: Entry) -> bool:
+        return bool(self._state.resting.get(entry.queue_id, 0) & LEASE)
 
     # --- following ------------------------------------------------------------------------------------------------------
 
