@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, str] = {
     "replicated": "not built",
     "one queue served by several brokers, on FoundationDB (not yet run on a cluster)": "an engine of its own, in batches",
     "one queue served by several brokers, on etcd": "an engine of its own, in batches",
+    "one queue served by several brokers, on PostgreSQL": "an engine of its own, in batches",
     "single active consumer, priorities, limits of a queue over all its nodes": "an engine of its own, in batches",
     "Spark reads a queue of several brokers exactly once, and goes on when one dies": "the data plane, in batches",
     "drain a node, rolling restart": CONTROL,
