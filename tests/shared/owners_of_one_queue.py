@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Commit, Engine, EngineError, UnknownOutcome
@@ -15,6 +17,7 @@ from flintmq.shared.taking_over import Taken, claim, restore
 from tests.twins.faulty_engine import Fate, FaultyEngine, RandomPlan
 
 QUEUE = b"00000000000000aa"
+_CODE = SimpleNamespace(QueueLog=QueueLog, Taken=Taken, claim=claim, restore=restore)
 PERSISTENT, HAS_PRIORITY = 1, 16
 ACK = 1
 LIMITS = Limits().replace(
@@ -75,7 +78,9 @@ class OwnerNode:
 
     hot_bytes = 2**64 - 1
 
-    def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1, queue: bytes = QUEUE) -> None:
+    def __init__(self, store: Store, name: str, limits: Limits = LIMITS, levels: int = 1, queue: bytes = QUEUE, code: Any = None) -> None:
+        """Args: code: a mutant of what this module imports."""
+        self._code = code or _CODE
         self.name = name
         self.queue = queue
         self.levels = levels
@@ -89,16 +94,18 @@ class OwnerNode:
         while True:
             try:
                 (value,) = await self.engine.get([owner_key(self.queue)])
-                owner = await claim(self.engine, self.queue, None if value is None else Owner.unpack(value), self.name, self.name)
+                owner = await self._code.claim(
+                    self.engine, self.queue, None if value is None else Owner.unpack(value), self.name, self.name
+                )
                 self.port = MirrorPort(self.hot_bytes, 1 << 20, 1 << 21)
                 self.handle = QueueHandle(1, int(self.levels > 1), self.levels)
                 self.handle.set_returns(True, -1, False)
                 self.mirror = Mirror(self.handle, self.port, "/")
-                taken = await restore(self.engine, self.queue, owner, self.mirror, self.limits)
+                taken = await self._code.restore(self.engine, self.queue, owner, self.mirror, self.limits)
                 break
-            except (EngineError, Taken):
+            except (EngineError, self._code.Taken):
                 await asyncio.sleep(0)
-        self.log = QueueLog(self.engine, self.queue, self.mirror, taken, self.limits, self._settle, self._lose)
+        self.log = self._code.QueueLog(self.engine, self.queue, self.mirror, taken, self.limits, self._settle, self._lose)
         self.restored = taken.messages
         return self
 

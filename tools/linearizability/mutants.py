@@ -1,4 +1,4 @@
-"""Mutants of the queue's algorithm: each has one mistake, and a check that must notice.
+"""Mutants of the algorithms of shared queues: each has one mistake, and a history that must show it.
 
     python -m tools.linearizability.mutants [--windows N] [--only NAME]
 
@@ -16,196 +16,231 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import flintmq.shared
+import flintmq
+from tools.linearizability import owners, values
 from tools.linearizability.checker import Verdict
-from tools.linearizability.histories import Code, Window
-from tools.linearizability.runs import in_memory
+from tools.linearizability.code import Code
 
-SOURCES = Path(flintmq.shared.__file__).parent
+SOURCES = Path(flintmq.__file__).parent
 # in the order of their imports
-_MODULES = ("keys", "queue", "staged", "owners")
+_MODULES = ("recipes/session", "recipes/queue", "shared/taking_over", "shared/queue_log", "shared/batches")
+
+Run = Callable[[int, Code], Verdict]
+
+
+def _staged(seed: int, code: Code) -> Verdict:
+    return values.in_memory(seed, "staged", code)
+
+
+def _naive(seed: int, code: Code) -> Verdict:
+    return values.in_memory(seed, "dequeue", code)
+
+
+def _mixed(seed: int, code: Code) -> Verdict:
+    return values.in_memory(seed, "mixed", code)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Replaces `old` by `new` in a module of flintmq/shared. shape: the windows that show it."""
+    """Replaces `old` by `new` in a module of flintmq. run: the histories that show it."""
 
     name: str
     module: str
     old: str
     new: str
-    ordered: bool = True
-    staged: bool = False
-    unknown: bool = False
+    run: Run
 
 
 MUTANTS = (
     Mutant(
-        "a take does not declare the messages that it takes",
-        "queue",
-        "            transaction.require(key)\n            transaction.clear(key)\n            order =",
-        "            transaction.clear(key)\n            order =",
+        "an enqueue takes the index of the tail",
+        "recipes/queue",
+        "self._items + (index + 1 + place)",
+        "self._items + (index + place)",
+        _naive,
+    ),
+    Mutant("an enqueue looks at the head for the tail", "recipes/queue", "1, 1, reverse=True)", "1, 1)", _naive),
+    Mutant(
+        "a dequeue does not compare what it takes",
+        "recipes/queue",
+        "await self._session.commit(rows, deletes=[key for key, _ in rows])",
+        "await self._session.commit((), deletes=[key for key, _ in rows])",
+        _naive,
     ),
     Mutant(
-        "a node that was declared gone goes on",
-        "queue",
-        '        if transaction.get(owner_row(self.owner, b"e")) != ALIVE:\n            raise Fenced',
-        "        if False:\n            raise Fenced",
+        "a dequeue forgets the last value that it took",
+        "recipes/queue",
+        "return [value for _, value in rows]\n",
+        "return [value for _, value in rows[:2]]\n",
+        _naive,
+    ),
+    Mutant("the fulfiller does not compare the values", "recipes/queue", "                conditions.append((item, value))\n", "", _mixed),
+    Mutant("the fulfiller leaves the values", "recipes/queue", "                deletes.append(item)\n", "", _staged),
+    Mutant(
+        "two clients are the fulfiller",
+        "recipes/queue",
+        "Commit([(self._baton, mine), *commit.conditions], puts, commit.deletes)",
+        "Commit([], puts, commit.deletes)",
+        _staged,
+    ),
+    Mutant("an unknown outcome counts as none", "recipes/session", "is_done = await self._has(marker)", "is_done = False", _naive),
+    Mutant("an unknown outcome counts as success", "recipes/session", "is_done = await self._has(marker)", "is_done = True", _naive),
+    Mutant(
+        "a late commit may still happen",
+        "recipes/session",
+        'Commit([(self._row, b"%d" % number), *conditions], {**(puts or {}), marker: b""}, [*deletes, *over])',
+        'Commit(conditions, {**(puts or {}), marker: b""}, [*deletes, *over])',
+        _naive,
     ),
     Mutant(
-        "its life is read without being declared",
-        "queue",
-        '        if transaction.get(owner_row(self.owner, b"e")) != ALIVE:\n            raise Fenced',
-        '        if transaction.get(owner_row(self.owner, b"e"), snapshot=True) != ALIVE:\n            raise Fenced',
+        "the owner's commits do not compare its row",
+        "shared/queue_log",
+        "commit = Commit([(owner_key(self._queue), self.owner.pack())], rows, deletes, clears)",
+        "commit = Commit([], rows, deletes, clears)",
+        owners.gets,
     ),
-    Mutant("after an unknown outcome the transaction is always made anew", "queue", "return known == number", "return False"),
-    Mutant("an unknown outcome counts as success", "queue", "return known == number", "return True"),
     Mutant(
-        "a transaction does not write its number",
-        "queue",
-        "                if wrote:\n                    transaction.set(self.keys.request(self.owner), number)\n",
+        "a batch is settled before it is in",
+        "shared/queue_log",
+        "self._flights.get(self._settled + 1)) is not None and flight.is_in:",
+        "self._flights.get(self._settled + 1)) is not None:",
+        owners.gets,
+    ),
+    Mutant(
+        "a batch behind a gap counts after an unknown outcome",
+        "shared/queue_log",
+        "flight.is_in = not late and all(",
+        "flight.is_in = all(",
+        owners.gets,
+    ),
+    Mutant(
+        "after an unknown outcome the epoch stays",
+        "shared/queue_log",
+        "        if self._late_ones:\n            flown",
+        "        if False:\n            flown",
+        owners.gets,
+    ),
+    Mutant(
+        "the missing batches are not sent again",
+        "shared/queue_log",
+        "            if not flight.is_in:\n                self._start(self._fly(flight))",
+        "            flight.is_in = True",
+        owners.gets,
+    ),
+    Mutant(
+        "ends that did not arrive are not written again",
+        "shared/queue_log",
+        "        self._soil([*ends.gone, *ends.written])\n",
         "",
+        owners.gets,
     ),
     Mutant(
-        "a message that comes back goes to the end",
-        "queue",
-        "transaction.set(self.keys.ready + one.order, one.meta.returned(delivered).pack() + value[META_BYTES:])",
-        'transaction.set_stamped(self.keys.ready, b"", one.meta.returned(delivered).pack() + value[META_BYTES:])',
+        "a queue is handed over while its rows are on their way",
+        "shared/queue_log",
+        "        while self._flights or self._mirror.unsent or self._mirror.ended_rows or self._line is not None or self._doubt:",
+        "        while False:",
+        owners.gets,
     ),
     Mutant(
-        "a message that comes back is not flagged",
-        "queue",
-        "one.meta.returned(delivered).pack() + value[META_BYTES:]",
-        "one.meta.pack() + value[META_BYTES:]",
-    ),
-    Mutant("a take leaves the message ready", "queue", "            transaction.clear(key)\n            order =", "            order ="),
-    Mutant(
-        "a settled lease stays",
-        "queue",
-        "                transaction.clear(leases + one.order)\n                if one.blob",
-        "                if one.blob",
-    ),
-    Mutant(
-        "an enqueue goes behind the tail that it saw",
-        "queue",
-        '                transaction.set_stamped(ready, number.to_bytes(_NUMBER, "big"), value)\n',
-        "                last = transaction.range(ready, after(ready), 1, reverse=True, snapshot=True)\n"
-        "                tail = last[0][0][len(ready) :] if last else bytes(10)\n"
-        "                transaction.set(ready + tail + secrets.token_bytes(4), value)\n",
-    ),
-    Mutant(
-        "a take begins behind the head",
-        "queue",
-        "for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):\n"
-        "            meta, rest = opened(value)\n"
-        "            size",
-        "for key, value in transaction.range(prefix, after(prefix), min(count, self.batch) + 1, snapshot=True)[-count:]:\n"
-        "            meta, rest = opened(value)\n"
-        "            size",
-    ),
-    Mutant(
-        "a purge does not declare what it ends",
-        "queue",
-        "            transaction.require(key)\n            transaction.clear(key)\n            if meta.flags",
-        "            transaction.clear(key)\n            if meta.flags",
-    ),
-    Mutant(
-        "an enqueue writes only its first message",
-        "queue",
-        "for number, (value, chunks, blob) in enumerate(rows):",
-        "for number, (value, chunks, blob) in enumerate(rows[:1]):",
-    ),
-    Mutant("a sweep does not flag what it gives back", "owners", "meta.returned(True).pack()", "meta.pack()"),
-    Mutant(
-        "a sweep leaves the lease",
-        "owners",
-        "        transaction.clear(key)\n        transaction.set(keys.ready",
-        "        transaction.set(keys.ready",
-    ),
-    Mutant(
-        "a sweep forgets what it found",
-        "owners",
-        "        transaction.set(keys.ready + key[len(prefix) :], value)\n",
+        "a segment that ended is forgotten and not deleted",
+        "shared/queue_log",
+        "        ends.deletes.append(segment_key(self._queue, position))\n",
         "",
+        owners.gets,
     ),
     Mutant(
-        "a node is swept before it is declared gone",
-        "owners",
-        '            transaction.set(owner_row(owner, b"e"), GONE)\n            return True',
-        "            return True",
+        "a new owner does not flag what was delivered",
+        "shared/taking_over",
+        "    seen = quiet is None and value is not None\n",
+        "    seen = False\n",
+        owners.gets,
     ),
+    Mutant("a new owner reads no ends", "shared/taking_over", 'ends.get(position, b"")', 'b""', owners.gets),
     Mutant(
-        "a fulfilment does not declare the messages that it gives",
-        "staged",
-        "                    transaction.require(message)\n",
+        "a new owner forgets the rows behind the mark",
+        "shared/taking_over",
+        "    await reader.put(kept)\n",
         "",
-        staged=True,
+        owners.gets,
     ),
     Mutant(
-        "a fulfilment does not declare the requests that it answers",
-        "staged",
-        "                transaction.require(key)\n",
+        "a take-over does not raise the epoch",
+        "shared/taking_over",
+        "before.next(node, life)",
+        "Owner(before.epoch, node, life)",
+        owners.gets,
+    ),
+    Mutant(
+        "the row of a set goes before its ends are written",
+        "shared/batches",
+        "            await self._log.ends_written()  # B3\n",
         "",
-        staged=True,
+        owners.sets,
     ),
     Mutant(
-        "a waiter is told empty because others had what was read",
-        "staged",
-        "                if index >= len(rows) and len(rows) == at_once:\n"
-        "                    return False  # there may be more than was read\n",
+        "a new owner does not hold what sets have",
+        "shared/batches",
+        "                    self._core.hold(position)",
+        "                    pass",
+        owners.sets,
+    ),
+    Mutant(
+        "the row of a set is written without a look at its subscription",
+        "shared/batches",
+        "(subscription_key(identity), value), (key, None)]",
+        "(key, None)]",
+        owners.sets,
+    ),
+    Mutant(
+        "a set that was committed goes back",
+        "shared/batches",
+        "        if verdict is Fate.ENDS:",
+        "        if False:",
+        owners.sets,
+    ),
+    Mutant(
+        "a set begins behind the head",
+        "shared/batches",
+        "            position = self._core.next_available(0)\n            while",
+        "            position = self._core.next_available(self._core.next_available(0) + 1)\n            while",
+        owners.sets,
+    ),
+    Mutant(
+        "the plan of a set is made anew each time",
+        "shared/batches",
+        "            if subscription.sealed is not None:\n                return subscription.sealed\n",
         "",
-        staged=True,
+        owners.sets,
     ),
     Mutant(
-        "a fulfilment gives the lease to nobody",
-        "staged",
-        "                    transaction.set(self.keys.leases(owner) + message[len(ready) :], content)\n",
-        "",
-        staged=True,
-    ),
-    Mutant(
-        "an answer is forgotten",
-        "staged",
-        '                transaction.set(self._answer_of(request), b"".join(bytes([len(order)]) + order for order in orders))',
-        '                transaction.set(self._answer_of(request), b"")',
-        staged=True,
-    ),
-    Mutant(
-        "the seed's index looks at what is ready alone",
-        "queue",
-        "        return max(tail, self._highest_index(transaction)) + 1",
-        "        return tail + 1",
-        ordered=False,
-    ),
-    Mutant(
-        "the index of a node that is gone is forgotten",
-        "owners",
-        "        transaction.set(keys.highest(BASE), highest)\n",
-        "",
-        ordered=False,
+        "messages that the engine does not have are given to sets",
+        "shared/batches",
+        " and self._mirror.is_settled(position):",
+        ":",
+        owners.sets,
     ),
 )
 
 
 @contextlib.contextmanager
 def loaded(mutant: Mutant | None) -> Iterator[Code]:
-    """The queue's code with the mutant's mistake. Raises: ValueError: its text is not there, or not once."""
-    names = [f"flintmq.shared.{name}" for name in _MODULES]
+    """The code with the mutant's mistake. Raises: ValueError: its text is not there, or not once."""
+    names = ["flintmq." + name.replace("/", ".") for name in _MODULES]
     before = {name: sys.modules.get(name) for name in names}
     made: dict[str, types.ModuleType] = {}
     try:
         for name, full in zip(_MODULES, names, strict=True):
-            text = (SOURCES / f"{name}.py").read_text()
+            file = SOURCES / f"{name}.py"
+            text = file.read_text()
             if mutant is not None and mutant.module == name:
                 if text.count(mutant.old) != 1:
                     raise ValueError(f"{mutant.name}: its text stands {text.count(mutant.old)} times in {name}.py")
                 text = text.replace(mutant.old, mutant.new)
             module = types.ModuleType(full)
-            module.__file__ = str(SOURCES / f"{name}.py")
             sys.modules[full] = made[name] = module
-            exec(compile(text, module.__file__, "exec"), module.__dict__)
-        queue, staged, owners = made["queue"], made["staged"], made["owners"]
-        yield Code(queue.declare_queue, staged.StagedQueue, owners.Owners, queue.Fenced)
+            exec(compile(text, str(file), "exec"), module.__dict__)
+        names_of = {key: value for module in made.values() for key, value in vars(module).items()}
+        yield Code(*(names_of[name] for name in Code._fields))
     finally:
         for full, module_before in before.items():
             if module_before is None:
@@ -214,15 +249,12 @@ def loaded(mutant: Mutant | None) -> Iterator[Code]:
                 sys.modules[full] = module_before
 
 
-def hunt(mutant: Mutant, windows: int, first: int = 1, run: Callable[[Window], Verdict] = in_memory) -> tuple[int, str]:
+def hunt(mutant: Mutant, windows: int, first: int = 1) -> tuple[int, str]:
     """(window that shows it, how): 0, "" when none of them does."""
     with loaded(mutant) as code:
         for number in range(windows):
-            seed = first + number
-            unknown = mutant.unknown or seed % 3 == 0
-            window = Window(seed, ordered=mutant.ordered, staged=mutant.staged, unknown=unknown, code=code)
             try:
-                verdict = run(window)
+                verdict = mutant.run(first + number, code)
             except Exception as error:  # a client of it met what can't be
                 return number + 1, f"{type(error).__name__}: {error}"[:70]
             if not verdict.ok:
@@ -239,10 +271,11 @@ def main() -> int:
     for mutant in MUTANTS:
         if options.only and options.only not in mutant.name:
             continue
-        began = time.monotonic()
+        began_s = time.monotonic()
         window, how = hunt(mutant, options.windows)
         missed += not window
-        print(f"| {mutant.name} | {f'window {window}: {how}' if window else 'NOT FOUND'} | {time.monotonic() - began:.1f} s |", flush=True)
+        shown = f"window {window}: {how}" if window else "NOT FOUND"
+        print(f"| {mutant.name} | {shown} | {time.monotonic() - began_s:.1f} s |", flush=True)
     return 1 if missed else 0
 
 
