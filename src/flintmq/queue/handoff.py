@@ -26,8 +26,7 @@ from cython.cimports.flintmq.queue.control import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.log_port import LogPort, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_settle,
-    queue_take_at,
+    queue_decref, queue_dequeue, queue_forget_logged, queue_get_id, queue_incref, queue_next_available, queue_settle, queue_take_at,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import list_insert_closed
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_DROP, REASON_PURGE, queue_t, slot_t, swept_t
