@@ -38,8 +38,8 @@ FAIL, DROP = "fail", "drop"
 # queues that refuse what is above their limit: those of x-overflow block have no publisher here that could wait
 REFUSING = DEST_REJECT_OVER | DEST_BLOCK
 # of a queue that a stage is not for
-_SHARED, _WITH = "a shared one, and the stage is for others", "write to shared queues with option 'shared'"
-_ORDINARY, _WITHOUT = "none of the shared ones, and the stage is for these", "write to others without option 'shared'"
+_SHARED, _WITH = "a shared one, and the stage is for others", "write to shared queues with `shared`, in Spark option 'cluster'"
+_ORDINARY, _WITHOUT = "none of the shared ones, and the stage is for these", "write to others without `shared`, in Spark option 'cluster'"
 
 Route = tuple[bytes, bytes]
 

@@ -149,8 +149,13 @@ class SharedStages:
         after = arguments.text("after", self._plane.limits.dataplane_name_max, "")
         arguments.done()
         most, everybody = self._plane.limits.scopes_page, self._plane.is_administrator(caller)
-        page = self._ask(caller, partial(self._scopes.listed, caller.vhost, after, most))
-        return {"scopes": [_view(name, row) for name, row in page if everybody or row.user == caller.name], "more": len(page) == most}
+        views: list[dict[str, Any]] = []
+        goes_on = True
+        while goes_on and not views:
+            page = self._ask(caller, partial(self._scopes.listed, caller.vhost, after, most))
+            views = [_view(name, row) for name, row in page if everybody or row.user == caller.name]
+            after, goes_on = (page[-1][0] if page else after), len(page) == most
+        return {"scopes": views, "more": goes_on}
 
     def forget(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """scope.forget."""
