@@ -4,7 +4,7 @@ in: calls of writers, blocks of messages. out: rows of the engine (shared/scope_
 
 N1  What docs/DATAPLANE.md promises of a scope holds here over all nodes: its row in the engine is the scope. This module has the stages
     that take blocks, of which a task has one, and which end with their node.
-N2  A stage that is prepared is the engine's: any node commits it, aborts it, or goes on with what was decided.
+N2  A stage that is prepared is the engine's: any node commits it, aborts it, or goes on with a decision.
 N3  A stage of which a block is in doubt can't be prepared.
 Locks: a stage's, held during one of its calls; `_lock` for the table.
 """
@@ -90,7 +90,7 @@ class SharedStages:
     def _ask(self, caller: Caller, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What `work` returns. Raises: Refused."""
 
-        async def told() -> T | Refused:
+        async def refusing() -> T | Refused:
             try:
                 return await work()
             except ScopeRefusal as refusal:
@@ -102,7 +102,7 @@ class SharedStages:
 
         for _ in range(_PLACE_TRIES):
             try:
-                answer = self._asks.ask(caller, told)
+                answer = self._asks.ask(caller, refusing)
                 break
             except Refused as refused:
                 if refused.code != "BUSY":
