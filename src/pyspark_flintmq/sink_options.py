@@ -73,9 +73,6 @@ class SinkOptions:
         if not streaming:
             # Of a view, which has one set of options for SELECT and INSERT INTO.
             _, rest = Table.take(rest)
-        if connection.cluster:
-            text = "option 'cluster' is for readers of shared queues: what is staged is on one node, and another one would publish it again"
-            raise SourceError("OPTION_VALUE", text)
         known = {name.lower(): name for name in SINK_OPTIONS}
         values: dict[str, object] = {"connection": connection}
         constants: dict[str, str | int] = {}

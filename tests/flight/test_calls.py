@@ -74,4 +74,4 @@ def test_the_client_has_a_method_with_a_typed_answer_for_each_call(name: str) ->
 
 
 def test_the_table_has_the_arguments_that_the_broker_takes_of_stages() -> None:
-    assert CALLS["stage.abort"].arguments == {"scope", "batch", "epoch", "stage_id"}
+    assert CALLS["stage.abort"].arguments == {"scope", "batch", "epoch", "stage_id", "shared"}

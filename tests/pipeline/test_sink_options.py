@@ -137,7 +137,6 @@ class TestOptions:
             {"txnId": "t" * 201},
             {"transport": "amqp"},
             {"scope": "s"},
-            {"cluster": "true"},
         ],
     )
     def test_wrong_values_are_refused(self, raw: dict[str, str]) -> None:

@@ -105,3 +105,37 @@ def test_a_query_on_a_queue_with_an_owner_goes_on_when_that_was_killed_and_start
             assert channel.basic_get(queue) == (None, None, None)
     finally:
         node.stop()
+
+
+def test_a_write_is_on_a_shared_queue_once_also_when_it_is_repeated_at_another_node(spark: SparkSession, cluster: EtcdCluster) -> None:
+    queue, other_queue = unique("shared"), unique("shared")
+    with nodes(cluster, by_owner=True) as (one, other):
+        for broker, name in ((one, queue), (other, other_queue)):
+            with channel_of(broker) as channel:
+                channel.queue_declare(name, durable=True, arguments=SHARED)
+        for broker, name in ((one, other_queue), (other, queue)):
+            wait_until(lambda broker=broker, name=name: has(broker, name), WAIT_S)
+        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other))
+        options = {"url": url, "cluster": "true", "timeout": "60", "txnId": queue}
+
+        def write(version: int, first: int) -> None:
+            frame = spark.range(first, first + 40, numPartitions=2)
+            rows = frame.selectExpr(
+                "cast(cast(id as string) as binary) as body",
+                "'' as exchange",
+                f"if(id % 2 = 0, '{queue}', '{other_queue}') as routing_key",
+            )
+            rows.write.format("flintmq").options(**options, txnVersion=str(version)).mode("append").save()
+
+        write(1, 0)
+        one.kill()
+        write(1, 0)
+        write(2, 40)
+        with channel_of(other) as channel:
+            for name, rest in ((queue, 0), (other_queue, 1)):
+                wait_until(lambda name=name: has(other, name), WAIT_S)
+                got = []
+                while len(got) < 40 and (body := channel.basic_get(name, auto_ack=True)[2]) is not None:
+                    got.append(int(body))
+                assert sorted(got) == list(range(rest, 80, 2))
+                assert channel.basic_get(name) == (None, None, None)

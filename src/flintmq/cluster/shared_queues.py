@@ -496,6 +496,11 @@ class SharedQueues:
         lane = remote.port.admit(core, size)
         return bool(lane) and self.thread.call(remote.publish, core.queue_id, message, (on_outcome, lane, size))
 
+    def row_id(self, queue_id: int) -> bytes | None:
+        """The id of a queue in the engine; None: it is deleted, or not known yet. Any thread."""
+        entry = self._entries.get(queue_id)
+        return None if entry is None or entry.ended or entry.row is None else entry.row.id
+
     # --- transactions -----------------------------------------------------------------------------------------------------
 
     def logs(self, queue_ids: Iterable[int]) -> dict[int, QueueLog]:

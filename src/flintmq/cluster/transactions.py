@@ -31,6 +31,8 @@ from flintmq.shared.layout import Owner, owner_key
 from flintmq.shared.node_secret import NodeId
 from flintmq.shared.queue_log import Lost
 from flintmq.shared.queue_transactions import QueueTransactions
+from flintmq.shared.scope_commits import ScopeCommits
+from flintmq.shared.scope_rows import OPEN
 from flintmq.shared.serving import Served
 from flintmq.shared.transaction_commits import Changes, Deciding, Moved, QueueGone
 from flintmq.shared.transaction_rows import TransactionRow, transaction_id, transaction_key, transaction_of, transactions
@@ -66,17 +68,18 @@ class Bound:
 class Transactions:
     """See module. Args: me: this node; is_deleted: whether this node knows that a queue is.
 
-    Attributes: others: None: no other node can be asked; is_gone: whether a life of another node is over."""
+    Attributes: others: None: no other node can be asked; is_gone: whether a life of another node is over; scopes: whose batches are
+    transactions, too; writing: stages that this node takes blocks of."""
 
     def __init__(self, thread: EngineThread, me: NodeId, limits: Limits, is_deleted: Callable[[bytes], bool]) -> None:
         self.others: Others | None = None
         self.is_gone: Callable[[str, str], bool] = lambda name, life: life != me.life
         self._thread = thread
-        self._engine = thread.engine
-        self._me = me
+        self.engine = thread.engine
+        self.me = me
         self._limits = limits
         self._is_deleted = is_deleted
-        self._deciding = Deciding(self._engine, me.name, me.life, limits, self._owner_here, is_deleted)
+        self.deciding = Deciding(self.engine, me.name, me.life, limits, self._owner_here, is_deleted)
         self._queues: dict[bytes, QueueTransactions] = {}
         self._number = 0
         self._running = 0
@@ -85,6 +88,9 @@ class Transactions:
         self._given_up: dict[bytes, TransactionRow] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
+        self.scopes = ScopeCommits(self.engine, self.deciding, limits, self._finish, self._ask_bound)
+        self.writing: set[bytes] = set()  # stages that this node takes blocks of
+        self._stages: dict[bytes, tuple[TransactionRow, float]] = {}  # prepared ones, and since when they are so
 
     # --- queues of this node --------------------------------------------------------------------------------------------
 
@@ -94,7 +100,7 @@ class Transactions:
         known = self._queues.get(served.queue)
         if known is not None and known.served is served:
             return
-        here = QueueTransactions(self._engine, served, self._limits)
+        here = QueueTransactions(self.engine, served, self._limits)
         while True:
             try:
                 await here.restore()
@@ -177,24 +183,42 @@ class Transactions:
         for one in changes.values():
             one.pack(self._limits)
         while True:
-            self._number += 1
-            transaction = transaction_id(self._me.life, self._number)
+            transaction = self.new_id()
             self._own.add(transaction)
             served = {queue: self._queues[queue] for queue in changes if queue in self._queues}
             try:
-                row = await self._deciding.decide(transaction, changes)
+                row = await self.deciding.decide(transaction, changes)
                 return transaction, row, served
             except QueueGone as error:
                 self._give_up(transaction, changes)
                 del changes[error.queue]  # messages for it go where those for a deleted queue go
                 if not changes:
-                    return transaction, TransactionRow(True, self._me.name, self._me.life), {}
+                    return transaction, TransactionRow(True, self.me.name, self.me.life), {}
             except BaseException:
                 self._give_up(transaction, changes)
                 raise
 
+    def new_id(self) -> bytes:
+        self._number += 1
+        return transaction_id(self.me.life, self._number)
+
+    async def _finish(self, transaction: bytes, row: TransactionRow) -> None:
+        """One that a scope decided: returns as a commit is answered (C1)."""
+        work = [self._start(self._apply(transaction, queue.encode(), row, Changes(), None)) for queue in row.queues]
+        if work:
+            await asyncio.wait(work, timeout=self._limits.shared_waiting_ms_max / 1000)
+        self._start(self._finished(transaction, row, work))
+
+    async def _finished(self, transaction: bytes, row: TransactionRow, work: list[asyncio.Task[None]]) -> None:
+        if work:
+            await asyncio.wait(work)
+        self._applied[transaction] = row, {queue.encode() for queue in row.queues}
+
+    async def _ask_bound(self, queue: bytes, messages: int, size: int, last: int) -> None:
+        await self._ask_room(Bound(queue, messages, size, last))
+
     def _give_up(self, transaction: bytes, changes: Mapping[bytes, Changes]) -> None:
-        self._given_up[transaction] = TransactionRow(False, self._me.name, self._me.life, sorted(queue.decode() for queue in changes))
+        self._given_up[transaction] = TransactionRow(False, self.me.name, self.me.life, sorted(queue.decode() for queue in changes))
         self._begin_looks()
 
     async def _ask_room(self, bound: Bound) -> None:
@@ -239,13 +263,13 @@ class Transactions:
 
     async def _ask(self, queue: bytes, name: str, head: dict[str, Any]) -> Answer | None:
         """The answer of the node that serves a queue; None: it is deleted. Raises: EngineError."""
-        (value,) = await self._engine.get([owner_key(queue)])
+        (value,) = await self.engine.get([owner_key(queue)])
         if value is None:
             if self._is_deleted(queue):
                 return None
             raise Unavailable("a shared queue has no owner")
         owner = Owner.unpack(value)
-        if self.others is None or owner.node == self._me.name:
+        if self.others is None or owner.node == self.me.name:
             raise Unavailable(f"a shared queue is being taken over, or node {owner.node!r} serves it, which can't be asked")
         self._begin_looks()
         return await self.others.ask(owner, name, {"queue": queue.decode(), **head})
@@ -292,7 +316,7 @@ class Transactions:
             await asyncio.sleep(self._limits.shared_transactions_look_ms / 1000)
             await self._quietly(self.look)
             number += 1
-            if number % rounds == 1:  # the first one soon: of a node that starts again
+            if (number - 1) % rounds == 0:  # the first one soon: of a node that starts again
                 await self._quietly(self.sweep)
 
     @staticmethod
@@ -324,7 +348,7 @@ class Transactions:
             self._own.discard(transaction)
 
     async def _undo(self, transaction: bytes, row: TransactionRow) -> None:
-        await self._deciding.undo(transaction, [queue.encode() for queue in row.queues], row.pack())
+        await self.deciding.undo(transaction, [queue.encode() for queue in row.queues], row.pack())
 
     async def _over(self, queue: bytes, names: list[bytes]) -> list[bytes]:
         """Those of the transactions of which a queue, to which they were applied, has no rows; an owner that can't be asked has some."""
@@ -339,29 +363,51 @@ class Transactions:
 
     async def _delete(self, rows: Mapping[bytes, bytes]) -> None:
         """Rows, each of which compares."""
-        most = max(1, self._engine.limits.commit_rows // 2 - 1)
+        most = max(1, self.engine.limits.commit_rows // 2 - 1)
         keys = list(rows)
         for begin in range(0, len(keys), most):
             some = keys[begin : begin + most]
-            if not await self._engine.commit(Commit([(key, rows[key]) for key in some], deletes=some)):
+            if not await self.engine.commit(Commit([(key, rows[key]) for key in some], deletes=some)):
                 for key in some:  # one of them was deleted before
-                    await self._engine.commit(Commit([(key, rows[key])], deletes=[key]))
+                    await self.engine.commit(Commit([(key, rows[key])], deletes=[key]))
 
     async def sweep(self) -> None:
         """Goes on with transactions of nodes that are gone. Any node, now and then. O(their number). Raises: EngineError."""
         begin, end = transactions()
-        while rows := await self._engine.scan(begin, end, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+        there: set[bytes] = set()
+        while rows := await self.engine.scan(begin, end, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
             for key, value in rows:
+                there.add(transaction_of(key))
                 try:
-                    row = TransactionRow.unpack(value)
+                    await self._look_at(transaction_of(key), TransactionRow.unpack(value))
                 except ValueError as error:
                     log.warning("%s", error)
-                    continue
-                transaction = transaction_of(key)
-                is_mine = (row.node, row.life) == (self._me.name, self._me.life)
-                if transaction not in self._own if is_mine else self.is_gone(row.node, row.life):
-                    await self._go_on(transaction, row)
             begin = rows[-1][0] + b"\0"
+
+        self._stages = {one: seen for one, seen in self._stages.items() if one in there}
+
+    async def _look_at(self, transaction: bytes, row: TransactionRow) -> None:
+        is_mine = (row.node, row.life) == (self.me.name, self.me.life)
+        if row.stage is not None and not row.is_decided:
+            await self._look_at_stage(transaction, row)
+        elif (transaction not in self._own and transaction not in self._applied) if is_mine else self.is_gone(row.node, row.life):
+            await self._go_on(transaction, row)
+
+    async def _look_at_stage(self, transaction: bytes, row: TransactionRow) -> None:
+        """Rolls back a stage that was left behind. Raises: EngineError; ValueError."""
+        now_s = asyncio.get_running_loop().time()
+        is_mine = (row.node, row.life) == (self.me.name, self.me.life)
+        if (row.stage or {}).get("state") == OPEN:
+            is_old = transaction not in self.writing if is_mine else self.is_gone(row.node, row.life)
+        else:
+            known, since_s = self._stages.get(transaction, (row, now_s))
+            since_s = since_s if known == row else now_s
+            self._stages[transaction] = row, since_s
+            is_old = now_s - since_s > self._limits.stage_prepared_s
+        if await self.scopes.is_left(transaction, row, is_old):
+            log.info("a stage of scope %s on shared queues was left behind: it is rolled back", (row.stage or {}).get("scope"))
+            await self.scopes.undo(transaction, row)
+            self._stages.pop(transaction, None)
 
     async def _go_on(self, transaction: bytes, row: TransactionRow) -> None:
         """Nobody else sees to it."""

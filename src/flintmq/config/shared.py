@@ -102,3 +102,7 @@ class SharedLimits(Frozen):
     shared_transactions_look_ms: int = 1_000
     # milliseconds between two looks at transactions of nodes that are gone: a read of all of them
     shared_transactions_sweep_ms: int = 30_000
+    # bytes of contents that one stage on shared queues puts aside in the engine, and stages of one user that a node takes blocks of; more
+    # are refused with LIMIT: a task writes several stages in turn, and of the 1,000 tasks that a job may run a node has a share
+    shared_stage_bytes_max: int = 256 * MIB
+    shared_user_stages_max: int = 500

@@ -37,6 +37,9 @@ _ROUTE_AT = 4
 FAIL, DROP = "fail", "drop"
 # queues that refuse what is above their limit: those of x-overflow block have no publisher here that could wait
 REFUSING = DEST_REJECT_OVER | DEST_BLOCK
+# of a queue that a stage is not for
+_SHARED, _WITH = "a shared one, and the stage is for others", "write to shared queues with `shared`, in Spark option 'cluster'"
+_ORDINARY, _WITHOUT = "none of the shared ones, and the stage is for these", "write to others without `shared`, in Spark option 'cluster'"
 
 Route = tuple[bytes, bytes]
 
@@ -77,13 +80,15 @@ class _Way:
 
 
 class Router:
-    """Routes of one stage. Args: unroutable, over_limit: what becomes of such messages.
+    """Routes of one stage. Args: unroutable, over_limit: what becomes of such messages; shared: the stage writes to shared queues, and to
+    no others.
 
     Each block is its caller's: a stage that goes on with another token has the rights of that one.
     """
 
-    def __init__(self, plane: Plane, caller: Caller, unroutable: Elsewhere, over_limit: Elsewhere) -> None:
+    def __init__(self, plane: Plane, caller: Caller, unroutable: Elsewhere, over_limit: Elsewhere, shared: bool = False) -> None:
         self._plane = plane
+        self._shared = shared
         self._caller = caller
         self._unroutable = unroutable
         self._over_limit = over_limit
@@ -160,9 +165,9 @@ class Router:
         try:
             for handle in broker.routes.cores_of_keys(self._vhost, exchange, keys, headers):
                 queue = broker.queues.get(handle.queue_id)
-                if queue is not None and queue.policy.is_shared:
-                    where = f"the shared queue '{queue.name}' in vhost '{queue.vhost}'"
-                    raise Refused("BAD_ARGUMENT", f"a message is routed to {where}: a stage does not write there yet")
+                if queue is not None and queue.policy.is_shared is not self._shared:
+                    text, hint = (_ORDINARY, _WITHOUT) if self._shared else (_SHARED, _WITH)
+                    raise Refused("BAD_ARGUMENT", f"queue '{queue.name}' in vhost '{queue.vhost}' is {text}: {hint}")
                 if queue is not None:
                     queues[queue.queue_id] = queue
         except PeerError as error:

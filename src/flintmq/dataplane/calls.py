@@ -47,16 +47,16 @@ CALLS: dict[str, Call] = {
     "sub.list": Call("all subscriptions of the vhost"),
     "sub.status": Call("one subscription: name or sub_id"),
     "sub.reset": Call("for operators: name, action redeliver|commit|delete, seq, may_duplicate"),
-    "scope.open": Call("a number above all given out before, which fences older writers: scope"),
-    "scope.status": Call("one scope: scope"),
-    "scope.list": Call("all scopes of the vhost: after"),
-    "scope.forget": Call("forget a scope: scope"),
+    "scope.open": Call("a number above all given out before, which fences older writers: scope, shared"),
+    "scope.status": Call("one scope: scope, shared"),
+    "scope.list": Call("all scopes of the vhost: after, shared"),
+    "scope.forget": Call("forget a scope: scope, shared"),
     "stage.begin": Call(
-        "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit, kind", goes_on=False
+        "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit, kind, shared", goes_on=False
     ),
     "stage.prepare": Call("prepare a stage: stage_id", goes_on=True),
-    "stage.commit": Call("commit stages and roll back others up to the batch: scope, epoch, batch, stage_ids"),
-    "stage.abort": Call("roll back: scope, batch, epoch, stage_id"),
+    "stage.commit": Call("commit stages and roll back others up to the batch: scope, epoch, batch, stage_ids, shared"),
+    "stage.abort": Call("roll back: scope, batch, epoch, stage_id, shared"),
     "log.snapshot": Call("keep the containers of now readable: ttl_s, logs", administrators=True),
     "log.extend": Call("keep them longer: id, ttl_s", administrators=True),
     "log.release": Call("let them go: id", administrators=True),

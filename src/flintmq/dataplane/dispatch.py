@@ -28,6 +28,7 @@ from flintmq.dataplane.browse import Browses
 from flintmq.dataplane.calls import CALLS
 from flintmq.dataplane.logins import Logins
 from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
+from flintmq.dataplane.shared_stages import SharedStages, is_shared_stage
 from flintmq.dataplane.snapshots import Pins, Snapshots
 from flintmq.dataplane.stages import Stages
 from flintmq.dataplane.streams import Streams
@@ -82,7 +83,8 @@ class Service:
         self._shared: SharedSets | None = None
         self.calls = 0
         self.refused = 0
-        subscriptions, stages, snapshots = self.subscriptions, self.stages, self.snapshots
+        subscriptions, snapshots = self.subscriptions, self.snapshots
+        self.shared_stages = SharedStages(self.plane)
         self._calls: dict[str, _Method] = {
             "sub.open": partial(self._reading, "open"),
             "sub.acquire": partial(self._reading, "acquire"),
@@ -93,14 +95,14 @@ class Service:
             "sub.list": self.sub_list,
             "sub.status": partial(self._reading, "status"),
             "sub.reset": partial(self._reading, "reset"),
-            "scope.open": stages.open,
-            "scope.status": stages.status,
-            "scope.list": stages.list_all,
-            "scope.forget": stages.forget,
-            "stage.begin": stages.begin,
-            "stage.prepare": stages.prepare,
-            "stage.commit": stages.commit,
-            "stage.abort": stages.abort,
+            "scope.open": partial(self._staging, "open"),
+            "scope.status": partial(self._staging, "status"),
+            "scope.list": partial(self._staging, "list_all"),
+            "scope.forget": partial(self._staging, "forget"),
+            "stage.begin": partial(self._staging, "begin"),
+            "stage.prepare": partial(self._staging, "prepare"),
+            "stage.commit": partial(self._staging, "commit"),
+            "stage.abort": partial(self._staging, "abort"),
             "queue.match": subscriptions.match,
             "browse.open": self.browses.open,
             "browse.close": self.browses.close,
@@ -183,7 +185,8 @@ class Service:
             return self.token(arguments), b""
         caller = self._caller(head)
         if name == "block":
-            return self.stages.block(caller, arguments, payload), b""
+            stages = self.shared_stages if is_shared_stage(arguments.peek("stage_id")) else self.stages
+            return stages.block(caller, arguments, payload), b""
         if len(payload):
             raise Refused("BAD_ARGUMENT", f"{name} takes no payload")
         if name == "rows":
@@ -255,6 +258,14 @@ class Service:
         """sub.*: of the subscriptions of this node, or of those on shared queues."""
         subscriptions = self.shared_sets() if self._is_shared(caller, arguments) else self.subscriptions
         answer: dict[str, Any] = getattr(subscriptions, call)(caller, arguments)
+        return answer
+
+    def _staging(self, call: str, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """scope.* and stage.*: of this node, or of shared queues."""
+        ids = arguments.peek("stage_ids")
+        shared = arguments.boolean("shared", False) or is_shared_stage(arguments.peek("stage_id"))
+        shared = shared or (isinstance(ids, list) and any(map(is_shared_stage, ids)))
+        answer: dict[str, Any] = getattr(self.shared_stages if shared else self.stages, call)(caller, arguments)
         return answer
 
     def sub_list(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:

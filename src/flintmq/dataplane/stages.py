@@ -27,11 +27,12 @@ from typing import Any
 from flintmq.core.checksum import crc32c_of
 from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
+from flintmq.dataplane.blocks import DROP, FAIL, Router
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import ENDED, FAILED, KINDS, OPEN, PREPARED, Scope, Stage, kind_of
 from flintmq.dataplane.scopes import Scopes
 from flintmq.dataplane.shared import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
+from flintmq.dataplane.stage_arguments import elsewhere_of, routes_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
 from flintmq.ports import Verb
@@ -254,8 +255,8 @@ class Stages:
         batch = arguments.integer("batch", 0, _BATCH_MAX)
         part = arguments.integer("part", 0, _BATCH_MAX, 0)
         attempt = arguments.integer("attempt", 0, _BATCH_MAX, 0)
-        unroutable = _elsewhere(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
-        over_limit = _elsewhere(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
+        unroutable = elsewhere_of(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
+        over_limit = elsewhere_of(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
         kind = arguments.choice("kind", KINDS, kind_of(name))
         arguments.done()
         plane.check_grants(caller, Verb.WRITE)
@@ -299,7 +300,7 @@ class Stages:
     def block(self, caller: Caller, arguments: Arguments, payload: Buffer) -> dict[str, Any]:
         """block."""
         stage = self._stage(caller, arguments)
-        routes = self._routes(arguments)
+        routes = routes_of(arguments, self._plane.limits.block_routes_max)
         arguments.done()
         self._plane.make_room()
         with stage.lock:
@@ -567,23 +568,6 @@ class Stages:
         if stage.state != OPEN:
             raise Refused("STAGE_FAILED", f"stage {stage.stage_id} is {stage.state}: it takes no more messages")
 
-    def _routes(self, arguments: Arguments) -> list[tuple[bytes, bytes]]:
-        value = arguments.raw("routes")
-        if not isinstance(value, list) or len(value) > self._plane.limits.block_routes_max:
-            raise arguments.refuse("routes", f"a list of at most {self._plane.limits.block_routes_max} pairs", value)
-        routes = []
-        for one in value:
-            if not isinstance(one, list) or len(one) != 2 or not all(isinstance(name, str) for name in one):
-                raise arguments.refuse("routes", "a list of [exchange, routing key]", one)
-            try:
-                exchange, key = one[0].encode("utf-8", "surrogateescape"), one[1].encode("utf-8", "surrogateescape")
-            except UnicodeEncodeError:
-                raise arguments.refuse("routes", "a list of names in UTF-8", one) from None
-            if len(exchange) > 255 or len(key) > 255:
-                raise arguments.refuse("routes", "a list of names of at most 255 bytes", one)
-            routes.append((exchange, key))
-        return routes
-
     def _fail(self, stage: Stage, reason: Refused) -> None:
         """Under the stage's lock: its work is undone; it stays, to say why, until its batch is decided or its time is over."""
         stage.state, stage.reason, stage.router = FAILED, reason, None
@@ -636,14 +620,3 @@ def _stage_ids(arguments: Arguments, value: object) -> list[str]:
     if len(set(value)) != len(value):
         raise arguments.refuse("stage_ids", "a list of different ids", value)
     return value
-
-
-def _elsewhere(arguments: Arguments, name: str, actions: tuple[str, ...], most: int) -> Elsewhere:
-    """fail, drop, `exchange:NAME`, or the name of an exchange."""
-    value = arguments.text(name, most + len("exchange:"), FAIL)
-    if value in actions:
-        return Elsewhere(value)
-    exchange = value.removeprefix("exchange:")
-    if not exchange or (exchange == value and value == DROP):
-        raise arguments.refuse(name, f"{', '.join(actions)} or exchange:NAME", value)
-    return Elsewhere("exchange", exchange)

@@ -85,17 +85,17 @@ class Calls:
 
     # --- scopes and stages --------------------------------------------------------------------------------------------
 
-    def scope_open(self, *, scope: str | None = None) -> Any:
-        return self._ask("scope.open", scope=scope)
+    def scope_open(self, *, scope: str | None = None, shared: bool | None = None) -> Any:
+        return self._ask("scope.open", scope=scope, shared=shared)
 
-    def scope_status(self, *, scope: str) -> Any:
-        return self._ask("scope.status", scope=scope)
+    def scope_status(self, *, scope: str, shared: bool | None = None) -> Any:
+        return self._ask("scope.status", scope=scope, shared=shared)
 
-    def scope_list(self, *, after: str | None = None) -> Any:
-        return self._ask("scope.list", after=after)
+    def scope_list(self, *, after: str | None = None, shared: bool | None = None) -> Any:
+        return self._ask("scope.list", after=after, shared=shared)
 
-    def scope_forget(self, *, scope: str) -> Any:
-        return self._ask("scope.forget", scope=scope)
+    def scope_forget(self, *, scope: str, shared: bool | None = None) -> Any:
+        return self._ask("scope.forget", scope=scope, shared=shared)
 
     def stage_begin(
         self,
@@ -108,18 +108,21 @@ class Calls:
         unroutable: str | None = None,
         over_limit: str | None = None,
         kind: str | None = None,
+        shared: bool | None = None,
     ) -> Any:
-        options = {"unroutable": unroutable, "over_limit": over_limit, "kind": kind}
+        options = {"unroutable": unroutable, "over_limit": over_limit, "kind": kind, "shared": shared}
         return self._ask("stage.begin", scope=scope, epoch=epoch, batch=batch, part=part, attempt=attempt, **options)
 
     def stage_prepare(self, *, stage_id: str) -> Any:
         return self._ask("stage.prepare", stage_id=stage_id)
 
-    def stage_commit(self, *, scope: str, epoch: int, batch: int, stage_ids: Sequence[str]) -> Any:
-        return self._ask("stage.commit", scope=scope, epoch=epoch, batch=batch, stage_ids=list(stage_ids))
+    def stage_commit(self, *, scope: str, epoch: int, batch: int, stage_ids: Sequence[str], shared: bool | None = None) -> Any:
+        return self._ask("stage.commit", scope=scope, epoch=epoch, batch=batch, stage_ids=list(stage_ids), shared=shared)
 
-    def stage_abort(self, *, scope: str, batch: int, epoch: int | None = None, stage_id: str | None = None) -> Any:
-        return self._ask("stage.abort", scope=scope, batch=batch, epoch=epoch, stage_id=stage_id)
+    def stage_abort(
+        self, *, scope: str, batch: int, epoch: int | None = None, stage_id: str | None = None, shared: bool | None = None
+    ) -> Any:
+        return self._ask("stage.abort", scope=scope, batch=batch, epoch=epoch, stage_id=stage_id, shared=shared)
 
     # --- log, queues, streams, service --------------------------------------------------------------------------------
 

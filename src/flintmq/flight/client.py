@@ -113,8 +113,8 @@ class DataPlane:
     tls_ca: authorities to trust, PEM, as bytes or as the path of a file; given, it turns TLS on; timeout_s: seconds a call may take,
     tries and pauses included (waiting for messages comes on top); busy_s: seconds for which a call that hears BUSY comes again, by default
     timeout_s; store: with several addresses, the UUID of the store that is meant,
-    by default that of the first broker that answers; cluster: the addresses are nodes with shared queues on one engine, and `store` says
-    which engine is meant. Attributes: store: the same, once it is known; empty with one address.
+    by default that of the first broker that answers; cluster: the addresses are nodes with shared queues on one engine, to which scopes and
+    stages write then, and `store` says which engine is meant. Attributes: store: the same, once it is known; empty with one address.
     Raises: ValueError, OSError for wrong arguments.
     """
 
@@ -138,6 +138,7 @@ class DataPlane:
         self.location = ",".join(self._locations)
         self.store = store
         self._cluster = cluster
+        self._shared = True if cluster else None  # of scopes and stages
         self.user = user or url_user or "guest"
         self.vhost = vhost or url_vhost or "/"
         self.timeout_s = timeout_s
@@ -242,7 +243,7 @@ class DataPlane:
 
     def scope_open(self, scope: str | None = None) -> int:
         """An epoch above all given out before. Args: scope: its name, when the service asks for one."""
-        return int(_field(self.calls.scope_open(scope=scope), "epoch"))
+        return int(_field(self.calls.scope_open(scope=scope, shared=self._shared), "epoch"))
 
     def stage_begin(
         self,
@@ -261,7 +262,8 @@ class DataPlane:
         Raises: PlaneError FENCED.
         """
         task = {"epoch": epoch, "batch": batch, "part": part, "attempt": attempt}
-        return StageBegun.read(self.calls.stage_begin(scope=scope, unroutable=unroutable, over_limit=over_limit, kind=kind, **task))
+        begun = self.calls.stage_begin(scope=scope, unroutable=unroutable, over_limit=over_limit, kind=kind, shared=self._shared, **task)
+        return StageBegun.read(begun)
 
     def stage_prepare(self, stage_id: str) -> Prepared:
         """Makes the stage durable; from now on only `stage_commit` and `stage_abort` decide. Raises: PlaneError NOT_FOUND, STAGE_FAILED."""
@@ -272,32 +274,32 @@ class DataPlane:
 
         Raises: PlaneError FENCED, NOT_PREPARED.
         """
-        return Committed.read(self.calls.stage_commit(scope=scope, epoch=epoch, batch=batch, stage_ids=stage_ids))
+        return Committed.read(self.calls.stage_commit(scope=scope, epoch=epoch, batch=batch, stage_ids=stage_ids, shared=self._shared))
 
     def stage_abort(self, scope: str, batch: int, *, epoch: int | None = None, stage_id: str | None = None) -> Any:
         """Rolls back what the scope staged for the batch; returns what the service says about it.
 
         Args: epoch: stages up to it, and none later; stage_id: that one alone.
         """
-        return self.calls.stage_abort(scope=scope, batch=batch, epoch=epoch, stage_id=stage_id)
+        return self.calls.stage_abort(scope=scope, batch=batch, epoch=epoch, stage_id=stage_id, shared=self._shared)
 
     def scope_status(self, scope: str) -> dict[str, Any]:
         """committed, and the open stages."""
-        return _object(self.calls.scope_status(scope=scope))
+        return _object(self.calls.scope_status(scope=scope, shared=self._shared))
 
     def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
         scopes: list[dict[str, Any]] = []
         goes_on = True
         while goes_on:
-            answer = self.calls.scope_list(after=scopes[-1]["scope"] if scopes else None)
+            answer = self.calls.scope_list(after=scopes[-1]["scope"] if scopes else None, shared=self._shared)
             scopes += _field(answer, "scopes")
             goes_on = bool(answer.get("more")) and bool(answer["scopes"])
         return scopes
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
-        return self.calls.scope_forget(scope=scope)
+        return self.calls.scope_forget(scope=scope, shared=self._shared)
 
     # --- log, queues, service -------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class Changes:
     ends: list[int] = field(default_factory=list)
     log: QueueLog | None = None
     parts: list[bytes] = field(default_factory=list)
+    first: int = 0  # the number of the first part
 
     def pack(self, limits: Limits) -> None:
         """Sets `parts`. O(bytes)."""
@@ -116,6 +117,14 @@ class Deciding:
         await self._commit(replace(try_one, before=undecided, until_s=self._deadline_s()), {}, ends)
         return row
 
+    async def change(self, transaction: bytes, before: bytes | None, after: bytes) -> None:
+        """Its row, undecided or decided. Raises: EngineError: it is not what it was before."""
+        await self._commit(_Try(transaction, before, after, self._deadline_s()), {}, {})
+
+    async def add(self, transaction: bytes, changes: Mapping[bytes, Changes], row: bytes) -> None:
+        """Parts of an undecided transaction. Args: row: as it stands, with these queues. Raises: as `decide`."""
+        await self._write(transaction, self._rows(transaction, changes), changes, row)
+
     async def undo(self, transaction: bytes, queues: Sequence[bytes], undecided: bytes) -> None:
         """Deletes what there is of a transaction that was given up (D3). Any node. Raises: EngineError: to be done again."""
         key = transaction_key(transaction)
@@ -141,7 +150,7 @@ class Deciding:
         return {
             pending_key(queue, transaction, part, piece): value
             for queue, one in changes.items()
-            for part, data in enumerate(one.parts)
+            for part, data in enumerate(one.parts, one.first)
             for piece, value in enumerate(pieces(data, size))
         }
 

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
+from typing import Any
 
 from flintmq.engines.engine import Range
 
@@ -45,12 +46,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """is_decided: it takes place; until then its coordinator (node, life) may decide it; queues: ids of all that it has rows in."""
+    """is_decided: it takes place; until then its coordinator (node, life) may decide it; queues: ids of all that it has rows in; stage: of
+    one that a writer puts aside, whatever scope_rows.py has of it: then its scope's row decides."""
 
     is_decided: bool
     node: str
     life: str
     queues: list[str] = field(default_factory=list)
+    stage: dict[str, Any] | None = None
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
@@ -61,12 +64,12 @@ class TransactionRow:
         try:
             row = json.loads(value)
             names = [str(name) for name in row["queues"]]
-            is_decided, node, life = row["is_decided"], row["node"], row["life"]
+            is_decided, node, life, stage = row["is_decided"], row["node"], row["life"], row.get("stage")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"the row of a transaction is damaged: {value[:80]!r}") from error
-        if not isinstance(is_decided, bool) or not isinstance(node, str) or not isinstance(life, str):
+        if not isinstance(is_decided, bool) or not isinstance(node, str) or not isinstance(life, str) or not isinstance(stage, dict | None):
             raise ValueError(f"the row of a transaction has not the fields is_decided, life, node, queues: {value[:80]!r}")
-        return TransactionRow(is_decided, node, life, names)
+        return TransactionRow(is_decided, node, life, names, stage)
 
 
 # --- keys ----------------------------------------------------------------------------------------------------------------
