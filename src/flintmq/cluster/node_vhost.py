@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NOT_OWNED = "not owned here"
 _PUBLISH = spec.METHOD_IDS["basic.publish"]
 # arguments of a passive declaration by which a client uses the queue
-USE = {"x-use": True}
+USE: dict[str, object] = {"x-use": True}
 # exchanges whose routes one aim keeps; one more, and all are forgotten
 _EXCHANGES_MAX = 64
 

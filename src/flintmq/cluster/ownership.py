@@ -266,10 +266,12 @@ class Ownership:
             core.owner = entry.queue
             self._pauses.rest(entry.queue, QUIET, not window)
             entry.queue.core = core
-            vhost.touch(entry.queue)  # its consumers elsewhere were its use
 
         vhost = self._state.vhosts.get(entry.vhost)
-        return vhost is not None and vhost.alter(entry.queue, change)
+        if vhost is None or not vhost.alter(entry.queue, change):
+            return False
+        vhost.touch(entry.queue)  # x-expires: whatever used it elsewhere
+        return True
 
     # --- windows --------------------------------------------------------------------------------------------------------
 

@@ -104,11 +104,11 @@ def check_channel(handler: Session, number: int, state: ChannelState, queue: Any
 
 
 def check_browser(handler: Session, queue: Any) -> None:
-    """Raises: PeerError 540: a browser has nothing to settle, so nothing says how much of a queue another node may be sent for it."""
+    """Raises: PeerError 406: a browser has nothing to settle, so nothing says how much of a queue another node may be sent for it."""
     if handler.broker.is_window(queue):
         where = handler.vhost.describe("queue", queue.name)
         owner = handler.broker.shared.owner_text(queue.queue_id)
-        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"consumers that browse {where} connect to its owner: {owner}")
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"a browser of a shared queue connects to its owner, {owner}: {where}")
 
 
 def moved(queue: Any) -> PeerError:
