@@ -342,11 +342,11 @@ def test_a_full_queue_refuses_publishes(begin: Any, connect: Any, engine: OwnEng
     ("arguments", "told"),
     [
         ({"x-max-length-bytes": -5}, "x-max-length-bytes"),
-        ({"x-qpid-priorities": 5}, "x-qpid-priorities"),
-        ({"x-overflow": "ring", "x-max-length": 5}, "x-overflow"),
+        ({"x-last-value-key": "k"}, "x-last-value-key"),
+        ({"x-overflow": "block", "x-max-length": 5}, "x-overflow"),
         ({"x-dead-letter-routing-key": "a"}, "routing_key_but_no_dlx_defined"),
         ({"x-max-length": -1}, "x-max-length"),
-        ({"x-delayed-retry-type": "all"}, "x-delayed-retry-type"),
+        ({"x-max-priority": 2, "x-qpid-priorities": 5}, "not together"),
     ],
 )
 def test_what_is_not_served_is_refused(begin: Any, connect: Any, engine: OwnEngine, arguments: dict[str, Any], told: str) -> None:

@@ -45,7 +45,7 @@ def begin(start: Callable[..., Broker], tmp_path: Path, etcd: EtcdCluster, reque
     url = "etcd://" + ",".join(endpoint.partition("//")[2] for endpoint in etcd.endpoints)
 
     def make(name: str, **options: Any) -> Broker:
-        given = {"node_name": f"{name}-{request.node.name}"[:100], **options}
+        given = {"node_name": f"{name}-{request.node.name}"[:100].translate({ord("["): "-", ord("]"): None}), **options}
         return start(limits=LIMITS, store_dir=str(tmp_path / name), cluster=url, **given)
 
     return make
@@ -162,6 +162,66 @@ def test_purge_and_deletion_if_empty_ask_the_owner(begin: Begin, connect: Any, q
     assert other.call("queue.purge", queue=queue).message_count == 2
     assert get(owner, queue).name == "basic.get-empty"
     other.call("queue.delete", queue=queue, if_empty=True)
+
+
+def test_groups_are_shared_out_among_consumers_of_all_nodes(begin: Begin, connect: Any, queue: str) -> None:
+    owner, other = pair(begin, connect, queue, **{"qpid.group_header_key": "g"})
+    for channel in (other, owner):
+        channel.call("basic.qos", prefetch_count=1)
+        channel.consume(queue, "c")
+    publisher = connect_again(connect, owner)
+    for body in (b"a1", b"b1", b"a2"):
+        publish(publisher, queue, body, headers={"g": body[:1].decode()})
+    got = {channel: channel.expect("basic.deliver") for channel in (other, owner)}
+    assert {message.body for message in got.values()} == {b"a1", b"b1"}
+    holder, idle = (other, owner) if got[other].body == b"a1" else (owner, other)
+    idle.send("basic.ack", delivery_tag=got[idle].delivery_tag)
+    idle.nothing()
+    holder.send("basic.ack", delivery_tag=got[holder].delivery_tag)
+    assert holder.expect("basic.deliver").body == b"a2"
+
+
+def test_a_selector_of_the_other_nodes_client_counts_and_a_browser_is_told_the_owner(begin: Begin, connect: Any, queue: str) -> None:
+    owner, other = pair(begin, connect, queue)
+    other.consume(queue, "c", arguments={"x-filter-jms-selector": "k = 2"})
+    for key in (1, 2):
+        publish(owner, queue, b"%d" % key, headers={"k": key})
+    assert other.expect("basic.deliver").body == b"2"
+    browser = connect_again(connect, other)
+    browser.refuse(406, "connects to its owner, node 'a-", "basic.consume", queue=queue, no_ack=True, arguments={"x-browse": True})
+
+
+def test_a_queue_in_use_by_the_other_nodes_clients_does_not_expire_and_then_ends_everywhere(begin: Begin, connect: Any, queue: str) -> None:
+    first, second = begin("a"), begin("b")
+    declared(connect, first, queue, **{"x-expires": 60_000})
+    other = declared(connect, second, queue, **{"x-expires": 60_000})
+    other.consume(queue, "c")
+    vhosts = [broker.node.broker.vhosts["/"] for broker in (first, second)]
+    later = [vhost.queues[queue].used_ns + 120_000_000_000 for vhost in vhosts]
+    for vhost, now in zip(vhosts, later, strict=True):
+        vhost.expire_queues(now)
+    assert other.call("queue.declare", queue=queue, passive=True).consumer_count == 1
+    other.call("basic.cancel", consumer_tag="c")
+    wait_until(lambda: vhosts[0].queues[queue].core.consumer_count() == 0)
+    vhosts[1].expire_queues(later[1] + 120_000_000_000)
+    assert get(other, queue).name == "basic.get-empty"
+    vhosts[0].expire_queues(later[0] + 240_000_000_000)
+    wait_until(lambda: not any(queue in vhost.queues for vhost in vhosts))
+
+
+@pytest.mark.parametrize("name", ["qpid.queue_sort_key", "x-qpid-priorities"])
+def test_a_queue_that_moves_keeps_its_order(begin: Begin, connect: Any, queue: str, name: str) -> None:
+    first = begin("a")
+    arguments = {name: "k" if name.endswith("key") else 10}
+    owner = declared(connect, first, queue, **arguments)
+    other = declared(connect, begin("b"), queue, **arguments)
+    for key in (7, 3, 5):
+        publish(owner, queue, b"%d" % key, headers={"k": key}, priority=9 - key)
+    first.node.stop()
+    served(other, queue)
+    again = connect_again(connect, other)
+    publish(again, queue, b"4", headers={"k": 4}, priority=5)
+    assert [body for body, _ in taken(again, queue)] == [b"3", b"4", b"5", b"7"]
 
 
 def test_a_node_that_stops_hands_its_queues_over_with_their_order_and_flags(begin: Begin, connect: Any, queue: str) -> None:

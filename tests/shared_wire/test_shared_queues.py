@@ -127,9 +127,8 @@ def test_a_deleted_queue_comes_back_empty(broker: Broker) -> None:
         ({"durable": False}, "non-durable"),
         ({"durable": True, "auto_delete": True}, "auto-delete"),
         ({"durable": True, "exclusive": True}, "exclusive-owner"),
-        ({"durable": True, "arguments": {"x-expires": 5}}, "x-expires"),
-        ({"durable": True, "arguments": {"x-overflow": "ring"}}, "x-overflow"),
-        ({"durable": True, "arguments": {"x-qpid-priorities": 5}}, "x-qpid-priorities"),
+        ({"durable": True, "arguments": {"x-last-value-key": "k"}}, "x-last-value-key"),
+        ({"durable": True, "arguments": {"x-overflow": "block"}}, "x-overflow"),
         ({"durable": True, "arguments": {"x-shared-order": "none"}}, "x-shared-order"),
     ],
 )

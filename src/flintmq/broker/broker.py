@@ -370,7 +370,8 @@ class Broker(NodeState):
         self.delivery_counts = DeliveryCounts(store)
         self.delivery_counts.restore(self.queues)
         for queue in self.queues.values():
-            cores.restore_kind(queue)
+            if not queue.policy.is_shared:  # its entries come with its owner
+                cores.restore_kind(queue.name, queue.policy, queue.core)
         self.letters.restore(store)
 
     # --- housekeeping -----------------------------------------------------------------------------------------------

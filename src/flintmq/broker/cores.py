@@ -187,9 +187,9 @@ def _outside(queue_id: int, spec: QueueSpec, log: Any, restored: bool) -> QueueH
     return plain(queue_id, spec.durable, log, LIST_PRIORITY, kinds.LEVELS_MAX)
 
 
-def restore_kind(queue: Any) -> None:
-    """After the entries of all queues came back, before a client uses them: what a kind remembers of its entries."""
-    if queue.policy.last_value_key is not None and not queue.policy.is_outside:
-        guarded("last values", f"queue {queue.name!r}", restore_last_values, queue.core)
-    elif queue.policy.grouping is not None:
-        guarded("message groups", f"queue {queue.name!r}", restore_groups, queue.core)
+def restore_kind(name: str, policy: QueuePolicy, core: QueueHandle) -> None:
+    """After the entries of a queue came back, before a client uses it: what its kind remembers of its entries. O(entries)."""
+    if policy.last_value_key is not None and not policy.is_outside:
+        guarded("last values", f"queue {name!r}", restore_last_values, core)
+    elif policy.grouping is not None:
+        guarded("message groups", f"queue {name!r}", restore_groups, core)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # how the text of the refusal begins that tells a node to look for the owner again
 NOT_OWNED = "not owned here"
 _PUBLISH = spec.METHOD_IDS["basic.publish"]
+# arguments of a passive declaration by which a client uses the queue
+USE: dict[str, object] = {"x-use": True}
 # exchanges whose routes one aim keeps; one more, and all are forgotten
 _EXCHANGES_MAX = 64
 
@@ -192,12 +194,13 @@ class NodeVhost:
         if not passive:
             self._refuse()
         queue = self.queue(name)
-        self.touch(queue)
+        if properties.get("arguments") == USE:  # else somebody looks at its counts
+            self.touch(queue)
         return queue
 
     def declare_queue(self, name: str = "", *, passive: bool = False, **properties: Any) -> Verb[Queue]:
         """As `declare_again`, when its turn comes."""
-        queue = self.declare_again(name, passive=passive)
+        queue = self.declare_again(name, passive=passive, **properties)
         return self._verb(queue, self._home(queue).declare_queue(queue.name, passive=True))
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None) -> Verb[int]:

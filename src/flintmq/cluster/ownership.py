@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flintmq.broker.closing import close_connections
-from flintmq.broker.cores import configure, ordinary
+from flintmq.broker.cores import configure, ordinary, restore_kind
 from flintmq.broker.pausing import LEASE, QUIET
 from flintmq.cluster.entries import Entry
 from flintmq.cluster.link import NodeAddress
@@ -252,8 +252,9 @@ class Ownership:
         assert entry.row is not None
         served = await self.serving.serve(entry.row.id, entry.vhost, self._judge)
         await self._hold(served)
+        restore_kind(entry.name, entry.spec.policy, served.core)
         clients = self._clients(entry)  # of the core before
-        if entry.ended or not self._change(entry, served.core):
+        if entry.ended or not self._change(entry, served.core, ours=True):
             self.serving.give_up(served.queue)
             return
         entry.served, entry.ownerless_s = served, 0.0
@@ -280,17 +281,21 @@ class Ownership:
         for holder in self.holders:
             holder.lost(queue)
 
-    def _change(self, entry: Entry, core: QueueHandle, window: bool = False) -> bool:
-        """Another core from now on. False: the queue is deleted."""
+    def _change(self, entry: Entry, core: QueueHandle, window: bool = False, ours: bool = False) -> bool:
+        """Another core from now on. Args: ours: this node serves it. False: the queue is deleted."""
 
         def change() -> None:
             configure(core, entry.queue.policy, window)
+            entry.queue.owned_elsewhere = not ours
             core.owner = entry.queue
             self._pauses.rest(entry.queue, QUIET, not window)
             entry.queue.core = core
 
         vhost = self._state.vhosts.get(entry.vhost)
-        return vhost is not None and vhost.alter(entry.queue, change)
+        if vhost is None or not vhost.alter(entry.queue, change):
+            return False
+        vhost.touch(entry.queue)  # x-expires: whatever used it elsewhere
+        return True
 
     # --- windows --------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.cluster.link import Link, LinkLost, NodeAddress
 from flintmq.cluster.link_wire import Message
 from flintmq.cluster.links import CONSUMERS, PUBLISHES, REQUESTS, Links
-from flintmq.cluster.node_vhost import NOT_OWNED
+from flintmq.cluster.node_vhost import NOT_OWNED, USE
 from flintmq.cluster.remote_publishes import Counted, Publishes
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Window, Wish
 from flintmq.errors import PeerError
@@ -279,9 +279,9 @@ class RemoteQueues:
         method = spec.QueueDelete(queue.decode(), if_unused=if_unused, if_empty=if_empty)
         self._ask(queue, method, lambda answer: answer.message_count, done)
 
-    def counts(self, queue: bytes, done: Done) -> None:
-        """done((messages that are ready, consumers), None), or (None, PeerError or LinkLost)."""
-        method = spec.QueueDeclare(queue.decode(), passive=True)
+    def counts(self, queue: bytes, done: Done, is_use: bool = False) -> None:
+        """done((messages that are ready, consumers), None), or (None, PeerError or LinkLost). is_use: x-expires counts anew."""
+        method = spec.QueueDeclare(queue.decode(), passive=True, arguments=USE if is_use else {})
         self._ask(queue, method, lambda answer: (answer.message_count, answer.consumer_count), done)
 
     def _ask(self, queue: bytes, method: spec.Method, read: Callable[[Any], Any], done: Done) -> None:

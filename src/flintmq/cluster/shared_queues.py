@@ -283,6 +283,7 @@ class SharedQueues:
         """A queue of `new_core` is declared. Under its virtual host's lock."""
         entry = self._entries[queue.queue_id]
         entry.queue = queue
+        queue.owned_elsewhere = True
         self._pauses.rest(queue, QUIET, True)
         self._begin()
         self.thread.call(self.ownership.look, entry)
@@ -295,6 +296,12 @@ class SharedQueues:
     def _is_aimed(self, entry: Entry) -> bool:
         others, row = self.others, entry.row
         return entry.forwards and others is not None and row is not None and others.remote.owner(row.id) is not None
+
+    def owner_text(self, queue_id: int) -> str:
+        """The node that owns a queue which is a window here, and its address, for refusals."""
+        entry, others = self._entries.get(queue_id), self.others
+        owner = None if entry is None or entry.row is None or others is None else others.remote.owner(entry.row.id)
+        return "another node" if owner is None else f"node {owner.id.name!r} at {owner.host}:{owner.port}"
 
     def when_served(self, queue_id: int, done: Callable[[Exception | None], object]) -> None:
         """`done` is called once, on any thread, when a queue has an owner; PeerError 541: not within `shared_waiting_ms_max`."""
@@ -401,9 +408,10 @@ class SharedQueues:
 
         remote.get(row, queue.vhost, answered)
 
-    def counts(self, queue_id: int, done: Done) -> None:
-        """(ready messages, consumers) of a queue that is a window here. `done` on the engine's thread; errors: PeerError."""
-        self._at_owner(queue_id, lambda remote, row: remote.counts(row, lambda result, error: done(result, _refusal(error))), done)
+    def counts(self, queue_id: int, done: Done, is_use: bool = False) -> None:
+        """(ready messages, consumers) of a queue that is a window here. `done` on the engine's thread; errors: PeerError. is_use: x-expires
+        counts anew."""
+        self._at_owner(queue_id, lambda remote, row: remote.counts(row, lambda result, error: done(result, _refusal(error)), is_use), done)
 
     def last_counts(self, queue_id: int) -> tuple[int, int, str]:
         """(ready messages, consumers, owner's name) of a queue that is a window here, as its owner had them when it was asked last; asks

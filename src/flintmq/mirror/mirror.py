@@ -43,8 +43,8 @@ from cython.cimports.flintmq.queue.residency import queue_content_loaded, queue_
 from cython.cimports.flintmq.queue.restoring import list_insert
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_borrow
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, INDEX_MASK,
-    LEVEL_SHIFT, PRESSURE_NONE, QUEUE_MIRRORED, queue_t, segment_t, slot_t, swept_t,
+    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE,
+    INDEX_MASK, LEVEL_SHIFT, PRESSURE_NONE, QUEUE_MIRRORED, RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED, queue_t, segment_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -298,6 +298,8 @@ def _counts_of(queue: pointer[queue_t], row: pointer[row_t], counts: pointer[uin
     slot: pointer[slot_t]
     state: uint64_t
     number: uint16_t = 0
+    count: uint16_t
+    waits: bint
     index: uint64_t = row.first
     last: uint64_t = row.first + row.places - 1
     end: uint64_t
@@ -309,9 +311,14 @@ def _counts_of(queue: pointer[queue_t], row: pointer[row_t], counts: pointer[uin
             state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & ENTRY_STATE_MASK != ENTRY_AVAILABLE and state & ENTRY_STATE_MASK != ENTRY_ACQUIRED:
                 state = 0
-            if (state >> ENTRY_COUNT_SHIFT) & 0xFFFF:
+            count = cast(uint16_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+            # One that waits for its next delivery came back once more than it was released.
+            waits = state & (ENTRY_STATE_MASK | ENTRY_UNSTEALABLE | ENTRY_HELD) == ENTRY_ACQUIRED | ENTRY_UNSTEALABLE
+            if waits and count != 0xFFFF:
+                count += 1
+            if count:
                 counts[2 * number] = cast(uint16_t, index - row.first)
-                counts[2 * number + 1] = cast(uint16_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+                counts[2 * number + 1] = count
                 number += 1
             index += 1
         spin_unlock(address(queue.entries.lock))
@@ -621,7 +628,9 @@ class Mirror:
         number: uint16_t = 0
         memset(head, 0, ENDS_HEAD)
         head[0] = ENDS_FORMAT
-        if at_load64(address(self.mirror.queue.entries.released)):
+        if at_load64(address(self.mirror.queue.entries.released)) or self.mirror.queue.returns & (
+            RETURNS_DELAY_FAILED | RETURNS_DELAY_CALM
+        ):
             number = _counts_of(self.mirror.queue, row, counts)
         memcpy(head + 2, address(number), sizeof(uint16_t))
         spin_lock(address(self.mirror.lock))

@@ -398,6 +398,8 @@ def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> N
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
     grouped = plain and queue.policy.grouping is not None
     choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits, browse_only, grouped)
+    if choice.browse:
+        shared_queues.check_browser(handler, queue)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     consumer.weight += choice.size
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer

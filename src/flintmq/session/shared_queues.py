@@ -103,6 +103,14 @@ def check_channel(handler: Session, number: int, state: ChannelState, queue: Any
     state.shared = True
 
 
+def check_browser(handler: Session, queue: Any) -> None:
+    """Raises: PeerError 406: a browser has nothing to settle, so nothing says how much of a queue another node may be sent for it."""
+    if handler.broker.is_window(queue):
+        where = handler.vhost.describe("queue", queue.name)
+        owner = handler.broker.shared.owner_text(queue.queue_id)
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"a browser of a shared queue connects to its owner, {owner}: {where}")
+
+
 def moved(queue: Any) -> PeerError:
     """Clients find the queue's owner by connecting again."""
     return PeerError(ReplyCode.CONNECTION_FORCED, f"shared queue '{queue.name}' in vhost '{queue.vhost}' moved")
@@ -172,7 +180,7 @@ def counted(handler: Session, number: int, method_id: int, queue: Any, answer: C
     def done(counts: tuple[int, int] | None, error: Exception | None) -> None:
         handler.loop.call(partial(_answered, handler, number, method_id, partial(answer, *(counts or (0, 0))), None))
 
-    shared.counts(queue.queue_id, done)
+    shared.counts(queue.queue_id, done, True)
 
 
 def purge(handler: Session, number: int, method: spec.QueuePurge, queue: Any) -> None:

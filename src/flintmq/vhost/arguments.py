@@ -44,10 +44,11 @@ MODULES = {QUORUM: "rabbit_quorum_queue", STREAM: "rabbit_stream_queue"}
 QUEUE_TYPES = (CLASSIC, QUORUM, STREAM, SHARED)
 # stands for every kind that is not the broker's own (queue/kinds.py)
 OUTSIDE = "other kinds"
-# shared queues take SHARED_ARGUMENTS so far
-KINDS = (CLASSIC, QUORUM, STREAM, OUTSIDE)
+KINDS = (CLASSIC, QUORUM, STREAM, SHARED, OUTSIDE)
 NO_KIND: tuple[str, ...] = ()
-QUEUES = (CLASSIC, QUORUM, OUTSIDE)
+QUEUES = (CLASSIC, QUORUM, SHARED, OUTSIDE)
+# those whose order and groups are the broker's own to decide
+OWN = (CLASSIC, QUORUM, SHARED)
 
 # names of the header of a last value queue: ours, and Qpid's
 LAST_VALUE_KEYS = ("x-last-value-key", "x-qpid-last-value-queue-key", "qpid.last_value_queue_key")
@@ -62,22 +63,12 @@ OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RING, BLOCK)
 DROPPING = (DROP_HEAD, RING)
 RETRY_TYPES = ("disabled", "all", "failed", "returned")
 SHARED_ORDERS = ("strict", "relaxed")
-# arguments that a shared queue may be declared with
-SHARED_ARGUMENTS = (
-    "x-queue-type",
-    "x-shared-order",
-    "x-message-ttl",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-priority",
-    "x-overflow",
-    "x-single-active-consumer",
-    "x-delivery-limit",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
+# of a shared queue: argument -> why it has none
+_NOT_SHARED = dict.fromkeys(
+    LAST_VALUE_KEYS,
+    "the end of the older message could reach the engine without the newer one: a node that dies then would lose both",
 )
-SHARED_OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+_NO_BLOCK = "nodes forward all publishes on one connection, and those for other queues would wait too; reject-publish refuses them"
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 # A check returns None when the value is good, else the reason as RabbitMQ prints it.
@@ -276,7 +267,7 @@ _ROWS = (
         "x-queue-type",
         _queue_type,
         "classic, quorum, stream, shared, or a registered kind",
-        (*KINDS, SHARED),
+        KINDS,
         True,
         "queue_type",
         implied=CLASSIC,
@@ -287,12 +278,10 @@ _ROWS = (
         "x-shared-order",
         _one_of("invalid_shared_order", *SHARED_ORDERS),
         ", ".join(SHARED_ORDERS),
-        (SHARED,),
-        field="shared_order",
         implied="strict",
-        note="strict: the order of the commits; relaxed: publishes that overlap may swap (SHARED.md)",
+        note="of an earlier form of shared queues: each has one owner now, and its order",
     ),
-    Argument("x-message-ttl", _ttl, _MS, (*QUEUES, SHARED), field="message_ttl_ms", policy=True, operator=True),
+    Argument("x-message-ttl", _ttl, _MS, QUEUES, field="message_ttl_ms", policy=True, operator=True),
     Argument(
         "x-qpid-minimum-message-ttl",
         _not_negative,
@@ -313,12 +302,12 @@ _ROWS = (
         policy=True,
         note="as x-message-ttl: the lower of the two counts",
     ),
-    Argument("x-dead-letter-exchange", _text, "text, a name", (*KINDS, SHARED), True, "dead_letter_exchange", policy=True),
+    Argument("x-dead-letter-exchange", _text, "text, a name", KINDS, True, "dead_letter_exchange", policy=True),
     Argument(
         "x-dead-letter-routing-key",
         _dead_letter_key,
         f"text of at most {SHORTSTR_MAX} bytes, with x-dead-letter-exchange",
-        (*KINDS, SHARED),
+        KINDS,
         True,
         "dead_letter_routing_key",
         octets,
@@ -328,14 +317,14 @@ _ROWS = (
         "x-dead-letter-strategy",
         _one_of("invalid_dlx_strategy", AT_MOST_ONCE, AT_LEAST_ONCE),
         f"{AT_MOST_ONCE}, {AT_LEAST_ONCE}",
-        (*KINDS, SHARED),
+        KINDS,
         True,
         "dead_letter_strategy",
         policy=True,
         note="at-least-once: with x-overflow reject-publish, on a stream, or on a shared queue",
     ),
-    Argument("x-max-length", _not_negative, _COUNT, (*QUEUES, SHARED), field="max_length", policy=True, operator=True),
-    Argument("x-max-length-bytes", _not_negative, _COUNT, (*KINDS, SHARED), True, "max_length_bytes", policy=True, operator=True),
+    Argument("x-max-length", _not_negative, _COUNT, QUEUES, field="max_length", policy=True, operator=True),
+    Argument("x-max-length-bytes", _not_negative, _COUNT, KINDS, True, "max_length_bytes", policy=True, operator=True),
     Argument("x-max-in-memory-length", _not_negative, _COUNT, policy=True, operator=True),
     Argument("x-max-in-memory-bytes", _not_negative, _COUNT, policy=True, operator=True),
     Argument("x-max-priority", _max_priority, f"integer, 0 to {PRIORITY_MAX}", (CLASSIC, SHARED), field="max_priority"),
@@ -343,7 +332,7 @@ _ROWS = (
         "x-qpid-priorities",
         _qpid_priorities,
         f"integer, 1 to {PRIORITY_MAX + 1}",
-        (CLASSIC, QUORUM),
+        OWN,
         field="qpid_priorities",
         note="Qpid's levels; not together with x-max-priority",
     ),
@@ -365,7 +354,7 @@ _ROWS = (
         GROUP_KEY,
         _header,
         "text, the name of a header",
-        (CLASSIC, QUORUM),
+        OWN,
         field="group_key",
         made=octets,
         note="messages with the same value go to one consumer, in order; not together with a last value key or a sort key",
@@ -374,7 +363,7 @@ _ROWS = (
         GROUP_SHARED,
         _switch,
         "boolean, 0, 1",
-        (CLASSIC, QUORUM),
+        OWN,
         field="group_shared",
         made=lambda value: str(value).lower() in ("1", "true"),
         note=f"with {GROUP_KEY}: a group is a consumer's while one of its messages is unacked; else until the consumer leaves",
@@ -383,7 +372,7 @@ _ROWS = (
         SORT_KEY,
         _header,
         "text, the name of a header",
-        (CLASSIC, QUORUM),
+        OWN,
         field="sort_key",
         made=octets,
         note="messages are delivered in the order of its value; not together with priorities, groups or a last value key",
@@ -392,7 +381,7 @@ _ROWS = (
         "x-message-deduplication",
         _boolean,
         "boolean",
-        (CLASSIC, QUORUM),
+        OWN,
         field="deduplicates",
         note="a message is dropped while one with the same x-deduplication-header is in the queue",
     ),
@@ -400,7 +389,7 @@ _ROWS = (
         "x-qpid-ensure-nondestructive-consumers",
         _boolean,
         "boolean",
-        (CLASSIC, QUORUM),
+        OWN,
         field="browse_only",
         note="every consumer is a browser, and basic.get and pulls are refused",
     ),
@@ -408,21 +397,21 @@ _ROWS = (
         "x-overflow",
         _one_of("invalid_overflow", *OVERFLOWS),
         ", ".join(OVERFLOWS),
-        (*QUEUES, SHARED),
+        QUEUES,
         field="overflow",
         policy=True,
         operator=True,
         policy_first=(QUORUM,),
-        note="on a quorum queue the policy beats the argument; a shared queue takes the first three",
+        note="on a quorum queue the policy beats the argument; a shared queue does not block publishers",
     ),
     Argument("x-queue-mode", _queue_mode, "default, lazy", policy=True, note="bodies leave memory as they have to"),
     Argument("x-queue-version", _queue_version, "1, 2", policy=True, operator=True, lower=_neither, note="there is one on-disk format"),
-    Argument("x-single-active-consumer", _boolean, "boolean", (*QUEUES, SHARED), field="single_active_consumer"),
+    Argument("x-single-active-consumer", _boolean, "boolean", QUEUES, field="single_active_consumer"),
     Argument(
         "x-delivery-limit",
         _integer,
         "integer",
-        (*KINDS, SHARED),
+        KINDS,
         True,
         "delivery_limit",
         _limit_of(DELIVERY_LIMIT_MAX),
@@ -554,14 +543,18 @@ def check_quorum(arguments: Mapping[str, Any], description: str) -> None:
 
 def check_shared(arguments: Mapping[str, Any], description: str) -> None:
     """Of arguments that are good by themselves, whether a shared queue can have them. Raises: PeerError 406."""
-    for row in _ROWS:
-        if row.name in arguments and row.name not in SHARED_ARGUMENTS:
-            text = f"invalid arg '{row.name}' for {description} of queue type shared"
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=f"shared queues take {', '.join(SHARED_ARGUMENTS)} so far")
-    overflow = arguments.get("x-overflow", DROP_HEAD)
-    if overflow not in SHARED_OVERFLOWS:
-        text = f"invalid arg 'x-overflow' for {description} of queue type shared: '{overflow}'"
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=f"shared queues take {', '.join(SHARED_OVERFLOWS)}")
+    for name, reason in _NOT_SHARED.items():
+        if name in arguments:
+            text = f"invalid arg '{name}' for {description} of queue type {SHARED}"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=reason)
+    if not takes_overflow(SHARED, arguments.get("x-overflow", DROP_HEAD)):
+        text = f"invalid arg 'x-overflow' for {description} of queue type {SHARED}: '{BLOCK}'"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=_NO_BLOCK)
+
+
+def takes_overflow(queue_type: str, value: Any) -> bool:
+    """Whether a queue of that type can have that x-overflow, which is good by itself."""
+    return queue_type != SHARED or value != BLOCK
 
 
 def fields_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from flintmq.patterns import Among, Pattern
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS, SHARED
+from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS, takes_overflow
 from flintmq.vhost.policy import QueuePolicy
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
@@ -179,8 +179,8 @@ class Policies:
             row = POLICY_KEYS.get(key)
             if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
-            if own.is_shared and SHARED not in row.effect:
-                continue  # x-expires, for one: who uses the queue on other nodes is not known here
+            if key == "overflow" and not takes_overflow(own.queue_type, value):
+                continue
             if row.name in arguments and own.queue_type not in row.policy_first:
                 value = row.lower(arguments[row.name], value)
                 if value is None:

@@ -67,7 +67,6 @@ class QueuePolicy:
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
-    shared_order: str = "strict"
     queue_type: str = "classic"  # as asked for; "quorum" is served by a durable queue of ours
     # of streams: retention (with max_length_bytes), bytes of a segment, milliseconds before a nacked message comes to its group again
     max_age: str | None = None
@@ -113,7 +112,7 @@ class QueuePolicy:
 
     @property
     def is_shared(self) -> bool:
-        """It lives in an engine; the core is the window of what this node has leased."""
+        """One node of an engine owns it; the core is its messages there, and a window of them on other nodes."""
         return self.queue_type == SHARED
 
     @property

@@ -69,6 +69,7 @@ class Queue:
         "followed",
         "had_consumers",
         "name",
+        "owned_elsewhere",
         "policy",
         "queue_id",
         "used_ns",
@@ -87,6 +88,7 @@ class Queue:
         self.policy = spec.policy
         self.core = core
         self.had_consumers = False
+        self.owned_elsewhere = False  # no node owns it, or another one does, which knows its consumers
         self.deleted = False
         self.followed = False  # parts of the broker that serve some queues only may know it
         self.used_ns = used_ns  # last use as x-expires counts it (monotonic clock); kept only for queues that expire

@@ -65,7 +65,7 @@ class UnusedQueues:
 
     def is_over(self, queue: Queue, now: int) -> bool:
         """Whether the queue has no consumer and was not used for its x-expires."""
-        return not queue.core.consumer_count() and now >= self._end(queue)
+        return not _is_used(queue) and now >= self._end(queue)
 
     @property
     def soonest_ns(self) -> float:
@@ -80,7 +80,7 @@ class UnusedQueues:
             if queue.deleted or self._counts.get(queue, number) != number:
                 continue
             self.visits += 1
-            if queue.core.consumer_count():
+            if _is_used(queue):
                 queue.used_ns = max(queue.used_ns, now)
             elif self.is_over(queue, now):
                 yield queue
@@ -100,3 +100,8 @@ class UnusedQueues:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+
+def _is_used(queue: Queue) -> bool:
+    """Whether it has consumers, or may have some at the node that owns it, which is the one to say when its time is over."""
+    return queue.owned_elsewhere or bool(queue.core.consumer_count())
