@@ -193,4 +193,4 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
-    assert hunt(mutant, 40)[0]
+    assert hunt(mutant, 150)[0]

@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "a batch behind a gap counts after an unknown outcome",
         "shared/queue_log",
-        "flight.is_in = not late and all(",
-        "flight.is_in = all(",
+        "flight.is_in = not late and is_there",
+        "flight.is_in = is_there",
         owners.gets,
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "a new owner forgets the rows behind the mark",
         "shared/taking_over",
-        "    await reader.put(kept)\n",
+        "    await reader.put(sorted(one for one in behind if row_numbers(head_of(one[1]))[1] <= last))\n",
         "",
         owners.gets,
     ),
