@@ -27,6 +27,11 @@ def test_a_publisher_alone_has_the_grace() -> None:
     assert len(gaps(Gap("stop-other", 0.1, LEASE_S + 5.1)).violations(5)) == 1
 
 
+def test_a_clock_that_jumps_is_no_reason_for_another_owner() -> None:
+    assert gaps(Gap("clock-owner", SERVED_S, SERVED_S)).violations(5) == []
+    assert len(gaps(Gap("clock-owner", SERVED_S + 0.1, SERVED_S + 0.1)).violations(5)) == 1
+
+
 def test_a_fault_that_is_not_overcome_is_seen() -> None:
     assert len(gaps(Gap("kill-other", 0, 0, overcome=False)).violations(5)) == 1
     assert gaps(Gap("full-quota", 30, 30)).violations(5) == []

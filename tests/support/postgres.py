@@ -49,7 +49,8 @@ class PostgresServer:
         return rows
 
 
-def _programs() -> Path | None:
+def postgres_programs() -> Path | None:
+    """The folder of the newest version's programs."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     return found[-1].parent if found else None
 
@@ -60,9 +61,9 @@ def postgres_missing() -> str | None:
         import psycopg  # noqa: F401
     except ImportError:
         return "psycopg is not installed: pip install 'psycopg[binary]'"
-    if _programs():
+    if postgres_programs():
         return None
-    return ensure_debian_packages([PACKAGE]) or (None if _programs() else "the package has no postgres program")
+    return ensure_debian_packages([PACKAGE]) or (None if postgres_programs() else "the package has no postgres program")
 
 
 @contextlib.contextmanager
@@ -70,7 +71,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A running server; gone afterwards. Raises: Unavailable."""
     if reason := postgres_missing():
         raise Unavailable(reason)
-    programs = _programs()
+    programs = postgres_programs()
     assert programs is not None
     with contextlib.ExitStack() as stack:
         base, run_as = _place(stack)
@@ -125,7 +126,7 @@ def _start(
     stack: contextlib.ExitStack, data: Path, port: int, output: Any, environment: dict[str, str], run_as: dict[str, Any]
 ) -> subprocess.Popen[bytes]:
     """A server of that directory, until `stack` ends."""
-    programs = _programs()
+    programs = postgres_programs()
     assert programs is not None
     settings = {
         "listen_addresses": "127.0.0.1",
@@ -146,7 +147,7 @@ def _start(
 @contextlib.contextmanager
 def standbys(server: PostgresServer, count: int) -> Iterator[list[int]]:
     """Standbys of a server, all synchronous: a commit waits for each of them. Yields their pids. Raises: Unavailable."""
-    programs = _programs()
+    programs = postgres_programs()
     assert programs is not None
     with contextlib.ExitStack() as stack:
         pids: list[int] = []

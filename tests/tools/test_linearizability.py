@@ -107,12 +107,14 @@ def test_from_outside_a_message_may_come_again_flagged_and_once_without() -> Non
         ([got(7, 8, 1, True), got(9, 10, 2), got(11, 12)], True),
         ([got(7, 8, 2), got(9, 10, 1, True)], True),
         ([got(7, 8, 1, False)], False),
-        ([got(7, 8)], False),
+        ([got(7, 8), got(9, 10, 2)], True),
+        ([got(7, 8), operation(9, 10, "emptied")], False),
+        ([got(7, 8, 2), operation(9, 10, "emptied")], True),
         ([got(7, 8, 2), got(9, 10, 2)], False),
     ):
         assert is_right(OwnedQueueModel, *begin, *after, is_watched=False) is allowed
     lost = operation(7, 0, "take", outcome=UNKNOWN)
-    assert is_right(OwnedQueueModel, *begin, lost, got(9, 10), is_watched=False)
+    assert is_right(OwnedQueueModel, *begin, lost, operation(9, 10, "emptied"), is_watched=False)
 
 
 def test_a_set_has_the_head_stays_the_same_and_ends_or_goes_back() -> None:

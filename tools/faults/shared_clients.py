@@ -18,9 +18,8 @@ import pika
 
 from tests.support.rawamqp import ConnectionLost, RawConnection, method_frame, publish_bytes
 from tools.faults.shared_checker import Key, Seen, Sent
-from tools.faults.shared_cluster import AMQP_PORT, Cluster
+from tools.faults.shared_cluster import AMQP_PORT, QUEUE, Cluster
 
-QUEUE = "campaign"
 # seconds after which a broker that says nothing is given up
 _HEARTBEAT_S = 4
 LOST = (pika.exceptions.AMQPError, OSError)
@@ -52,15 +51,17 @@ class Clients:
         the numbers behind, stays with it."""
         roaming = publishers + crowds
         for number in range(roaming, roaming + len(self.cluster.brokers)):
-            self._thread(functools.partial(self._publish, home=number - roaming), number)
+            self.begin(functools.partial(self._publish, home=number - roaming), number)
         for number in range(publishers):
-            self._thread(self._publish, number)
+            self.begin(self._publish, number)
         for number in range(publishers, publishers + crowds):
-            self._thread(self._publish_many, number)
+            self.begin(self._publish_many, number)
         for number in range(consumers):
-            self._thread(self._consume, number)
+            self.begin(self._consume, number)
 
-    def _thread(self, body: Callable[[int], None], number: int) -> None:
+    def begin(self, body: Callable[[int], None], number: int) -> None:
+        """A thread. What it raises is kept in `errors`."""
+
         def run() -> None:
             try:
                 body(number)

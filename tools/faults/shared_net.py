@@ -12,11 +12,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
 _BRIDGE = "campaign"
+# of the machines' addresses
+NETWORK = "10.213.77.0/24"
+# places of rules of routing, in the order in which they are looked at
+_DROPS, _LOCAL = "10", "20"
 _kept: list[int] = []
 _libc = ctypes.CDLL(None, use_errno=True)
 # set in the process that has a network and mounts of its own
@@ -66,7 +70,7 @@ class Machine:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.address = f"10.213.77.{number}"
+        self.address = NETWORK.replace("0/24", str(number))
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         here = os.readlink("/proc/self/ns/net")
         path = Path(f"/proc/{self._holder.pid}/ns/net")
@@ -81,6 +85,9 @@ class Machine:
         self._inside("addr", "add", f"{self.address}/24", "dev", inner)
         self._inside("link", "set", inner, "up")
         self._inside("link", "set", "lo", "up")
+        # rules that drop what comes from others have to stand before the one that takes whatever is for this machine
+        self._inside("rule", "add", "pref", _LOCAL, "lookup", "local")
+        self._inside("rule", "del", "pref", "0", "lookup", "local")
 
     def _inside(self, *arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True, capture_output=True, preexec_fn=self.enter)
@@ -89,11 +96,13 @@ class Machine:
         """The calling thread's new sockets, or the process that is about to begin, are this machine's."""
         _enter(self.namespace)
 
-    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Args: environment: what is added to this process's."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=self.enter
-            )
+                command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True, preexec_fn=self.enter,
+            )  # fmt: skip
 
     def cut(self, others: Sequence[Machine]) -> None:
         """Nothing passes between this machine and the others."""
@@ -101,7 +110,19 @@ class Machine:
             self._inside("route", "add", "blackhole", f"{other.address}/32")
             other._inside("route", "add", "blackhole", f"{self.address}/32")
 
+    def deafen(self, others: Sequence[Machine]) -> None:
+        """Nothing that the others send arrives here; what this machine sends arrives there."""
+        for other in others:
+            self._inside("rule", "add", "pref", _DROPS, "from", f"{other.address}/32", "blackhole")
+
+    def hear(self, others: Sequence[Machine]) -> None:
+        """Ends `deafen`."""
+        for other in others:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self._inside("rule", "del", "pref", _DROPS, "from", f"{other.address}/32", "blackhole")
+
     def join(self, others: Sequence[Machine]) -> None:
+        """Ends `cut`."""
         for other in others:
             with contextlib.suppress(subprocess.CalledProcessError):
                 self._inside("route", "del", "blackhole", f"{other.address}/32")

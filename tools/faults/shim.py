@@ -53,13 +53,13 @@ def missing() -> str | None:
     return None if shutil.which("gcc") else "gcc is missing: apt-get install gcc libc6-dev"
 
 
-def build() -> Path:
+def build(source: Path = SOURCE) -> Path:
     """The compiled shim, kept by the hash of its source. Raises: RuntimeError with the compiler's words."""
-    target = BUILD / f"shim-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    target = BUILD / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
     if not target.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(f".{os.getpid()}")
-        command = ["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", str(part), str(SOURCE), "-ldl", "-lpthread"]
+        command = ["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", str(part), str(source), "-ldl", "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)

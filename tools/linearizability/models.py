@@ -8,6 +8,7 @@ in: operations. out: the states that they lead to.
 | ValuesModel | take | count | ids of the head, at least one where there are some |
 | OwnedQueueModel | take | | ((id, flagged),): the head; (): empty |
 | | settle, give_back | id; id, whether it was delivered | None |
+| | emptied | | None: a client has taken all that was there |
 | | take_over, hand_over | | None: another owner, of one that is gone; of one that gave everything away first |
 | SetsModel | plan | number | ids of the head: the set of that number, the same each time until it is decided |
 | | commit, reset | number | None: its messages end; they go back to their places |
@@ -87,7 +88,8 @@ class OwnedQueueModel(_Ranked):
     """A state is each message that may still be given to somebody, in the order of the queue: (id, place, flag).
 
     Args: is_watched: each change of the owner is an operation. Otherwise there may be one at any time: a message that was taken may come
-    back with a flag, again and again; without one it comes once.
+    back with a flag, again and again; without one it comes once. An owner that does not know whether it is one answers a get with nothing
+    (broker/pausing.py), so an empty answer says nothing there, and the window ends with `emptied`.
     """
 
     initial: Entries = ()
@@ -117,6 +119,8 @@ class OwnedQueueModel(_Ranked):
         if operation.is_open:  # nobody knows who got the head
             head = next((number for number, entry in enumerate(state) if entry[1] == _READY), None)
             return [] if head is None else [(*state[:head], self._given(state[head]), *state[head + 1 :])]
+        if not operation.outcome and not self._is_watched:
+            return [state]
         passed: list[Entry] = []
         for number, entry in enumerate(state):
             message, place, flag = entry
@@ -130,6 +134,9 @@ class OwnedQueueModel(_Ranked):
             if place != _MAYBE or not self._is_watched:
                 passed.append(entry)
         return [] if operation.outcome else [tuple(passed)]
+
+    def _emptied(self, state: Entries, operation: Operation) -> list[Entries]:
+        return [state] if all(entry[1] == _MAYBE for entry in state) else []
 
     def _may_be(self, flag: int, flagged: bool) -> bool:
         if not self._is_watched:

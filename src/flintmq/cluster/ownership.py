@@ -184,8 +184,7 @@ class Ownership:
         if entry.moving:
             return  # whoever moves it looks again
         if entry.served is not None:
-            # An epoch that this node raises itself is no other owner.
-            if owner is None or (owner.node, owner.life) != (self._me.name, self._me.life):
+            if not self._is_mine(owner):
                 self.serving.give_up(entry.row.id)  # `lost` looks again
             return
         if owner is None and await self._is_gone(entry):
@@ -194,6 +193,10 @@ class Ownership:
             self._forward(entry, owner)
         elif self._is_turn(entry, owner):
             await self._serve(entry)
+
+    def _is_mine(self, owner: Owner | None) -> bool:
+        """An epoch that this node raises itself is no other owner."""
+        return owner is not None and (owner.node, owner.life) == (self._me.name, self._me.life)
 
     async def _define(self, entry: Entry) -> bool:
         """Finds the row of a queue that was restored, or declared by another node. False: it is deleted there, and soon here."""
@@ -224,7 +227,7 @@ class Ownership:
 
     def _is_turn(self, entry: Entry, owner: Owner | None) -> bool:
         """Whether this node is to take the queue now (O2). If not, it looks again when it would be."""
-        if self.others is None or (owner is not None and (owner.node, owner.life) == (self._me.name, self._me.life)):
+        if self.others is None or self._is_mine(owner):
             return True
         if self.draining:
             return False  # it looks again when it serves again
@@ -289,6 +292,7 @@ class Ownership:
             entry.queue.owned_elsewhere = not ours
             core.owner = entry.queue
             self._pauses.rest(entry.queue, QUIET, not window)
+            self._pauses.rest(entry.queue, LEASE, False)  # it was of the core before
             entry.queue.core = core
 
         vhost = self._state.vhosts.get(entry.vhost)
@@ -399,9 +403,10 @@ class Ownership:
                 served = [(entry, entry.served) for entry in resting[begin : begin + most]]
                 values = iter(await self._engine.get([owner_key(one.queue) for _, one in served if one is not None]))
                 for entry, one in served:
-                    if one is not None and next(values) != one.log.owner.pack() and entry.served is one:
+                    value = None if one is None else next(values)
+                    if one is not None and entry.served is one and not self._is_mine(None if value is None else Owner.unpack(value)):
                         lost.add(entry.queue_id)
-                        self.look(entry)
+                        self.look(entry)  # it rests until it is given up
                     else:
                         self._pauses.rest(entry.queue, LEASE, False)
 
