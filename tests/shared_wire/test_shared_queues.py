@@ -139,25 +139,6 @@ def test_what_shared_queues_do_not_do_is_refused(broker: Broker, options: dict[s
             channel.queue_declare("refused", arguments=arguments, **options)
 
 
-def test_transactions_are_refused(broker: Broker, queue: str) -> None:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.tx_select()
-    channel.basic_publish("", queue, b"x", PERSISTENT)
-    with pytest.raises(pika.exceptions.AMQPError, match="tx class not supported by shared queues"):
-        channel.tx_commit()
-    for first in ("tx", "consume"):
-        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-        channel = connection.channel()
-        with pytest.raises(pika.exceptions.AMQPError, match="not supported by shared queues"):
-            if first == "tx":
-                channel.tx_select()
-                channel.basic_get(queue)
-            else:
-                channel.basic_get(queue)
-                channel.tx_select()
-
-
 def test_a_topic_reaches_shared_and_other_queues(broker: Broker, queue: str) -> None:
     with channel_of(broker) as channel:
         channel.queue_declare("beside", durable=True)

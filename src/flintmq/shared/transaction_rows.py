@@ -29,6 +29,8 @@ _POSITION = struct.Struct(">Q")
 _MESSAGE = struct.Struct(">BBqHHII")
 _PART = struct.Struct(">II")
 _BATCH = struct.Struct(">IQQ")
+# behind all keys of one transaction in a queue
+_BEHIND = b"\xff" * (_BATCH.size + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def part_of(key: bytes) -> int:
 
 def pending_of(queue: bytes, transaction: bytes) -> Range:
     """All of a transaction in a queue."""
-    return _of_kind(queue, b"x", transaction), _of_kind(queue, b"x", transaction + b"\xff")
+    return _of_kind(queue, b"x", transaction), _of_kind(queue, b"x", transaction + _BEHIND)
 
 
 def pending(queue: bytes) -> Range:
@@ -134,7 +136,7 @@ def applied_numbers(key: bytes) -> tuple[int, int, int]:
 
 
 def applied_of(queue: bytes, transaction: bytes) -> Range:
-    return _of_kind(queue, b"a", transaction), _of_kind(queue, b"a", transaction + b"\xff")
+    return _of_kind(queue, b"a", transaction), _of_kind(queue, b"a", transaction + _BEHIND)
 
 
 def applied(queue: bytes) -> Range:
