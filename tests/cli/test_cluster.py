@@ -79,7 +79,7 @@ def test_by_the_engine_it_says_the_same_as_by_a_node(asked: Asked) -> None:
 def test_orders_that_are_given_at_the_engine_are_obeyed(asked: Asked) -> None:
     first, second = asked.pair.names
     publish(asked.pair.owner, asked.pair.queue, b"1")
-    assert f"is node {second}'s" in run(*asked.by_engine, "move", asked.pair.queue, second)
+    assert f"is served by node {second}" in run(*asked.by_engine, "move", asked.pair.queue, second)
     wait_until(lambda: asked.pair.is_owner(1), WAIT_S, what="the other owner")
     assert f"node {first} is drained: it can be stopped" in run(*asked.by_engine, "drain", first)
     assert states(asked.pair.nodes[0])[first] == "drained"

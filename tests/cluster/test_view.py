@@ -180,7 +180,7 @@ def test_the_command_shows_moves_drains_and_lets_serve_again(two: Pair) -> None:
     head, *lines = run(asked, "status").splitlines()
     assert head.split()[-2:] == ["queues", "sign_age_s"] and [line.split()[:2] for line in lines] == [[name, "up"] for name in two.names]
     assert ["/", two.queue, two.names[0]] in [line.split()[:3] for line in run(asked, "queues").splitlines()]
-    assert "is node" in run(asked, "move", two.queue, two.names[1])
+    assert "is served by node" in run(asked, "move", two.queue, two.names[1])
     (row,) = [row for row in json.loads(run(asked, "queues", "--json"))["queues"] if row["name"] == two.queue]
     assert row["owner"] == two.names[1]
     assert "it can be stopped" in run(asked, "drain", two.names[0])

@@ -229,7 +229,7 @@ def move(opened: Opened, queue: str, name: str, vhost: str, wait: bool, timeout:
             if time.monotonic() >= until:
                 raise OperatorError(f"queue {queue!r} is not node {name!r}'s after {timeout:g} s: the nodes' logs say why", 75)
             time.sleep(_LOOK_S)
-    click.echo(f"queue {queue} is node {name}'s" if wait else f"queue {queue} is being moved to node {name}")
+    click.echo(f"queue {queue} is served by node {name}" if wait else f"queue {queue} is being moved to node {name}")
 
 
 @cluster.command("remove")
