@@ -204,11 +204,14 @@ class Postgres:
 
     def row(self, key: bytes) -> bytes | None:
         """Of the brokers. None: there is none, or the server does not answer."""
+
         import psycopg
+
+        from flintmq.engines.postgres import SCHEMA
 
         def work() -> bytes | None:
             with contextlib.suppress(psycopg.Error), psycopg.connect(self._url, connect_timeout=2) as connection:
-                found = connection.execute("SELECT value FROM flintmq.rows WHERE key = %s", (key,)).fetchone()
+                found = connection.execute(f"SELECT value FROM {SCHEMA}.rows WHERE key = %s", (key,)).fetchone()
                 return None if found is None else bytes(found[0])
             return None
 
