@@ -22,6 +22,7 @@ FAST = {
     "shared_pause_ms_max": 20,
     "shared_ends_ms": 1,
     "shared_transactions_look_ms": 20,
+    "shared_transactions_sweep_ms": 100,
 }
 
 

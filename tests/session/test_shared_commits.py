@@ -156,6 +156,22 @@ def test_an_engine_without_room_refuses_and_nothing_of_it_is_seen(begin: Any, co
     wait_until(lambda: is_clean(engine))
 
 
+def test_an_engine_that_is_nearly_full_takes_acknowledgements_and_no_messages(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin()
+    channel = transactional(broker, connect, "in")
+    put(channel, "in", "in")
+    channel.call("tx.commit")
+    broker.node.broker.shared._rest(True)
+    got = get(channel, "in", no_ack=False)
+    channel.send("basic.ack", delivery_tag=got.delivery_tag)
+    channel.call("tx.commit")
+    put(channel, "in")
+    channel.send("tx.commit")
+    assert "has no room" in channel.connection.expect(0, "connection.close").reply_text
+    broker.node.broker.shared._rest(False)
+    assert bodies(connect(broker).channel(), "in") == [(b"x", False)]
+
+
 def test_a_client_that_is_gone_before_the_decision_has_its_transaction_whole(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin()
     channel = transactional(broker, connect, "in", "out")

@@ -170,7 +170,7 @@ class SharedQueues:
             self._begin()
             self.thread.call(self.others.start, self.ownership, dict(self.where()))
             if self.member is not None:
-                self.member.room.on_low = self._port.rest
+                self.member.room.on_low = self._rest
                 self.thread.call(self.member.start)
             return
         with self._lock:
@@ -181,6 +181,11 @@ class SharedQueues:
         until_s = time.monotonic() + self.limits.shared_waiting_ms_max / 1000
         for _ in entries:
             answers.acquire(timeout=max(0.0, until_s - time.monotonic()))
+
+    def _rest(self, rests: bool) -> None:
+        """The engine has no room, or has some again."""
+        self._port.rest(rests)
+        self.transactions.rests = rests
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what the queues have goes to the engine, as far as it answers. Idempotent."""

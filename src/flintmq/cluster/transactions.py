@@ -80,6 +80,7 @@ class Transactions:
         self._limits = limits
         self._is_deleted = is_deleted
         self.deciding = Deciding(self.engine, me.name, me.life, limits, self._owner_here, is_deleted)
+        self.rests = False  # the engine has no room for messages
         self._queues: dict[bytes, QueueTransactions] = {}
         self._number = 0
         self._running = 0
@@ -138,6 +139,9 @@ class Transactions:
         self._thread.run(lambda: self._commit(dict(changes), bounds, tell), done)
 
     async def _commit(self, changes: dict[bytes, Changes], bounds: list[Bound], outcome: OnOutcome) -> None:
+        if self.rests and any(one.messages for one in changes.values()):
+            outcome(Outcome.REFUSED, b"", _refusal(Full("it is nearly full")))
+            return
         if self._running >= self._limits.shared_transactions_max:
             text = f"{self._limits.shared_transactions_max} transactions on shared queues are under way on this node"
             outcome(Outcome.REFUSED, b"", PeerError(ReplyCode.INTERNAL_ERROR, text))

@@ -27,6 +27,7 @@ from flintmq.dataplane.scope import KINDS, kind_of
 from flintmq.dataplane.shared import Caller, Plane
 from flintmq.dataplane.stage_arguments import elsewhere_of, routes_of
 from flintmq.dataplane.wire import Buffer, Refused
+from flintmq.engines.engine import Full
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.shared.scope_commits import ScopeCommits, ScopeRefusal, Why
@@ -231,6 +232,8 @@ class SharedStages:
 
     async def _put(self, transaction: bytes, one: _Writing, changes: dict[bytes, Changes]) -> TransactionRow:
         deciding, limits = self._transactions.deciding, self._plane.limits
+        if self._transactions.rests:
+            raise Full("it has no room for messages")
         for queue, part in changes.items():
             part.first = one.next.get(queue, 0)
             part.pack(limits)

@@ -126,21 +126,12 @@ class Deciding:
         await self._write(transaction, self._rows(transaction, changes), changes, row)
 
     async def undo(self, transaction: bytes, queues: Sequence[bytes], undecided: bytes) -> None:
-        """Deletes what there is of a transaction that was given up (D3). Any node. Raises: EngineError: to be done again."""
-        key = transaction_key(transaction)
-        if not await self._engine.commit(Commit([(key, undecided)], deletes=[key])):
-            (there,) = await self._engine.get([key])
-            if there is not None:
-                return  # it was decided
-        most = self._engine.limits.commit_rows // 2
-        for begin in range(0, len(queues), most):
-            await self._engine.commit(
-                Commit([(key, None)], clears=[pending_of(queue, transaction) for queue in queues[begin : begin + most]])
-            )
+        """Deletes what there is of a transaction that was given up (D3), unless it was decided, or changed. Any node.
 
-    def undecided(self, transaction: bytes, changes: Mapping[bytes, Changes]) -> bytes:
-        """Its row before it is decided."""
-        return replace(self._row(transaction, changes), is_decided=False).pack()
+        Raises: EngineError: to be done again."""
+        # In one commit: nobody would find rows without the transaction's own. It has shared_transaction_queues_max queues at most.
+        clears = [pending_of(queue, transaction) for queue in queues]
+        await self._engine.commit(Commit([(transaction_key(transaction), undecided)], {}, [transaction_key(transaction)], clears))
 
     def _row(self, transaction: bytes, changes: Mapping[bytes, Changes]) -> TransactionRow:
         return TransactionRow(True, self._node, self._life, sorted(queue.decode() for queue in changes))
@@ -196,11 +187,13 @@ class Deciding:
                 if not is_doubtful and (isinstance(error, Full | TooLarge) or self._is_late(one.until_s)):
                     raise
             if is_known:
-                there, *values = await self._read([key, *map(owner_key, queues)])
+                there, mine, *values = await self._read([key, self._key, *map(owner_key, queues)])
                 if there == one.after != one.before:
                     return
                 if there != one.before:
                     raise Unavailable("another node has given the transaction up")
+                if mine is not None and mine.startswith(self._life.encode() + b"."):
+                    self._row_now = mine  # also of a change whose caller was gone before its answer
                 compared = dict(commit.conditions)
                 changed = {queue: value for queue, value in zip(queues, values, strict=True) if value != compared[owner_key(queue)]}
                 if changed or not is_doubtful:
