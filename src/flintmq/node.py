@@ -285,6 +285,8 @@ class Node:
             parts.disk_reserve = 0 if logs is None else logs.messages.reserves.roomy
             served = config.with_limits(http_connections_max=self.descriptors.http)
             self.http = HttpServer(served, parts, self.http_tls, self._http_reader if self._http_proxies else None)
+            if self.following is not None:
+                self.broker.shared.on_call = self.http.answer
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops.start(self.loops)
         self._turns = itertools.cycle(self.loops)  # which loop serves the next connection

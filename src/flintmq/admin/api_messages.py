@@ -19,6 +19,7 @@ from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
 from flintmq.admin.figures import is_healthy
+from flintmq.admin.forwarding import at_owner
 from flintmq.admin.getting import Getting, Row
 from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Body, Members
@@ -128,8 +129,12 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
 
 async def get(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/get"""
-    vhost, queue, value = call.vhost(), queue_of(call), await call.json()
+    vhost, queue = call.vhost(), queue_of(call)
     call.authorize(vhost, "basic.get", queue=queue.name)
+    elsewhere = await at_owner(call, queue)
+    if elsewhere is not None:
+        return elsewhere
+    value = await call.json()
     count, mode, encoding = members(value, ("count", "ackmode", "encoding"))
     if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 9:
         count = int(count)
@@ -142,8 +147,6 @@ async def get(call: Call) -> Response:
         raise bad("'truncate' must be a int")
     if queue.policy.browse_only:
         raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
-    if call.broker.is_window(queue):
-        raise bad(f"messages of shared queues are taken by AMQP: queue '{queue.name}' in vhost '{vhost.name}'")
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)

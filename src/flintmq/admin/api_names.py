@@ -22,6 +22,7 @@ from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
 from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
+from flintmq.admin.forwarding import at_owner
 from flintmq.admin.http_refusals import HttpError, bad, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Access, Operation, rabbit
@@ -225,7 +226,8 @@ async def delete_queue(call: Call) -> Response:
     if queue.policy.is_shared and shared is not None:
         if only["if_unused"] and queue.core.consumer_count():
             raise bad(f"{vhost.describe('queue', queue.name)} in use")
-        await waited(partial(shared.delete_in_engine, vhost.name, queue.name, only.pop("if_empty")))
+        ask = partial(shared.delete_in_engine, vhost.name, queue.name, only.pop("if_empty"), if_unused=only["if_unused"])
+        await waited(lambda done: ask(done=done))
     await call.perform(vhost, vhost.delete_queue(queue.name, connection_id=0, **only))
     return nothing()
 
@@ -260,6 +262,9 @@ async def _pause(call: Call, paused: bool) -> Response:
     vhost, queue = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.delete", queue=queue.name)
     vhost.queue(queue.name, 0)
+    elsewhere = await at_owner(call, queue)
+    if elsewhere is not None:
+        return elsewhere
     await call.change("pause_queue", vhost.name, queue.name, paused)
     for loop in call.broker.loops:  # where consumers were told: what is published after the answer finds them at rest
         await waited(partial(_next_call, loop))

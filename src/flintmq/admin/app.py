@@ -28,6 +28,7 @@ from flintmq.admin.arguments import too_large
 from flintmq.admin.auth import Authenticator, Caller, Guard
 from flintmq.admin.diagnosis import Diagnosis
 from flintmq.admin.events import Hub
+from flintmq.admin.forwarding import Forwarded
 from flintmq.admin.http_refusals import HttpError, busy
 from flintmq.admin.links import LINK
 from flintmq.admin.operations import Access, Operation, document
@@ -205,7 +206,9 @@ METRICS = ("/metrics", "/metrics/per-object", "/metrics/detailed")
 def application(parts: Parts) -> Any:
     """The ASGI application."""
     app = Application(parts)
-    starlette = Starlette(routes=Router(app, app.operations).routes(), exception_handlers={HTTPException: app.unknown})
+    router = Router(app, app.operations)
+    parts.forwarded = Forwarded(app, router.run).answer
+    starlette = Starlette(routes=router.routes(), exception_handlers={HTTPException: app.unknown})
     starlette.router.redirect_slashes = False
 
     async def encoded(scope: Any, receive: Any, send: Any) -> None:

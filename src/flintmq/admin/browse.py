@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,6 +34,9 @@ class Source:
     def __init__(self, broker: Any, queue: Any) -> None:
         streams = broker.streams
         self._core = queue.core
+        self._shared: Any = broker.shared if queue.policy.is_shared else None
+        self._queue_id = queue.queue_id
+        self._cold: Mapping[int, ContentView] = {}  # of a shared queue: those beside the one that was read last
         self._stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
 
     def after(self, position: int) -> int:
@@ -50,7 +53,13 @@ class Source:
                 return self._stream.view(position - 1)  # type: ignore[no-any-return]
             return self._core.view_at(position)  # type: ignore[no-any-return]
         except (KeyError, StoreError):
-            return None
+            return None if self._shared is None else self._from_engine(position)
+
+    def _from_engine(self, position: int) -> ContentView | None:
+        """A message of a shared queue that is not in memory."""
+        if position not in self._cold:
+            self._cold = self._shared.read_row(self._queue_id, position)
+        return self._cold.get(position)
 
     def facts(self, position: int) -> dict[str, Any]:
         if self._stream is not None:

@@ -18,13 +18,13 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
+from flintmq.admin.browse import Source
 from flintmq.admin.http_refusals import busy
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import Part, kept_of
 from flintmq.admin.pools import take
 from flintmq.core.content_view import ContentView
 from flintmq.core.shares import Holding
-from flintmq.errors import StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.vhost.dead_letter import REJECTED
@@ -56,6 +56,7 @@ class Getting:
 
     def __init__(self, broker: Any, queue: Any, count: int, requeue: bool, reject: bool, most: int | None) -> None:
         self._broker, self._queue, self._core = broker, queue, queue.core
+        self._source = Source(broker, queue)
         self._count, self._requeue, self._reject, self._most = count, requeue, reject, most
         self._found: list[tuple[Part | ContentView, bool]] = []
         self._held: list[int] = []
@@ -99,9 +100,8 @@ class Getting:
 
     def _one(self, position: int, holding: Holding) -> None:
         facts = self._core.entry_facts(position)
-        try:
-            message = self._core.view_at(position)
-        except (KeyError, StoreError):
+        message = self._source.message(position)
+        if message is None:
             self._core.release_held(self._held.pop())
             self._broker.counters.drop("unreadable_content")
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from flintmq.broker.dead_letters import Original
 from flintmq.broker.schedules import without_bcc
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
 from flintmq.core.content_view import ContentView
-from flintmq.errors import PeerError, StoreError
+from flintmq.errors import PeerError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
@@ -35,6 +36,8 @@ from flintmq.vhost.arguments import EXPIRY_MS_MAX
 
 # exchange, routing key, header, body
 Message = tuple[bytes, bytes, bytes, bytes]
+# until a copy is there for good: (LSN, ticket), or whether the engine has it
+Wait = tuple[int, int] | Future[bool]
 
 
 class Stay(Exception):
@@ -51,8 +54,8 @@ class Goal:
     key: bytes | None
     allow: Callable[[list[bytes]], None]
 
-    def put(self, message: Message, origin: Any, original: Original | None = None) -> list[tuple[int, int]]:
-        """Puts a message on the queues of its route: (LSN, ticket) of each. Args: origin: a queue that it must not come back to; original:
+    def put(self, message: Message, origin: Any, original: Original | None = None) -> list[Wait]:
+        """Puts a message on the queues of its route: a wait for each. Args: origin: a queue that it must not come back to; original:
         the entry that ends (V1). Raises: Stay, PeerError."""
         broker, limits = self.parts.broker, self.parts.broker.limits
         if publishers_wait(broker.log) or bytes_mapped() > self.parts.memory_limit:
@@ -72,24 +75,45 @@ class Goal:
             raise Stay(f"exchange '{self.exchange}' leads to no queue with the routing key '{key.decode('utf-8', 'replace')[:100]}'")
         if origin is not None and origin in queues:
             raise Stay(f"it would come back to queue '{origin.name}'")
-        shared = next((queue for queue in queues if queue.policy.is_shared), None)
-        if shared is not None:
-            raise Stay(f"queue '{shared.name}' is a shared queue: messages are not moved there yet")
         full = next((queue for queue in queues if is_full(queue, len(body))), None)
         if full is not None:
             raise Stay(f"queue '{full.name}' is full and refuses messages")
         flags, priority, expiration_ms = facts_of(properties)
-        name, waits = self.exchange.encode("utf-8", "surrogateescape"), []
+        name, waits = self.exchange.encode("utf-8", "surrogateescape"), list[Wait]()
+        fields = name, key, header, body, flags, priority
+        shared = [queue for queue in queues if queue.policy.is_shared]
         for queue in queues:
             expires_at = expiry_on(queue.core, expiration_ms, broker.clock.wall_ms())
-            ends = original if queue is queues[-1] else None
-            position, lsn, ticket = place(queue.core, broker.log, (name, key, header, body, flags, priority), expires_at, ends)
+            if queue.policy.is_shared:
+                waits.append(to_engine(broker, queue, fields, expires_at))
+                continue
+            # The original's end stands beside the last copy in the log, unless the engine has a say in it.
+            ends = original if queue is queues[-1] and not shared else None
+            position, lsn, ticket = place(queue.core, broker.log, fields, expires_at, ends)
             if position:
                 waits.append((lsn, ticket))
                 broker.queue_limits.settle(queue)
         if not waits:
             raise Stay("its queues were deleted")
         return waits
+
+
+def to_engine(broker: Any, queue: Any, fields: tuple[bytes, bytes, bytes, bytes, int, int], expires_at_ms: int) -> Future[bool]:
+    """Publishes to a shared queue; whether the engine has the message. Any thread."""
+    taken: Future[bool] = Future()
+    if not broker.shared.publish(queue.core, fields, expires_at_ms, taken.set_result):
+        taken.set_result(False)
+    return taken
+
+
+async def kept(parts: Any, waits: Sequence[Wait]) -> None:
+    """Returns when all copies of messages are there for good. Raises: Stay: the engine does not take one; HttpError 503."""
+    for wait in waits:
+        if isinstance(wait, Future):
+            if not await asyncio.wrap_future(wait):
+                raise Stay("the engine of shared queues does not take it; a copy may be there all the same")
+        else:
+            await durable(parts, *wait)
 
 
 def facts_of(properties: Any) -> tuple[int, int, int | None]:
@@ -128,7 +152,7 @@ class Move:
     missing: int = 0
     # positions, and whether the log has no more of that one: it ends, whatever follows
     _held: list[tuple[int, bool]] = field(default_factory=list)
-    _waits: list[tuple[int, int]] = field(default_factory=list)
+    _waits: list[Wait] = field(default_factory=list)
 
     async def run(self) -> dict[str, Any]:
         """The answer. Raises: HttpError 503."""
@@ -152,8 +176,11 @@ class Move:
         """A slice, its end on disk, the ends of the originals. Not cancelled in between: the client may leave, the messages must not."""
         try:
             await asyncio.to_thread(self._slice)
-            for lsn, ticket in self._waits:
-                await durable(self.parts, lsn, ticket)
+            await kept(self.parts, self._waits)
+        except Stay as stay:
+            self.stays = str(stay)
+            await asyncio.to_thread(self._end, False)
+            return
         except BaseException:
             await asyncio.to_thread(self._end, False)
             raise
@@ -199,7 +226,7 @@ class Move:
             self.missing += 1
             return
         try:
-            self._waits += self.goal.put(message, self.queue, original(core, position))
+            self._waits += self.goal.put(message, self.queue, original(self.queue, position))
             self.size += len(message[3])
             goes = True
         except Stay as stay:
@@ -208,14 +235,19 @@ class Move:
             self.stays = error.text
         finally:
             if goes:
-                self._held.append((position, not core.message_id_at(position)))
+                self._held.append((position, is_ended(self.queue, position)))
             else:
                 core.release_held(position)
 
 
-def original(core: Any, position: int) -> Original:
-    """A held entry that leaves by a move."""
-    return core, position, 0, DequeueReason.MOVE, 0
+def original(queue: Any, position: int) -> Original | None:
+    """A held entry that leaves by a move; None: it is none of the log."""
+    return None if queue.policy.is_shared else (queue.core, position, 0, DequeueReason.MOVE, 0)
+
+
+def is_ended(queue: Any, position: int) -> bool:
+    """Whether the log has no more of a held entry."""
+    return not queue.policy.is_shared and not queue.core.message_id_at(position)
 
 
 def settle(core: Any, position: int, moved: bool) -> None:
@@ -231,15 +263,15 @@ def whole(view: ContentView) -> Message:
     return view.exchange, view.routing_key, view.header, view.body()
 
 
-def held_message(parts: Any, queue: Any, position: int) -> Message:
+def held_message(source: Source, queue: Any, position: int) -> Message:
     """Holds a message for the broker, and reads it. Raises: HttpError 409, 503."""
     if not queue.core.hold(position):
         raise HttpError(409, "gone", "the message is not there any more, or in a consumer's hands", "look at the queue again")
-    try:
-        return queue.core.message_at(position)  # type: ignore[no-any-return]
-    except (KeyError, StoreError):
+    message = source.message(position)
+    if message is None:
         queue.core.release_held(position)
-        raise busy("the message can't be read now", "try again") from None
+        raise busy("the message can't be read now", "try again")
+    return whole(message)
 
 
 async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: Callable[[Message], Message], remove: bool) -> None:
@@ -248,7 +280,7 @@ async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: C
     async def work() -> None:
         source = Source(parts.broker, queue)
         if remove:
-            message = await asyncio.to_thread(held_message, parts, queue, position)
+            message = await asyncio.to_thread(held_message, source, queue, position)
         else:
             read_message = await asyncio.to_thread(source.message, position)
             if read_message is None:
@@ -256,10 +288,9 @@ async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: C
             message = whole(read_message)
         done = False
         try:
-            waits = goal.put(change(message), None, original(queue.core, position) if remove else None)
-            done = remove and not queue.core.message_id_at(position)  # it ends, whatever follows
-            for lsn, ticket in waits:
-                await durable(parts, lsn, ticket)
+            waits = goal.put(change(message), None, original(queue, position) if remove else None)
+            done = remove and is_ended(queue, position)  # it ends, whatever follows
+            await kept(parts, waits)
             done = True
         except Stay as stay:
             raise HttpError(409, "not_sent", f"the message stays where it is: {stay}", "change where it goes, or make room") from None

@@ -43,6 +43,7 @@ class Parts:
     held: int = 0  # polls that wait now
     logins_refused: int = 0
     pools: Any = None  # admin.pools.Pools, once it runs
+    forwarded: Any = None  # admin.forwarding.Forwarded.answer, once it runs
     links_of_http: Any = None  # admin.links.Links, once it runs
     connections: Callable[[], int] = lambda: 0
     # (address, port) of a client whose request waits for something else than the client -> what is done when its connection is lost

@@ -23,6 +23,7 @@ from flintmq.admin.api_call import Call
 from flintmq.admin.auth import require_header
 from flintmq.admin.http_refusals import HttpError, not_found, rabbit_refusal, refusal
 from flintmq.admin.operations import PREFIX, RABBIT, Access, Operation
+from flintmq.admin.pools import CALLER
 from flintmq.errors import StoreError
 
 log = logging.getLogger("flintmq.http")
@@ -153,7 +154,9 @@ class Router:
         return answer(words.body(refused), refused.status, refused.headers)
 
     async def _serve(self, words: Words, rows: Rows, request: Request) -> Response:
-        caller = await self._app.caller(request) if words.login_first else None
+        caller = request.scope.get(CALLER)  # of a call that another node was asked for
+        if caller is None and words.login_first:
+            caller = await self._app.caller(request)
         if words.login_first and rows and request.method == "OPTIONS":
             return Response(b"", 200, {"allow": words.methods(rows)})
         # Elsewhere than in RabbitMQ's API a HEAD is refused: of a pull it would take messages and drop them.

@@ -9,6 +9,8 @@ H2  `stop` answers held polls first (503), then waits Limits.http_stop_ms for an
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import errno
 import logging
 import os
@@ -43,6 +45,8 @@ class HttpServer:
         self._tls = tls
         self._reader_of = reader_of
         self._listener: socket.socket | None = None
+        # the service's loop, once it answers
+        self._loop: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._server: Any = None
         self._stopping = threading.Event()
@@ -96,6 +100,13 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="flintmq-http", daemon=True)
         self._thread.start()
 
+    async def answer(self, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """A call that another node was asked for (admin.forwarding), on any event loop. Raises: KeyError, TypeError, ValueError."""
+        if not self._loop.done():
+            os.eventfd_write(self._wake, 1)  # the service begins with its first request
+        loop = await asyncio.shield(asyncio.wrap_future(self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._parts.forwarded(head, payload), loop))
+
     def stop(self) -> None:
         """Ends the service; held polls are answered. Again is no error."""
         if self._stopping.is_set():
@@ -145,8 +156,6 @@ class HttpServer:
         return True
 
     def _serve(self) -> None:
-        import asyncio
-
         import uvicorn
 
         from flintmq.admin.app import application
@@ -205,6 +214,7 @@ class HttpServer:
             self._listeners(), links, lambda link: Front(link, http, self._reader_of, self._tls, header_s), limits.accept_log_ms / 1000
         )
         acceptor.start()
+        self._loop.set_result(asyncio.get_running_loop())
         try:
             await server.serve(sockets=[])
         finally:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from flintmq.admin import figures
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import Call
+from flintmq.admin.api_call import Call, waited
 from flintmq.admin.auth import OCTETS, content_type
+from flintmq.admin.forwarding import by_owner
 from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.messages import parse_publish, parse_raw_publish
 from flintmq.admin.publish import publish as publish_to
@@ -22,16 +23,20 @@ from flintmq.pulls import pull_service as pulls
 from flintmq.vhost.stream_arguments import StreamStart, parse_stream_start
 
 
+@by_owner
 async def queue(call: Call) -> Response:
     """GET queues/{vhost}/{queue}"""
     return answer(figures.of_queue(call.queue, call.app.parts))
 
 
+@by_owner
 async def pull(call: Call) -> Response:
     """POST .../messages/pull, and GET .../messages with the header of auth.W3"""
     if call.request.method != "GET":
         await call.json()
     values = call.params
+    if call.queue.policy.is_shared:
+        await waited(partial(call.broker.shared.opened, call.queue.queue_id))
     return await call.app.held.pull(  # type: ignore[no-any-return]
         call.who,
         call.request,
@@ -80,12 +85,14 @@ async def publish(call: Call) -> Response:
     return answer(await publish_to(call.app.parts, call.caller.user, call.queue, message), 201)
 
 
+@by_owner
 async def ack(call: Call) -> Response:
     """POST .../messages/ack"""
     leases = (await call.json())["leases"]
     return _settled(leases, call.app.parts.pulls.ack(call.queue, leases))
 
 
+@by_owner
 async def nack(call: Call) -> Response:
     """POST .../messages/nack"""
     body = await call.json()
@@ -97,6 +104,7 @@ async def nack(call: Call) -> Response:
     return _settled(body["leases"], results)
 
 
+@by_owner
 async def extend(call: Call) -> Response:
     """POST .../messages/extend"""
     body = await call.json()

@@ -22,6 +22,7 @@ from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.browse import Look, Source, shower
 from flintmq.admin.filters import Filter, parse_conditions
+from flintmq.admin.forwarding import by_owner
 from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.messages import message_of
 from flintmq.admin.moving import Goal, Message, Move, position_of, remove_some, send_anew
@@ -39,6 +40,7 @@ def _start(given: Any) -> int:
 # --- looks ------------------------------------------------------------------------------------------------------------------
 
 
+@by_owner
 async def peek(call: Call) -> Response:
     """GET queues/{vhost}/{queue}/peek"""
     queue, limits, values = call.queue, call.app.limits, call.params
@@ -60,6 +62,7 @@ async def peek(call: Call) -> Response:
         return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **looked}, kept=look.answer_bytes)
 
 
+@by_owner
 async def search(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/search"""
     queue, limits = call.queue, call.app.limits
@@ -106,8 +109,6 @@ def _positions(given: Mapping[str, Any]) -> list[int] | None:
 
 
 def _ordinary(queue: Any) -> None:
-    if queue.policy.is_shared:
-        raise HttpError(409, "shared", f"'{queue.name}' is a shared queue: its messages are in the engine")
     if queue.policy.is_stream:
         raise HttpError(409, "stream", f"'{queue.name}' is a stream: its messages stay", 'send a copy anew, with "remove": false')
 
@@ -117,6 +118,7 @@ def _note(call: Call, text: str, *values: Any) -> None:
     log.info("user %r at %s: " + text, call.caller.user, call.actor.peer, *values)
 
 
+@by_owner
 async def move(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/move"""
     vhost, queue = call.place
@@ -143,6 +145,7 @@ async def move(call: Call) -> Response:
     return answer(result)
 
 
+@by_owner
 async def republish(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/republish"""
     vhost, queue = call.place
@@ -181,6 +184,7 @@ def _change(call: Call, given: Mapping[str, Any]) -> Any:
     return change
 
 
+@by_owner
 async def remove(call: Call) -> Response:
     """POST queues/{vhost}/{queue}/remove"""
     queue = call.queue
@@ -213,6 +217,7 @@ async def why(call: Call) -> Response:
 # --- consumers --------------------------------------------------------------------------------------------------------------
 
 
+@by_owner
 async def consumers(call: Call) -> Response:
     """GET queues/{vhost}/{queue}/consumers"""
     queue = call.queue

@@ -11,6 +11,7 @@ W3  Nobody but the engine's thread waits for the engine.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -26,7 +27,7 @@ from flintmq.broker.shared_letters import SharedLetters
 from flintmq.cluster.engine_thread import EngineThread
 from flintmq.cluster.entries import Entry, OnOutcome
 from flintmq.cluster.link import LinkLost
-from flintmq.cluster.node_answers import Answering
+from flintmq.cluster.node_answers import Answer, Answerer, Answering, NodeRefused
 from flintmq.cluster.node_requests import NodeRequests
 from flintmq.cluster.others import OtherNodes
 from flintmq.cluster.ownership import Ownership
@@ -34,12 +35,13 @@ from flintmq.cluster.remote_queue import is_not_owned
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
 from flintmq.cluster.set_calls import SetCalls
 from flintmq.cluster.transactions import Bound, Outcome, Transactions
-from flintmq.engines.engine import EngineError
+from flintmq.engines.engine import EngineError, Unavailable
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import caught, guarded
 from flintmq.mirror.mirror import MirrorPort
 from flintmq.queue.handoff import WAITING_BYTES, SharedPort
 from flintmq.shared import queue_rows
+from flintmq.shared.layout import Owner, owner_key
 from flintmq.shared.node_secret import NodeId
 from flintmq.shared.nodes import Nodes
 from flintmq.shared.queue_log import Lost, QueueLog
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from flintmq.broker.pausing import Pauses
     from flintmq.broker.records import Consumer
     from flintmq.broker.state import Message, NodeState
+    from flintmq.core.content_view import ContentView
     from flintmq.queue.control import QueueHandle
     from flintmq.queue.due_index import DueIndex
     from flintmq.vhost.queue import QueueSpec
@@ -111,11 +114,13 @@ class SharedQueues:
         self.ownership.others = self.others
         self.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
         self.transactions = Transactions(self.thread, self.me, limits, self._is_deleted)
+        self.requests: NodeRequests | None = None
         self.ownership.holders = [self.transactions, self.sets]
         if self.others is not None:
             self.sets.others = self.transactions.others = NodeRequests(self.others.links, limits, self.ownership.address)
             self.transactions.is_gone = nodes.is_over
-            answers = {**self.sets.answers(), **self.transactions.answers()}
+            self.requests = self.sets.others
+            answers = {**self.sets.answers(), **self.transactions.answers(), "http.call": self._answer_call}
             self.others.vhost.answering = Answering(self.thread, answers, limits)
         self.letters = SharedLetters(state, dead_letters, SharedPort(logs, *waiting) if self.others is None else self.others.remote.port)
         self.letters.on_full = lambda queue, full: pauses.rest(queue, LETTERS, full)
@@ -125,6 +130,7 @@ class SharedQueues:
         self._declared: dict[tuple[str, str], tuple[QueueRow, bool]] = {}  # in the engine, for a declaration that follows; made by it
         self._ending: dict[tuple[str, str], int] = {}  # deleted queues of which the engine was not told yet
         self._begun = False
+        self.on_call: Answerer | None = None  # calls over HTTP that other nodes were asked for
         self._counts_s, self._counts = 0.0, 0  # owners that were asked for counts since then; threads may miss each other's
         self.where: Callable[[], Mapping[str, str]] = dict  # service -> host:port, once the listeners are open
         # of definitions that follow the engine (following.Following)
@@ -449,6 +455,41 @@ class SharedQueues:
             done(count or 0, _refusal(error))
 
         self._at_owner(queue_id, lambda remote, row: remote.purge(row, answered), lambda _, error: done(0, error))
+
+    def ask_owner(self, queue_id: int, name: str, head: dict[str, Any], payload: bytes, done: Done) -> None:
+        """A request (node_answers) to the node that owns a queue: `done((head, payload), None)`, on any thread; errors: EngineError, also
+        of a queue that nobody else owns."""
+
+        async def ask() -> Answer:
+            entry = self._entries.get(queue_id)
+            if entry is None or entry.row is None or self.requests is None:
+                raise Unavailable("the queue is not known yet, or deleted")
+            (value,) = await self.thread.engine.get([owner_key(entry.row.id)])
+            owner = None if value is None else Owner.unpack(value)
+            if owner is None or owner.node == self.me.name:
+                raise Unavailable("the queue is on its way to another node")
+            return await self.requests.ask(owner, name, head, payload)
+
+        self.thread.run(ask, done, self.limits.shared_waiting_ms_max / 1000)
+
+    def read_row(self, queue_id: int, position: int) -> Mapping[int, ContentView]:
+        """The messages that stand in the engine in one row with a message which is not in memory here, by position; none: it can't be
+        read. Waits for the engine, `shared_waiting_ms_max` at most: not for an event loop."""
+        result: concurrent.futures.Future[Mapping[int, ContentView]] = concurrent.futures.Future()
+
+        async def read() -> Mapping[int, ContentView]:
+            entry = self._entries.get(queue_id)
+            served = None if entry is None else entry.served
+            row = None if served is None else await served.log.row_of(position)
+            return {} if row is None or served is None else dict(served.mirror.views(row))
+
+        self.thread.run(read, lambda views, error: result.set_result(views or {}), self.limits.shared_waiting_ms_max / 1000)
+        return result.result()
+
+    async def _answer_call(self, head: dict[str, Any], payload: bytes) -> Answer:
+        if self.on_call is None:
+            raise NodeRefused("NO_HTTP", "the node has no HTTP service")
+        return await self.on_call(head, payload)
 
     def _at_owner(self, queue_id: int, ask: Callable[[Any, bytes], object], failed: Done) -> None:
         """Runs `ask(RemoteQueues, id)` on the engine's thread."""

@@ -34,6 +34,11 @@ class ClusterLimits(Frozen):
     cluster_piece_bytes: int = 256 * KIB
     # milliseconds until the caller of a request is told that the other node does not answer
     cluster_request_ms_max: int = 5_000
+    # bytes of an answer over HTTP that a queue's owner collects for another node, in the account of answers; a longer one is refused: half
+    # of the messages of a pull, as JSON
+    cluster_forward_bytes_max: int = 16 * MIB
+    # milliseconds that a pull waits at the owner before it is asked for again: less than cluster_request_ms_max
+    cluster_forward_hold_ms: int = 3_000
     # milliseconds that consumers have to give back what they hold of a queue that moves; then it goes with all its messages flagged
     cluster_move_ms_max: int = 6_000
     # milliseconds that clients of other nodes have to do so, at a node that is drained; then the connections of these nodes are closed:

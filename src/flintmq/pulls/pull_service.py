@@ -149,7 +149,7 @@ class PullService:
             raise self._gone(queue)
         group_known = self._pull_groups.get((queue.queue_id, group))
         if group_known is not None:
-            if not group_known.closed:
+            if not group_known.closed and group_known.handle is queue.core:  # that of a shared queue changes with its owner
                 return group_known
             self._retire(group_known)
         if len(self._pull_groups) >= self._limits.pull_groups_max:
@@ -159,7 +159,7 @@ class PullService:
         if queue.policy.browse_only:
             raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
         if self._broker.is_window(queue):
-            raise PullRefused(INVALID, f"pulls not supported by shared queues: queue '{queue.name}'")
+            raise PullRefused(BUSY, f"queue '{queue.name}' is on its way to another node")
         if queue.policy.is_stream:
             seat = self._seat(queue, group, start, _nothing)
             if seat is None:
@@ -245,7 +245,9 @@ class PullService:
     def _find(self, queue: Any, lease_id: str) -> tuple[PullGroup, int] | None:
         key, _, number = lease_id.partition(".")
         pull_group = self._by_key.get(key)
-        if pull_group is None or pull_group.queue is not queue or not 1 <= len(number) <= 16 or not set(number) <= set("0123456789abcdef"):
+        # Leases of a shared queue end with its owner: what is settled there, the next one knows nothing of.
+        ours = pull_group is not None and pull_group.queue is queue and pull_group.handle is queue.core
+        if pull_group is None or not ours or not 1 <= len(number) <= 16 or not set(number) <= set("0123456789abcdef"):
             return None
         return pull_group, int(number, 16)
 
