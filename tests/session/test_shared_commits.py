@@ -172,6 +172,27 @@ def test_an_engine_that_is_nearly_full_takes_acknowledgements_and_no_messages(be
     assert bodies(connect(broker).channel(), "in") == [(b"x", False)]
 
 
+def test_a_client_is_told_in_time_that_nobody_knows_and_the_transaction_is_whole_all_the_same(
+    begin: Any, connect: Any, engine: OwnEngine
+) -> None:
+    broker = begin(shared_waiting_ms_max=300)
+    channel = transactional(broker, connect, "in", "out")
+    put(channel, "in")
+    channel.call("tx.commit")
+    got = get(channel, "in", no_ack=False)
+    channel.send("basic.ack", delivery_tag=got.delivery_tag)
+    put(channel, "out")
+    engine.hold("commit")
+    channel.send("tx.commit")
+    closed = channel.connection.expect(0, "connection.close")
+    assert closed.reply_code == 541 and "is not known" in closed.reply_text
+    engine.go_on()
+    again = connect(broker).channel()
+    wait_until(lambda: get(again, "out").name == "basic.get-ok")
+    wait_until(lambda: is_clean(engine))
+    assert bodies(again, "in") == []
+
+
 def test_a_client_that_is_gone_before_the_decision_has_its_transaction_whole(begin: Any, connect: Any, engine: OwnEngine) -> None:
     broker = begin()
     channel = transactional(broker, connect, "in", "out")
