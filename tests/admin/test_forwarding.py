@@ -108,6 +108,18 @@ def test_a_pause_is_the_owners(two: Two, connect: Any) -> None:
     assert reader.expect("basic.deliver").body == b"1"
 
 
+def test_a_deletion_if_unused_and_a_purge_ask_the_owner(two: Two) -> None:
+    publish(two.channel, "q", b"1", b"2")
+    two.channel.consume("q", "c")
+    two.channel.deliveries(2)
+    two.asked("DELETE", "/api/queues/Q?if-unused=true", None, 400)
+    two.channel.call("basic.cancel", consumer_tag="c")
+    two.channel.send("basic.nack", delivery_tag=1, requeue=True)
+    wait_until(lambda: two.there.call("queue.declare", queue="q", passive=True).message_count == 1)
+    two.asked("DELETE", "/api/queues/Q/contents", None, 204)
+    assert get(two.there, "q").name == "basic.get-empty"
+
+
 def test_whoever_may_not_here_is_refused_here(two: Two) -> None:
     nobody = basic("nobody", "secret")
     assert two.asked("PUT", "/api/users/nobody", {"password": "secret", "tags": "management"}, 201) is None

@@ -11,7 +11,7 @@ from flintmq.cluster.room import Room
 from flintmq.config import Limits
 from flintmq.engines.engine import Usage
 
-LIMITS = Limits().replace(cluster_room_used=0.8, cluster_room_used_low=0.75)
+LIMITS = Limits().replace(cluster_room_used=0.8, cluster_room_used_low=0.75, cluster_room_used_max=0.9)
 
 
 class Engine:
@@ -36,6 +36,10 @@ def looks(*usages: Usage) -> tuple[list[bool], list[bool]]:
         return seen
 
     return asyncio.run(run()), words
+
+
+def test_publishes_are_refused_from_the_third_bound_on() -> None:
+    assert looks(of(89), of(90), of(89), of(76), of(74))[1] == [1, 2, 1, 0]
 
 
 def of(share: int) -> Usage:

@@ -192,14 +192,39 @@ def test_the_command_shows_moves_drains_and_lets_serve_again(two: Pair) -> None:
 def test_without_room_in_the_engine_publishes_are_refused_at_every_node_and_gets_go_on(two: Pair) -> None:
     publish(two.owner, two.queue, b"1")
     room = two.nodes[0].node.broker.cluster.room
-    room.on_low(True)
+    room.on_low(2)
     for channel in (two.owner, two.other):
         channel.publish(b"refused", routing_key=two.queue)
         assert channel.connection.recv(channel.number).name == "basic.nack"
     assert get(two.other, two.queue).body == b"1"
-    room.on_low(False)
+    room.on_low(0)
     publish(two.other, two.queue, b"2")
     assert get(two.owner, two.queue).body == b"2"
+
+
+def test_publishers_wait_at_every_node_for_an_engine_that_is_nearly_full_and_their_messages_so_far_are_taken(
+    two: Pair, connect: Any
+) -> None:
+    plain = connect_again(connect, two.owner)
+    plain.queue("plain")
+    rooms = [node.node.broker.cluster.room for node in two.nodes]
+    for room in rooms:
+        room.on_low(1)
+    publishers = [connect_again(connect, channel) for channel in (two.owner, two.other)]
+    for channel in publishers:
+        for number in range(3):
+            channel.publish(b"%d" % number, routing_key=two.queue)
+        assert channel.connection.expect(0, "connection.blocked").reason == "the engine of shared queues is nearly full"
+        channel.expect("basic.ack")
+        channel.nothing()
+    publish(plain, "plain", b"others go on")
+    assert [get(two.other, two.queue).body for _ in range(2)] == [b"0", b"0"]
+    for room in rooms:
+        room.on_low(0)
+    for channel in publishers:
+        channel.connection.expect(0, "connection.unblocked")
+        channel.expect("basic.ack")
+    wait_until(lambda: two.owner.call("queue.declare", queue=two.queue, passive=True).message_count == 4)
 
 
 def test_an_empty_queue_goes_to_the_one_node_that_has_all_its_consumers_after_it_was_idle_for_long(two: Pair, connect: Any) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import partial, wraps
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq.access.checks import source_of
+from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, waited
 from flintmq.admin.auth import Caller
 from flintmq.admin.http_refusals import HttpError, busy
@@ -53,8 +54,8 @@ def by_owner(handler: Handler) -> Handler:
 
     @wraps(handler)
     async def run(call: Call) -> Response:
-        answer = await at_owner(call, call.queue)
-        return await handler(call) if answer is None else answer
+        elsewhere = await at_owner(call, call.queue)
+        return await handler(call) if elsewhere is None else elsewhere
 
     return run
 
@@ -87,29 +88,29 @@ async def _held(call: Call, queue: Any, head: dict[str, Any], query: str, body: 
     while True:
         rest_s = max(0.0, until - time.monotonic())
         hold_s = min(rest_s, call.app.limits.cluster_forward_hold_ms / 1000)
-        answer, payload = await _ask(call, queue, {**head, "query": urlencode([*given, ("hold", f"{hold_s:.3f}")])}, body)
-        if not rest_s or not _is_empty(answer, payload) or await call.request.is_disconnected():
-            return _response(answer, payload)
+        facts, payload = await _ask(call, queue, {**head, "query": urlencode([*given, ("hold", f"{hold_s:.3f}")])}, body)
+        if not rest_s or not _is_empty(facts, payload) or await call.request.is_disconnected():
+            return _response(facts, payload)
 
 
-def _is_empty(answer: dict[str, Any], payload: bytes) -> bool:
-    return answer.get("status") == 200 and len(payload) < _EMPTY_BYTES_MAX and json.loads(payload).get("messages") == []
+def _is_empty(facts: dict[str, Any], payload: bytes) -> bool:
+    return facts.get("status") == 200 and len(payload) < _EMPTY_BYTES_MAX and json.loads(payload).get("messages") == []
 
 
 async def _ask(call: Call, queue: Any, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
     """Raises: HttpError 503: no answer came, which does not say that nothing was done."""
     shared = call.broker.shared
     try:
-        answer: tuple[dict[str, Any], bytes] = await waited(partial(shared.ask_owner, queue.queue_id, REQUEST, head, body))
+        reply: tuple[dict[str, Any], bytes] = await waited(partial(shared.ask_owner, queue.queue_id, REQUEST, head, body))
     except Exception as error:
         owner = shared.owner_text(queue.queue_id)
         reason = f"{owner} owns queue '{queue.name}', and gave no answer: {error}"
         raise busy(reason, "it may have been done: look, and try again, or ask that node") from None
-    return answer
+    return reply
 
 
-def _response(answer: dict[str, Any], payload: bytes) -> Response:
-    return Response(payload, int(answer["status"]), dict(answer["headers"]))
+def _response(facts: dict[str, Any], payload: bytes) -> Response:
+    return Response(payload, int(facts["status"]), dict(facts["headers"]))
 
 
 # --- at the owner -----------------------------------------------------------------------------------------------------------
@@ -149,7 +150,8 @@ class Forwarded:
             except TooLong:
                 reason = f"the answer has more than {self._app.limits.cluster_forward_bytes_max} bytes, or there are too many of that size"
                 refused = busy(reason, "ask for less at a time, or ask the queue's owner")
-                return {"status": refused.status, "headers": [("content-type", "application/json")]}, json.dumps(refused.body).encode()
+                response, pieces = answer(refused.body, refused.status, refused.headers), _Pieces(_HEAD_BYTES, holding)
+                await response(scope, _Body(b""), pieces)
             return {"status": response.status_code, "headers": _kept(response)}, b"".join(pieces.pieces)
         finally:
             holding.release()
@@ -181,7 +183,7 @@ class _Pieces:
         self._size = 0
         self._holding = holding
 
-    async def __call__(self, message: dict[str, Any]) -> None:
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
         piece = message.get("body", b"")
         self._size += len(piece)
         if self._size > self._most or (piece and not self._holding.grow(len(piece))):

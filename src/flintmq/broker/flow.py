@@ -1,4 +1,4 @@
-"""Publishers of a full queue wait (x-overflow block, Qpid's producer flow control).
+"""Publishers of a full queue wait (x-overflow block, Qpid's producer flow control), and those of shared queues for a full engine.
 
 in: publishes that put a queue above its limit. out: connections that are not read until there is room, and are told so.
 
@@ -7,7 +7,9 @@ F1  A connection that published to a queue with `block`, which is above its limi
     on their queues: a publisher is over the limit by one message.
 F2  A connection that also consumes, or has deliveries to settle, is read on: its acks may be what makes room. It is told, too, and what
     it publishes beyond a quarter above the limit (and Limits.over_limit_messages, over_limit_bytes) is refused as with reject-publish.
-F3  Others are not held up: nobody waits but who published to that queue. Publishes over HTTP, of transactions, of Spark and dead letters
+F3  So it is with all shared queues while their engine is nearly full: the bound of F2 is cluster_room_used_max then. Connections of other
+    nodes are read on: each node holds its own clients up.
+F4  Others are not held up: nobody waits but who published to that queue. Publishes over HTTP, of transactions, of Spark and dead letters
     can't wait here: they are refused as with reject-publish.
 """
 
@@ -36,10 +38,12 @@ FREE = 0.8
 QUEUES_OFTEN = 100
 
 
-def has_room(queue: Any) -> bool:
+def _has_room(queue: Any, engine_rests: bool) -> bool:
     """Whether publishers of a queue go on."""
     policy, core = queue.policy, queue.core
-    if queue.deleted or policy.overflow != BLOCK:
+    if queue.deleted or policy.is_shared:
+        return queue.deleted or not engine_rests
+    if policy.overflow != BLOCK:
         return True
     count, size = policy.max_length, policy.max_length_bytes
     return (count is None or core.ready_count() <= count * FREE) and (size is None or core.ready_bytes() <= size * FREE)
@@ -63,12 +67,17 @@ class Flow:
     def __len__(self) -> int:
         return len(self._queues)
 
+    @property
+    def _engine_rests(self) -> bool:
+        return self._state.shared is not None and self._state.shared.publishers_wait
+
     def holds(self, client: Client) -> bool:
         return client in self._queues
 
     def block(self, client: Client, queue: Any) -> None:
         """The connection has published to a queue that is above its limit."""
-        if client.ended or has_room(queue) or not queue.core.over_limit():
+        shared = queue.policy.is_shared
+        if client.ended or _has_room(queue, self._engine_rests) or not (shared or queue.core.over_limit()):
             return
         with self._lock:
             first = client not in self._queues
@@ -76,7 +85,7 @@ class Flow:
             self._waiting.setdefault(queue, set()).add(client)
             self._arm()
         if first:
-            text = f"{client.vhost.describe('queue', queue.name)} is full"
+            text = "the engine of shared queues is nearly full" if shared else f"{client.vhost.describe('queue', queue.name)} is full"
             if client.wants_blocked:
                 client.send(0, spec.ConnectionBlocked(clip_shortstr(text)))
             log.info("connection %s: publisher is blocked: %s", client.name, text)
@@ -103,7 +112,7 @@ class Flow:
         if not self.due_ms or now_ms < self.due_ms:
             return
         with self._lock:
-            free = [queue for queue in self._waiting if has_room(queue)]
+            free = [queue for queue in self._waiting if _has_room(queue, self._engine_rests)]
             clients = [client for queue in free for client in self._leave(queue)]
             if self._waiting:
                 self._arm()

@@ -36,7 +36,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.handoff import (
-    RECEIPT_SHIFT, handoff_publish, receipt_decref, receipt_new, receipt_t, receipt_ticket, ticket_receipt,
+    RECEIPT_SHIFT, handoff_publish, handoff_rests, receipt_decref, receipt_new, receipt_t, receipt_ticket, ticket_receipt,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
@@ -55,6 +55,8 @@ from cython.cimports.libc.string import memset
 from flintmq.config import Limits
 
 _LIMITS = Limits()
+# rests of a mirror's allowance at which a publisher that can wait may publish still (mirror/segments.pxd)
+MIRROR_LOW = declare(uint32_t, 1)
 WIDE_ROUTE = declare(uint32_t, _LIMITS.wide_route)
 WIDE_TURN = declare(uint32_t, _LIMITS.wide_turn)
 # stands beside PUBLISH_*: a message that nobody waits for, so that a full queue refuses it where it blocks publishers (x-overflow block)
@@ -200,10 +202,11 @@ def _place(
         return
     expires_at = expiry_on(destination, expiration_ms)
     if destination.flags & DEST_SHARED:
-        _place_on_shared(connection, destination, content, expires_at, tally)
+        _place_on_shared(connection, destination, content, expires_at, bits, tally)
         return
     if (destination.share != NULL and not share_takes(destination.share, 0, 0, content.body_len)) or (
-        destination.flags & DEST_MIRRORED and not mirror_admits(mirror_of(destination.queue), content.body_len)
+        destination.flags & DEST_MIRRORED
+        and not mirror_admits(mirror_of(destination.queue), content.body_len, 0 if bits & FOR_NOBODY else MIRROR_LOW)
     ):
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
@@ -241,8 +244,8 @@ def _place(
         _count_not_placed(connection, destination, bits, tally)
         return
     tally.placed += 1
-    if destination.flags & DEST_MIRRORED and tally.awaited and not _await_mirror(destination.queue, position, tally):
-        tally.refused += 1  # it is there, and nobody will be able to say so
+    if destination.flags & DEST_MIRRORED:
+        _note_mirrored(connection, destination.queue, position, tally)
     if destination.share != NULL:
         share_note(destination.share, expires_at, content.body_len)
     if destination.flags & DEST_LIMITED and queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
@@ -279,6 +282,7 @@ def _place_on_shared(
     destination: pointer[destination_t],
     content: pointer[content_t],
     expires_at_ms: int64_t,
+    bits: uint8_t,
     tally: pointer[tally_t],
 ) -> void:
     """To the service of shared queues. The confirm waits for the receipt, which stands in the tally's ticket."""
@@ -292,9 +296,29 @@ def _place_on_shared(
         tally.gone += 1
     elif receipt != NULL and handoff_publish(destination.queue, content, expires_at_ms, receipt):
         tally.placed += 1
+        if not bits & FOR_NOBODY and handoff_rests(destination.queue):
+            _hold_up(connection, destination.queue, tally)
     else:
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _hold_up(connection: pointer[connection_t], queue: pointer[queue_t], tally: pointer[tally_t]) -> void:
+    """The engine is nearly full: the publisher waits from now on."""
+    tally.policy = note_refused(connection, queue, NULL, REASON_DROP) or tally.policy
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_mirrored(connection: pointer[connection_t], queue: pointer[queue_t], position: uint64_t, tally: pointer[tally_t]) -> void:
+    if tally.awaited and not _await_mirror(queue, position, tally):
+        tally.refused += 1  # it is there, and nobody will be able to say so
+    if at_load32(address(mirror_of(queue).allowance.rests)):
+        _hold_up(connection, queue, tally)
 
 
 @cfunc

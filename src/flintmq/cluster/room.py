@@ -1,7 +1,7 @@
 """The room that an engine has, as each node looks at it. EngineThread has it tidied.
 
-in: usage of the engine. out: word that publishes are to be refused, before the engine is full: ends of messages, moves of queues and
-signs of life need the rest.
+in: usage of the engine. out: word that publishers are to wait, or that publishes are to be refused, before the engine is full: ends of
+messages, moves of queues and signs of life need the rest.
 
 All of it is of the engine's thread; figures may be read on any.
 """
@@ -27,8 +27,12 @@ class Room:
         self._engine = engine
         self._limits = limits
         self.usage: Usage | None = None  # None: not known yet
-        self.is_low = False
-        self.on_low: Callable[[bool], object] = lambda low: None
+        self.level = 0  # 0: there is room; 1: publishers are to wait; 2: publishes are refused
+        self.on_low: Callable[[int], object] = lambda level: None
+
+    @property
+    def is_low(self) -> bool:
+        return self.level > 0
 
     async def watch(self) -> None:
         """Until it is cancelled."""
@@ -46,11 +50,9 @@ class Room:
         self.usage = usage = await self._engine.usage()
         share = usage.bytes / usage.bytes_max if usage.bytes_max else 0.0
         bound = self._limits.cluster_room_used_low if self.is_low else self._limits.cluster_room_used
-        is_low = usage.full or share >= bound
-        if is_low != self.is_low:
-            self.is_low = is_low
-            if is_low:
-                log.warning("the engine has %d of %d bytes: publishes to shared queues are refused", usage.bytes, usage.bytes_max)
-            else:
-                log.warning("the engine has room again: publishes to shared queues go on")
-            guarded("the cluster", "the room of the engine", self.on_low, is_low)
+        level = 2 if usage.full or share >= self._limits.cluster_room_used_max else int(share >= bound)
+        if level != self.level:
+            self.level = level
+            word = ("go on: the engine has room again", "wait", "are refused")[level]
+            log.warning("publishes to shared queues %s: the engine has %d of %d bytes", word, usage.bytes, usage.bytes_max)
+            guarded("the cluster", "the room of the engine", self.on_low, level)

@@ -115,6 +115,7 @@ class SharedQueues:
         self.sets = SetCalls(self.thread, state, self.me.name, self._queue_of, limits)
         self.transactions = Transactions(self.thread, self.me, limits, self._is_deleted)
         self.requests: NodeRequests | None = None
+        self.publishers_wait = False  # the engine is nearly full
         self.ownership.holders = [self.transactions, self.sets]
         if self.others is not None:
             self.sets.others = self.transactions.others = NodeRequests(self.others.links, limits, self.ownership.address)
@@ -188,10 +189,13 @@ class SharedQueues:
         for _ in entries:
             answers.acquire(timeout=max(0.0, until_s - time.monotonic()))
 
-    def _rest(self, rests: bool) -> None:
-        """The engine has no room, or has some again."""
-        self._port.rest(rests)
-        self.transactions.rests = rests
+    def _rest(self, level: int) -> None:
+        """The engine's room (room.Room.level)."""
+        self.publishers_wait = level > 0
+        self._port.rest(level)
+        if self.others is not None:
+            self.others.remote.port.hold_up(level > 0)
+        self.transactions.rests = level > 1
 
     def stop(self) -> None:
         """Nobody publishes or consumes any more: what the queues have goes to the engine, as far as it answers. Idempotent."""

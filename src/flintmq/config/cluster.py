@@ -50,10 +50,11 @@ class ClusterLimits(Frozen):
     cluster_moves_max: int = 16
     # milliseconds between two looks at the room that an engine has
     cluster_room_ms: int = 10_000
-    # share of an engine's quota above which publishes to shared queues are refused: ends, moves and signs of life need what is left. Below
-    # the second one they go on
+    # share of an engine's quota above which publishers to shared queues wait, and what can't wait is refused; below the second one they go
+    # on; above the third one all is refused: ends, moves and signs of life need what is left
     cluster_room_used: float = 0.8
     cluster_room_used_low: float = 0.75
+    cluster_room_used_max: float = 0.9
     # queues of which one answer about the cluster tells messages, and owners that are asked in shared_poll_ms for answers about queues:
     # each is a request
     cluster_counts_max: int = 100

@@ -3,7 +3,8 @@
 in: parameters, policies, exchanges and queues as they are now. out: `Wanted` by key; bindings of exchanges; whether queues want messages.
 
 W1  Exchanges and queues are looked at only where a policy federates, in pieces: other threads have their turns.
-W2  Not federated are the default exchange, what is internal, what federation made, exclusive queues and streams.
+W2  Not federated are the default exchange, what is internal, what federation made, exclusive queues and streams. A shared queue is, by the
+    node that owns it: one link feeds it.
 """
 
 from __future__ import annotations
@@ -145,8 +146,17 @@ class Finder:
                 if time.monotonic_ns() - began > PIECE_NS:
                     time.sleep(0)
                     began = time.monotonic_ns()
-                if _is_apt(kind, thing) and any(one.pattern.matches(thing.name, among) for one in policies):
+                if self._is_apt(kind, thing) and any(one.pattern.matches(thing.name, among) for one in policies):
                     yield from self._links(vhost, kind, thing)
+
+    @staticmethod
+    def _is_apt(kind: str, thing: Any) -> bool:
+        """W2."""
+        if "x-internal-purpose" in thing.arguments:
+            return False
+        if kind == EXCHANGE:
+            return bool(thing.name) and not thing.internal
+        return thing.exclusive_owner is None and not thing.policy.is_stream and not thing.owned_elsewhere
 
     def _links(self, vhost: Any, kind: str, thing: Any) -> Iterator[Wanted]:
         queue_type = thing.policy.queue_type if kind == QUEUE else ""
@@ -189,12 +199,3 @@ class Finder:
 def _of_federation(vhost: Any) -> list[Any]:
     policies = (*vhost.policies.ordinary, *vhost.policies.operator)
     return [one for one in policies if any(key in one.definition for key in upstreams.POLICY_KEYS)]
-
-
-def _is_apt(kind: str, thing: Any) -> bool:
-    """W2."""
-    if "x-internal-purpose" in thing.arguments:
-        return False
-    if kind == EXCHANGE:
-        return bool(thing.name) and not thing.internal
-    return thing.exclusive_owner is None and not thing.policy.is_elsewhere

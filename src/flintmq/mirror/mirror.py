@@ -227,8 +227,8 @@ class MirrorPort(LogPort):
         if self.log is not None:
             log_port_wake(address(self.log.port))
 
-    def rest(self, rests: bool) -> None:
-        self.rests = 1 if rests else 0
+    def rest(self, level: int) -> None:
+        self.rests = level
         for number in list(self.allowances.values()):
             place: uint64_t = number
             at_store32(address(cast(pointer[allowance_t], place).rests), self.rests)
@@ -569,7 +569,7 @@ class Mirror:
         self.port.wake()
 
     def admits(self, size: int) -> bool:
-        return mirror_admits(self.mirror, size)
+        return mirror_admits(self.mirror, size, 0)
 
     @property
     def waiting_bytes(self) -> int:

@@ -10,8 +10,8 @@ class MirrorPort(LogPort):
     def __init__(self, hot_bytes: int, queue_bytes_max: int, vhost_bytes_max: int, log: LogPort | None = None) -> None: ...
     def wake(self) -> None:
         """Confirms may leave."""
-    def rest(self, rests: bool) -> None:
-        """The engine has no room, or has some again: publishes to all queues are refused meanwhile. O(virtual hosts)."""
+    def rest(self, level: int) -> None:
+        """0: the engine has room; 1: publishers to all queues wait, and what can't wait is refused; 2: all is refused. O(virtual hosts)."""
     def waiting_bytes(self) -> int:
         """Of all queues. O(virtual hosts)."""
     @property

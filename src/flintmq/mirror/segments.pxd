@@ -43,7 +43,7 @@ cdef enum:                      # mirror_outcome
 cdef struct allowance_t:        # what the queues of one virtual host may have waiting for the engine; never freed before the port
     uint64_t bytes              # atomic
     uint64_t bytes_max
-    uint32_t rests              # atomic: the engine has no room: no message may come
+    uint32_t rests              # atomic: 0: the engine has room; 1: publishers are to wait; 2: no message may come
 
 cdef struct hub_t
 cdef struct mirror_t:           # of one shared queue, on the node that owns it
@@ -78,7 +78,8 @@ cdef struct hub_t:              # all mirrors of a node
 cdef void mirror_tell(mirror_t *mirror) noexcept nogil
 
 # Whether a message with a body of so many bytes may come: what waits for the engine is bounded. A queue of which nothing waits takes any.
-cdef bint mirror_admits(mirror_t *mirror, uint32_t body_len) noexcept nogil
+# rests: as of the allowance, the highest that lets it in: 1 of publishers that can be told to wait.
+cdef bint mirror_admits(mirror_t *mirror, uint32_t body_len, uint32_t rests) noexcept nogil
 # What became of the message at this position: MIRROR_*.
 cdef int mirror_outcome(mirror_t *mirror, uint64_t position) noexcept nogil
 

@@ -36,10 +36,10 @@ def mirror_tell(mirror: pointer[mirror_t]) -> void:
         write(hub.descriptor, address(one), sizeof(uint64_t))
 
 
-def mirror_admits(mirror: pointer[mirror_t], body_len: uint32_t) -> bint:
+def mirror_admits(mirror: pointer[mirror_t], body_len: uint32_t, rests: uint32_t) -> bint:
     size: uint64_t = cast(uint64_t, body_len) + MESSAGE_OVERHEAD
     waiting: uint64_t = at_load64(address(mirror.waiting))
-    if at_load32(address(mirror.lost)) or at_load32(address(mirror.allowance.rests)):
+    if at_load32(address(mirror.lost)) or at_load32(address(mirror.allowance.rests)) > rests:
         return False
     if waiting and waiting + size > mirror.bytes_max:
         return False

@@ -56,6 +56,7 @@ cdef struct handoff_t:
     uint32_t asleep           # the service waits for the descriptor
     uint32_t lost             # an end found no memory: the service asks the engine what it has
     uint32_t closed           # no service: everything is refused
+    uint32_t rests            # atomic: the engine is nearly full: publishers are to wait
     item_block_t *first       # the line: NULL until the first item
     item_block_t *last
     uint32_t first_index      # of the first item in its block
@@ -73,6 +74,9 @@ cdef uint64_t receipt_ticket(receipt_t *receipt) noexcept nogil
 cdef receipt_t *ticket_receipt(uint64_t ticket) noexcept nogil
 # Gives the message to the service. `receipt` may be NULL. False: too much waits, no memory, or there is no service; nothing happened then.
 cdef bint handoff_publish(queue_t *queue, content_t *content, int64_t expires_at_ms, receipt_t *receipt) noexcept nogil
+
+# Whether publishers of a window's queue are to wait.
+cdef bint handoff_rests(queue_t *queue) noexcept nogil
 
 cdef class SharedPort(LogPort):
     cdef handoff_t handoff

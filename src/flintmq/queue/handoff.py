@@ -162,6 +162,10 @@ def _take_first(handoff: pointer[handoff_t], item: pointer[item_t]) -> bint:
     return True
 
 
+def handoff_rests(queue: pointer[queue_t]) -> bint:
+    return at_load32(address(cast(pointer[handoff_t], queue.port.context).rests)) != 0
+
+
 def handoff_publish(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, receipt: pointer[receipt_t]) -> bint:
     item: item_t
     memset(address(item), 0, sizeof(item_t))
@@ -286,6 +290,10 @@ class SharedPort(LogPort):
                 (queue_id, message, cast(uint64_t, item.receipt), item.position, item.expires_at_ms, lane, item.bytes, item.reason)
             )
         return taken
+
+    def hold_up(self, waits: bool) -> None:
+        """See handoff.pyi."""
+        at_store32(address(self.handoff.rests), 1 if waits else 0)
 
     def admit(self, handle: QueueHandle, size: int) -> int:
         """See handoff.pyi."""

@@ -15,6 +15,8 @@ class SharedPort(LogPort):
     def take(self, most: int) -> list[Item]:
         """The first items of the line, `most` at most. Each receipt that is not 0 is to be answered once, and each message to leave its
         lane."""
+    def hold_up(self, waits: bool) -> None:
+        """The engine is nearly full, or has room again: whoever publishes by a connection is told to wait."""
     def admit(self, handle: QueueHandle, size: int) -> int:
         """Counts a message that comes another way. Returns its lane, which it is to `leave`; 0: too much waits."""
     def leave(self, lane: int, size: int) -> None:

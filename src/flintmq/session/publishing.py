@@ -263,7 +263,8 @@ def _after(handler: Session, queue_id: int, reason: int, message: tuple[bytes, b
     if message is None:
         broker.queue_limits.count_returns(queue)
         broker.queue_limits.enforce(queue)
-        if queue.policy.overflow == BLOCK and handler.door is None:  # else one full queue would stop all that another node publishes
+        # One full queue would stop all that another node publishes.
+        if (queue.policy.overflow == BLOCK or queue.policy.is_shared) and handler.door is None:
             broker.flow.block(handler, queue)
     else:
         guarded(
