@@ -413,7 +413,7 @@ def test_a_call_that_can_not_be_done_is_refused_in_words(begin: Any) -> None:
     assert rig.code("sub.open", name="s", queues=["q", "gone"]) == "NOT_FOUND"
     assert rig.code("browse.open", queues=["q"]) == "BAD_ARGUMENT"
     assert rig.code("sub.open", name="s", pattern="q*") == "NOT_FOUND", "a pattern reads no shared queue"
-    with pytest.raises(Refused, match="shared queue 'q'"):
+    with pytest.raises(Refused, match="'q' in vhost '/' is a shared one"):
         rig.stage("scope", rig.call("scope.open", scope="scope")["epoch"], 1, "a")
     reader = rig.open()
     assert rig.code("sub.open", name="s", queues=["plain"]) == ""  # of this node, beside it

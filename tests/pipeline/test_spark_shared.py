@@ -109,7 +109,7 @@ def test_a_query_on_a_queue_with_an_owner_goes_on_when_that_was_killed_and_start
 
 def test_a_write_is_on_a_shared_queue_once_also_when_it_is_repeated_at_another_node(spark: SparkSession, cluster: EtcdCluster) -> None:
     queue, other_queue = unique("shared"), unique("shared")
-    with nodes(cluster, by_owner=True) as (one, other):
+    with nodes(cluster) as (one, other):
         for broker, name in ((one, queue), (other, other_queue)):
             with channel_of(broker) as channel:
                 channel.queue_declare(name, durable=True, arguments=SHARED)
