@@ -67,6 +67,16 @@ def test_messages_are_shown_found_and_got_as_the_owner_has_them(two: Two) -> Non
     assert get(two.channel, "q").name == "basic.get-empty"
 
 
+def test_a_message_that_is_too_large_for_another_nodes_get_stays(two: Two) -> None:
+    limits = two.owner.node.broker.limits
+    two.owner.node.http._parts.broker.limits = limits.replace(cluster_forward_get_bytes_max=100)
+    publish(two.channel, "q", b"x" * 200)
+    asked = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    Client(two.owner).get("/api/overview")
+    assert "ask the queue's owner" in two.asked("POST", "/api/queues/Q/get", asked, 503)["reason"]
+    assert len(get(two.there, "q").body) == 200
+
+
 def test_a_pull_waits_at_the_owner_longer_than_one_request_and_its_lease_is_settled_there(two: Two) -> None:
     two.other.node.broker.limits = two.other.node.broker.limits.replace(cluster_forward_hold_ms=100)
     pulled: list[Any] = []

@@ -19,7 +19,7 @@ from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.api_schemas import BODY_GET, BODY_PUBLISH
 from flintmq.admin.figures import is_healthy
-from flintmq.admin.forwarding import at_owner
+from flintmq.admin.forwarding import FORWARDED, TAKEN, at_owner
 from flintmq.admin.getting import Getting, Row
 from flintmq.admin.http_refusals import HttpError, bad
 from flintmq.admin.json_out import Body, Members
@@ -154,7 +154,9 @@ async def get(call: Call) -> Response:
         await waited(partial(call.broker.shared.opened, queue.queue_id))
     most = None if cut is None or cut < 0 else cut
     with take(call.pools.gets, call.who, "messages are being got"):
-        got = Getting(call.broker, queue, count, _ACKMODES[mode], mode.startswith("reject"), most)
+        few = call.app.limits.cluster_forward_get_bytes_max if FORWARDED in call.request.scope else None
+        call.request.scope[TAKEN] = True
+        got = Getting(call.broker, queue, count, _ACKMODES[mode], mode.startswith("reject"), most, few)
         return await got.answer(call, partial(_show, encoding, most, call.app.limits))
 
 

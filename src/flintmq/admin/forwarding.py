@@ -6,6 +6,7 @@ F1  A call is admitted where it came in, and again at the owner, as the same use
     definitions (of a token, or a directory) is unknown there, and is told where to ask.
 F2  A call that was forwarded is not forwarded again: its queue is on its way to another node.
 F3  An answer is collected, up to cluster_forward_bytes_max; whatever messages a longer one has go back to their queue.
+    What `get` takes is gone before: it takes no more than such an answer has room for.
 F4  A pull that waits is asked for again and again, since a node waits for another one cluster_request_ms_max only. An answer that does not
     arrive leaves its messages to their leases.
 """
@@ -34,6 +35,8 @@ from flintmq.core.shares import Holding, Who
 
 # of a request's scope: it came from another node
 FORWARDED = "flintmq.forwarded"
+# of a request's scope: the messages of its answer are gone from their queue, and are few
+TAKEN = "flintmq.taken"
 # name of the request between nodes (cluster.node_answers)
 REQUEST = "http.call"
 # headers of a call that its answer depends on; of an answer that its client needs
@@ -144,13 +147,13 @@ class Forwarded:
         response = await self._run(Request(scope, _Body(payload)))
         holding = Holding(self._app.pools.answers, who, 0)
         try:
-            pieces = _Pieces(self._app.limits.cluster_forward_bytes_max, holding)
+            pieces = _Pieces(self._app.limits.cluster_forward_bytes_max, None if TAKEN in scope else holding)
             try:
                 await response(scope, _Body(b""), pieces)
             except TooLong:
                 reason = f"the answer has more than {self._app.limits.cluster_forward_bytes_max} bytes, or there are too many of that size"
                 refused = busy(reason, "ask for less at a time, or ask the queue's owner")
-                response, pieces = answer(refused.body, refused.status, refused.headers), _Pieces(_HEAD_BYTES, holding)
+                response, pieces = answer(refused.body, refused.status, refused.headers), _Pieces(_HEAD_BYTES, None)
                 await response(scope, _Body(b""), pieces)
             return {"status": response.status_code, "headers": _kept(response)}, b"".join(pieces.pieces)
         finally:
@@ -177,7 +180,7 @@ class _Body:
 class _Pieces:
     """ASGI's send: F3."""
 
-    def __init__(self, most: int, holding: Holding) -> None:
+    def __init__(self, most: int, holding: Holding | None) -> None:
         self.pieces: list[bytes] = []
         self._most = most
         self._size = 0
@@ -186,7 +189,7 @@ class _Pieces:
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         piece = message.get("body", b"")
         self._size += len(piece)
-        if self._size > self._most or (piece and not self._holding.grow(len(piece))):
+        if self._size > self._most or (piece and self._holding is not None and not self._holding.grow(len(piece))):
             raise TooLong
         if piece:
             self.pieces.append(piece)

@@ -52,12 +52,13 @@ async def _whole(work: Callable[..., None], *arguments: Any) -> None:
 
 class Getting:
     """One get. Args: broker; queue; count: messages that are asked for; requeue: they go back; most: bytes of a body that are shown, None:
-    all; reject: with dead letters, when they do not go back."""
+    all; reject: with dead letters, when they do not go back; few: bytes of messages, which no first one passes, None: see M2."""
 
-    def __init__(self, broker: Any, queue: Any, count: int, requeue: bool, reject: bool, most: int | None) -> None:
+    def __init__(self, broker: Any, queue: Any, count: int, requeue: bool, reject: bool, most: int | None, few: int | None = None) -> None:
         self._broker, self._queue, self._core = broker, queue, queue.core
         self._source = Source(broker, queue)
         self._count, self._requeue, self._reject, self._most = count, requeue, reject, most
+        self._few = few
         self._found: list[tuple[Part | ContentView, bool]] = []
         self._held: list[int] = []
         self._position = 0
@@ -121,6 +122,8 @@ class Getting:
         limits, count, size = self._broker.limits, len(self._found), self._size + extra
         if count >= limits.http_get_messages_max:
             return f"{limits.http_get_messages_max} messages are the most of one answer: get the rest with the next"
+        if self._few is not None and size > self._few:
+            return f"{self._few} bytes of messages are the most that a node gets of another one: ask the queue's owner for a larger one"
         if count and size > limits.pull_bytes_max:
             return f"{limits.pull_bytes_max} bytes of messages are the most of one answer: get the rest with the next"
         needed = size + _EACH * (count + 1)

@@ -37,6 +37,9 @@ class ClusterLimits(Frozen):
     # bytes of an answer over HTTP that a queue's owner collects for another node, in the account of answers; a longer one is refused: half
     # of the messages of a pull, as JSON
     cluster_forward_bytes_max: int = 16 * MIB
+    # bytes of messages of a `get` for another node: they are gone when the answer is made, so it always has room, six times as large as
+    # JSON; a larger message stays, and its client is told to ask the owner
+    cluster_forward_get_bytes_max: int = 2 * MIB
     # milliseconds that a pull waits at the owner before it is asked for again: less than cluster_request_ms_max
     cluster_forward_hold_ms: int = 3_000
     # milliseconds that consumers have to give back what they hold of a queue that moves; then it goes with all its messages flagged
