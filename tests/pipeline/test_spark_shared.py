@@ -33,20 +33,21 @@ def has(broker: Broker, queue: str) -> bool:
 
 
 @contextlib.contextmanager
-def nodes(cluster: EtcdCluster) -> Iterator[tuple[Broker, Broker]]:
+def nodes(cluster: EtcdCluster) -> Iterator[list[Broker]]:
+    """Three nodes of one cluster."""
     _, url = on(cluster)
     with contextlib.ExitStack() as stack:
-        yield tuple(stack.enter_context(Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0")) for name in ("a", "b"))
+        yield [stack.enter_context(Broker("--cluster", url, "--node-name", unique(name), "--flight-port", "0")) for name in "abc"]
 
 
 def test_a_query_goes_on_at_another_node_when_its_own_is_killed(spark: SparkSession, cluster: EtcdCluster, tmp_path: Path) -> None:
     queue, bodies = unique("shared"), [b"m%03d" % number for number in range(60)]
-    with nodes(cluster) as (one, other):
+    with nodes(cluster) as (one, other, third):
         with channel_of(one) as channel:
             channel.queue_declare(queue, durable=True, arguments=SHARED)
             publish_on(channel, queue, *bodies)
         wait_until(lambda: has(other, queue), WAIT_S)
-        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other))
+        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other, third))
         options: dict[str, Any] = {"url": url, "cluster": "true", "queue": queue, "maxMessagesPerTrigger": 20, "timeout": 60}
         got: dict[int, list[bytes]] = {}
         killed: list[int] = []
@@ -109,13 +110,13 @@ def test_a_query_on_a_queue_with_an_owner_goes_on_when_that_was_killed_and_start
 
 def test_a_write_is_on_a_shared_queue_once_also_when_it_is_repeated_at_another_node(spark: SparkSession, cluster: EtcdCluster) -> None:
     queue, other_queue = unique("shared"), unique("shared")
-    with nodes(cluster) as (one, other):
+    with nodes(cluster) as (one, other, third):
         for broker, name in ((one, queue), (other, other_queue)):
             with channel_of(broker) as channel:
                 channel.queue_declare(name, durable=True, arguments=SHARED)
         for broker, name in ((one, other_queue), (other, queue)):
             wait_until(lambda broker=broker, name=name: has(broker, name), WAIT_S)
-        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other))
+        url = ",".join(f"grpc://{broker.host}:{flight_port(broker)}" for broker in (one, other, third))
         options = {"url": url, "cluster": "true", "timeout": "60", "txnId": queue}
 
         def write(version: int, first: int) -> None:
