@@ -14,6 +14,7 @@ import pytest
 
 from flintmq.shared.transaction_rows import transactions
 from flintmq.testing.broker import Broker
+from tests.admin.conftest import Client
 from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
@@ -161,14 +162,14 @@ def test_an_engine_that_is_nearly_full_takes_acknowledgements_and_no_messages(be
     channel = transactional(broker, connect, "in")
     put(channel, "in", "in")
     channel.call("tx.commit")
-    broker.node.broker.shared._rest(True)
+    broker.node.broker.shared._rest(2)
     got = get(channel, "in", no_ack=False)
     channel.send("basic.ack", delivery_tag=got.delivery_tag)
     channel.call("tx.commit")
     put(channel, "in")
     channel.send("tx.commit")
     assert "has no room" in channel.connection.expect(0, "connection.close").reply_text
-    broker.node.broker.shared._rest(False)
+    broker.node.broker.shared._rest(0)
     assert bodies(connect(broker).channel(), "in") == [(b"x", False)]
 
 
@@ -306,3 +307,24 @@ def test_the_owner_s_crash_between_decision_and_effect_leaves_both_to_the_next_o
 
 async def _nothing() -> None:
     pass
+
+
+def test_one_user_takes_not_all_places_of_transactions(begin: Any, connect: Any, engine: OwnEngine) -> None:
+    broker = begin(shared_transactions_max=2)
+    first, second = transactional(broker, connect, "in"), transactional(broker, connect)
+    admin = Client(broker)
+    admin.request("PUT", "/api/users/other", b'{"password": "p", "tags": ""}')
+    admin.request("PUT", "/api/permissions/%2F/other", b'{"configure": ".*", "write": ".*", "read": ".*"}')
+    other = connect(broker, user="other", password="p").channel()
+    other.call("tx.select")
+    engine.hold("commit")
+    for channel in (first, second, other):
+        put(channel, "in")
+        channel.send("tx.commit")
+        if channel is first:
+            assert engine.waiting.wait(20)
+    assert "of this user" in second.connection.expect(0, "connection.close").reply_text
+    engine.go_on()
+    first.expect("tx.commit-ok")
+    other.expect("tx.commit-ok")
+    assert len(bodies(first, "in")) == 2

@@ -34,6 +34,7 @@ from flintmq.cluster.ownership import Ownership
 from flintmq.cluster.remote_queue import is_not_owned
 from flintmq.cluster.remote_windows import RemoteConsumer, RemoteGet, Wish
 from flintmq.cluster.set_calls import SetCalls
+from flintmq.cluster.slices import Slices
 from flintmq.cluster.transactions import Bound, Outcome, Transactions
 from flintmq.engines.engine import EngineError, Unavailable
 from flintmq.errors import PeerError, ReplyCode
@@ -80,6 +81,10 @@ def _refusal(error: Exception | None) -> Exception | None:
     if not isinstance(error, EngineError):
         log.error("internal error: a request to the engine of shared queues failed", exc_info=error)
     return PeerError(ReplyCode.INTERNAL_ERROR, "the engine of shared queues does not answer")
+
+
+def _not_committed() -> PeerError:
+    return PeerError(ReplyCode.INTERNAL_ERROR, "the transaction is not committed: the broker stops")
 
 
 def _nobody() -> None:
@@ -567,7 +572,12 @@ class SharedQueues:
         return {number: one.log for number, one in served.items() if one is not None}
 
     def commit(
-        self, messages: Iterable[tuple[int, Message, int]], ends: Iterable[tuple[int, int]], logs: Mapping[int, QueueLog], done: OnCommitted
+        self,
+        user: str,
+        messages: Iterable[tuple[int, Message, int]],
+        ends: Iterable[tuple[int, int]],
+        logs: Mapping[int, QueueLog],
+        done: OnCommitted,
     ) -> None:
         """A transaction of a client. Args: messages: (queue id, message, expires_at_ms) in their order; ends: (queue id, position) of
         deliveries of queues that this node serves; logs: of these queues, from before it was known that none of them is lost.
@@ -575,22 +585,37 @@ class SharedQueues:
         `done(outcome, ended, error)` is called once, or twice (Transactions.commit), on any thread. After DECIDED the deliveries are to be
         ended here, and `ended()` is to be called then. Messages for a queue that is deleted go nowhere. Any thread.
         """
+
+        def begun(_: Any, error: Exception | None) -> None:
+            if error is not None:  # nothing of it was sent
+                done(Outcome.REFUSED, _nobody, error if isinstance(error, PeerError) else _not_committed())
+
+        self.thread.run(partial(self._commit, user, messages, ends, logs, done), begun)
+
+    async def _commit(
+        self,
+        user: str,
+        messages: Iterable[tuple[int, Message, int]],
+        ends: Iterable[tuple[int, int]],
+        logs: Mapping[int, QueueLog],
+        done: OnCommitted,
+    ) -> None:
+        """Raises: PeerError: nothing of it was sent. O(messages), in slices."""
+        slices = Slices()
         changes: dict[bytes, Changes] = {}
         bounds: dict[bytes, Bound] = {}
         of_queue: dict[int, Changes] = {}
-        try:
-            for number, message, expires_at_ms in messages:
-                one = self._changes(number, changes, of_queue)
-                if one is not None:
-                    one.messages.append(shared_message(*message, expires_at_ms))
-            for number, position in ends:
-                one = self._changes(number, changes, of_queue)
-                if one is not None:
-                    one.ends.append(position)
-                    one.log = logs[number]
-        except PeerError as error:
-            done(Outcome.REFUSED, _nobody, error)
-            return
+        for number, message, expires_at_ms in messages:
+            one = self._changes(number, changes, of_queue)
+            if one is not None:
+                one.messages.append(shared_message(*message, expires_at_ms))
+            await slices.step()
+        for number, position in ends:
+            one = self._changes(number, changes, of_queue)
+            if one is not None:
+                one.ends.append(position)
+                one.log = logs[number]
+            await slices.step()
         for number, one in of_queue.items():
             entry = self._entries.get(number)
             if entry is not None and entry.row is not None and one.messages and refuses_over(entry.queue.policy):
@@ -601,7 +626,7 @@ class SharedQueues:
         def on_outcome(outcome: Outcome, transaction: bytes, error: PeerError | None) -> None:
             done(outcome, partial(self.thread.call, self.transactions.ended, transaction, ending) if ending else _nobody, error)
 
-        self.transactions.commit(changes, list(bounds.values()), on_outcome)
+        self.transactions.commit(changes, list(bounds.values()), on_outcome, user)
 
     def _changes(self, number: int, changes: dict[bytes, Changes], of_queue: dict[int, Changes]) -> Changes | None:
         """What a transaction does in a queue; None: it is deleted. Raises: PeerError 541: this node does not know it yet, 406: too many."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -83,7 +84,7 @@ class Transactions:
         self.rests = False  # the engine has no room for messages
         self._queues: dict[bytes, QueueTransactions] = {}
         self._number = 0
-        self._running = 0
+        self._running: Counter[str] = Counter()  # by user
         self._own: set[bytes] = set()  # whose rows this node sees to
         self._applied: dict[bytes, tuple[TransactionRow, set[bytes]]] = {}  # with the queues that may have rows of it
         self._given_up: dict[bytes, TransactionRow] = {}
@@ -123,8 +124,8 @@ class Transactions:
 
     # --- committing -----------------------------------------------------------------------------------------------------
 
-    def commit(self, changes: Mapping[bytes, Changes], bounds: list[Bound], outcome: OnOutcome) -> None:
-        """Args: changes: by the ids of queues; outcome: called once, or twice (C2), on any thread. Any thread."""
+    def commit(self, changes: Mapping[bytes, Changes], bounds: list[Bound], outcome: OnOutcome, user: str = "") -> None:
+        """Args: changes: by the ids of queues; outcome: called once, or twice (C2), on any thread; user: whose it is. Any thread."""
         outcomes: list[Outcome] = []
 
         def tell(one: Outcome, transaction: bytes, error: PeerError | None) -> None:
@@ -136,21 +137,25 @@ class Transactions:
                 outcome(Outcome.UNKNOWN, b"", _refusal(error))
 
         self._thread.start()
-        self._thread.run(lambda: self._commit(dict(changes), bounds, tell), done)
+        self._thread.run(lambda: self._commit(dict(changes), bounds, tell, user), done)
 
-    async def _commit(self, changes: dict[bytes, Changes], bounds: list[Bound], outcome: OnOutcome) -> None:
+    async def _commit(self, changes: dict[bytes, Changes], bounds: list[Bound], outcome: OnOutcome, user: str) -> None:
         if self.rests and any(one.messages for one in changes.values()):
             outcome(Outcome.REFUSED, b"", _refusal(Full("it is nearly full")))
             return
-        if self._running >= self._limits.shared_transactions_max:
-            text = f"{self._limits.shared_transactions_max} transactions on shared queues are under way on this node"
+        most = self._limits.shared_transactions_max
+        share = max(1, int(most * self._limits.shared_transactions_user_share))
+        if self._running.total() >= most or self._running[user] >= share:
+            text = f"too many transactions on shared queues are under way on this node ({most}), or of this user ({share})"
             outcome(Outcome.REFUSED, b"", PeerError(ReplyCode.INTERNAL_ERROR, text))
             return
-        self._running += 1
+        self._running[user] += 1
         try:
             await self._bounded(changes, bounds, outcome)
         finally:
-            self._running -= 1
+            self._running[user] -= 1
+            if not self._running[user]:
+                del self._running[user]
 
     async def _bounded(self, changes: dict[bytes, Changes], bounds: list[Bound], outcome: OnOutcome) -> None:
         wait_s = self._limits.shared_waiting_ms_max / 1000

@@ -98,6 +98,8 @@ class SharedLimits(Frozen):
     shared_transaction_queues_max: int = 40
     # transactions of a node that wait for the engine at once, each with its messages in memory (tx_bytes_max); one more is refused with 541
     shared_transactions_max: int = 1_000
+    # share of them that one user may have under way; one more is refused with 541, and others go on
+    shared_transactions_user_share: float = 0.5
     # milliseconds between two looks of a node at rows of its transactions that are over everywhere
     shared_transactions_look_ms: int = 1_000
     # milliseconds between two looks at transactions of nodes that are gone: a read of all of them
