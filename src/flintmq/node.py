@@ -401,7 +401,8 @@ class Node:
         # Nodes of one machine have one name, unless they are given others.
         name = self.config.node_name or f"{broker.node_name}-{self.store.definitions.store_uuid.hex()[:8]}"
         try:
-            check_engine(url, self.config.limits)
+            if self.config.cluster is not None:
+                check_engine(url, self.config.limits)
             shared = SharedQueues(broker, broker.dead_letters, broker.pauses, url, self.store.logs, index, name)
         except ValueError as error:
             raise OperatorError(f"--cluster: {error}") from None

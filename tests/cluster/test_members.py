@@ -123,6 +123,8 @@ def test_a_node_without_a_cluster_says_so(start: Callable[..., Broker], tmp_path
     assert client.get("/api/v1/cluster").json == {"cluster": False, "node": "one", "nodes": []}
     assert client.get("/api/v1/cluster/addresses").json == {"amqp": [], "amqps": []}
     assert client.post("/api/v1/cluster/nodes/one/drain", {}).status == 409
+    declared = client.request("PUT", "/api/queues/%2F/s", b'{"durable": true, "arguments": {"x-queue-type": "shared"}}')
+    assert declared.status == 201, declared.raw  # the first one of the node, which makes the embedded engine
 
 
 @pytest.mark.parametrize(

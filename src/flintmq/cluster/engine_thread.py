@@ -13,6 +13,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flintmq.cluster.watched_engine import WatchedEngine
@@ -38,7 +39,8 @@ def check_engine(url: str, limits: Limits) -> None:
             await refuse_earlier(url, limits)
 
     try:
-        asyncio.run(ask())
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop that runs
+            thread.submit(lambda: asyncio.run(ask())).result()
     except Unfit as error:
         raise ValueError(str(error)) from None
     except (EngineError, TimeoutError) as error:
