@@ -10,7 +10,7 @@ python=.venv/bin/python
 # Hundreds of processes are started below: each would compile what it imports, a fifth of a second for a broker.
 unset PYTHONDONTWRITEBYTECODE
 spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py tests/engines tests/faults tests/links tests/recipes tests/store_sql"
-brokers="tests/admin tests/cli tests/dataplane tests/interop tests/net tests/perf tests/shared_wire"
+brokers="tests/admin tests/cli tests/dataplane tests/interop tests/net tests/perf tests/shared_wire tests/tools"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then
         exec $python -m pytest "$@"
