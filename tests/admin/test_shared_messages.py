@@ -5,34 +5,18 @@ Properties: a message that moved is in one place; leases end with the ownership;
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from flintmq.shared.layout import Owner, owner_key
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
-from tests.cluster.own_engine import OwnEngine, get, log_of, queue_of
+from tests.cluster.own_engine import OwnEngine, begin, engine, get, log_of, queue_of
 from tests.cluster.test_shared_queues import _put, declared, publish
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "heap_of_others", "start"]
+__all__ = ["begin", "connect", "engine", "heap_of_others", "start"]
 Q = "/api/v1/queues/%2F/s"
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = OwnEngine(monkeypatch)
-    yield made
-    made.go_on()
-
-
-@pytest.fixture
-def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
-    return lambda **limits: engine.broker(start, tmp_path, **limits)
 
 
 def is_empty(broker: Broker, name: str = "s") -> bool:

@@ -6,28 +6,21 @@ dropped, as x-dead-letter-strategy says; what waits is bounded; counts of delive
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flintmq.broker.shared_letters import _REFUSED_AT_ONCE
 from flintmq.testing.broker import Broker
-from tests.cluster.own_engine import SHARED, OwnEngine, get, queue_of
-from tests.cluster.test_engine_away import declare, engine, publish
+from tests.cluster.own_engine import SHARED, OwnEngine, begin, engine, get, queue_of
+from tests.cluster.test_engine_away import declare, publish
 from tests.support.broker import wait_until
 
-__all__ = ["engine"]
+__all__ = ["begin", "engine"]
 
 LETTERS = {**SHARED, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"}
 FAST = {"dead_letter_retry_ms": 5, "dead_letter_retry_max_ms": 5}
 STREAM = {"x-queue-type": "stream"}
-
-
-@pytest.fixture
-def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
-    return lambda **limits: engine.broker(start, tmp_path, **limits)
 
 
 async def _nothing() -> None:

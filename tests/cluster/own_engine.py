@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from flintmq.cluster import engine_thread
 from flintmq.config import Limits
@@ -68,6 +70,19 @@ class OwnEngine:
 
     def broker(self, start: Callable[..., Broker], path: Path, **limits: int) -> Broker:
         return start(limits={**FAST, **limits}, store_dir=str(path / "store"), http_port=0)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    made = OwnEngine(monkeypatch)
+    yield made
+    made.plan.away = False
+    made.go_on()
+
+
+@pytest.fixture
+def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
+    return lambda **limits: engine.broker(start, tmp_path, **limits)
 
 
 def queue_of(broker: Broker, name: str = "s") -> Any:

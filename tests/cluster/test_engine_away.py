@@ -7,8 +7,6 @@ bounded and counted, and goes on by itself; dead letters, times to live, policie
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +14,11 @@ import pytest
 from flintmq.core.memory_account import bytes_by_kind
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
-from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of, queue_of
+from tests.cluster.own_engine import SHARED, OwnEngine, begin, engine, get, log_of, queue_of
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "heap_of_others", "start"]
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = OwnEngine(monkeypatch)
-    yield made
-    made.plan.away = False
-    made.go_on()
-
-
-@pytest.fixture
-def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
-    return lambda **limits: engine.broker(start, tmp_path, **limits)
+__all__ = ["begin", "connect", "engine", "heap_of_others", "start"]
 
 
 def waiting(broker: Broker) -> int:

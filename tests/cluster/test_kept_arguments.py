@@ -14,19 +14,12 @@ import pytest
 
 from flintmq.definitions.change_line import BROKER
 from flintmq.testing.broker import Broker
-from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of, queue_of
+from tests.cluster.own_engine import SHARED, OwnEngine, engine, get, log_of, queue_of
 from tests.cluster.several_nodes import Answer
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "heap_of_others", "start"]
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = OwnEngine(monkeypatch)
-    yield made
-    made.go_on()
+__all__ = ["connect", "engine", "heap_of_others", "start"]
 
 
 class World:

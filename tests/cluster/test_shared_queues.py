@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from flintmq.config import Limits
 from flintmq.engines.engine import Commit
@@ -20,23 +16,11 @@ from flintmq.engines.memory import MemoryEngine
 from flintmq.shared.layout import Owner, owner_key
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
-from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of
+from tests.cluster.own_engine import SHARED, OwnEngine, begin, engine, get, log_of
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "heap_of_others", "start"]
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = OwnEngine(monkeypatch)
-    yield made
-    made.go_on()
-
-
-@pytest.fixture
-def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
-    return lambda **limits: engine.broker(start, tmp_path, **limits)
+__all__ = ["begin", "connect", "engine", "heap_of_others", "start"]
 
 
 def declared(broker: Broker, connect: Any, *names: str, **arguments: Any) -> Any:

@@ -157,6 +157,16 @@ def test_stages_have_bounds(begin: Callable[..., Rig]) -> None:
     assert "stage_id" in node.call("stage.begin", scope="x", epoch=mine, batch=0, shared=True)
 
 
+def test_one_user_takes_not_all_scopes_of_a_virtual_host(begin: Callable[..., Rig]) -> None:
+    node = begin(limits={"scopes_user_max": 1, "writes_user_max": 0})
+    node.user_with("other", write=".*")
+    mine = epoch(node)
+    assert "stage_id" in node.call("stage.begin", scope="x", epoch=mine, batch=0, shared=True)
+    assert node.code("stage.begin", scope="y", epoch=mine, batch=0, shared=True) == "LIMIT"
+    assert "stage_id" in node.call("stage.begin", user="other", scope="z", epoch=mine, batch=0, shared=True)
+    assert "stage_id" in node.call("stage.begin", scope="x", epoch=mine, batch=1, shared=True), "one that is there"
+
+
 @pytest.mark.parametrize("fate", [Fate.HAPPENED, Fate.NEVER, Fate.LATER])
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 4, 5])
 def test_a_commit_whose_answer_is_lost_publishes_the_batch_once(node: Rig, engine: OwnEngine, fate: Fate, calls: int) -> None:

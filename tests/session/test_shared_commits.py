@@ -6,8 +6,6 @@ transaction without an answer is decided by the engine; refusals say why, and le
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +13,12 @@ import pytest
 from flintmq.shared.transaction_rows import transactions
 from flintmq.testing.broker import Broker
 from tests.admin.conftest import Client
-from tests.cluster.own_engine import SHARED, OwnEngine, get, log_of
+from tests.cluster.own_engine import SHARED, OwnEngine, begin, engine, get, log_of
 from tests.support.broker import wait_until
 from tests.support.inprocess import connect, heap_of_others, start
 from tests.twins.faulty_engine import Fate
 
-__all__ = ["connect", "heap_of_others", "start"]
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = OwnEngine(monkeypatch)
-    yield made
-    made.go_on()
-
-
-@pytest.fixture
-def begin(start: Callable[..., Broker], tmp_path: Path, engine: OwnEngine) -> Callable[..., Broker]:
-    return lambda **limits: engine.broker(start, tmp_path, **limits)
+__all__ = ["begin", "connect", "engine", "heap_of_others", "start"]
 
 
 def transactional(broker: Broker, connect: Any, *names: str, **arguments: Any) -> Any:

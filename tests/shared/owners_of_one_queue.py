@@ -58,12 +58,12 @@ class Crossing(FaultyEngine):
 
 
 class Store:
-    """The engine of several nodes. Args: value_bytes: of one row."""
+    """The engine of several nodes. Args: value_bytes: of one row; commit_rows: of one commit."""
 
-    def __init__(self, seed: int = 1, value_bytes: int = 1 << 20) -> None:
+    def __init__(self, seed: int = 1, value_bytes: int = 1 << 20, commit_rows: int = 20_000) -> None:
         self.store = MemoryStore(10_000)
         self.faults = Faults(seed)
-        self._limits = Limits().replace(engine_value_bytes_max=value_bytes)
+        self._limits = Limits().replace(engine_value_bytes_max=value_bytes, engine_commit_rows_max=commit_rows)
 
     @property
     def rows(self) -> dict[bytes, bytes]:

@@ -108,16 +108,25 @@ def commits_waiting(connection: Connection, number: int) -> int:
 
 
 @cfunc
-def _touches_shared(channel: pointer[channel_t]) -> bint:
-    """True when a message of the open transaction goes to a shared queue, or a delivery of one is settled."""
+def _goes_to(channel: pointer[channel_t], flags: uint32_t) -> bint:
+    """True when a message of the open transaction goes to a queue with one of these DEST_*."""
     i: uint32_t
     k: uint32_t
     route: pointer[route_t]
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if route.destinations[k].flags & (DEST_SHARED | DEST_MIRRORED):
+            if route.destinations[k].flags & flags:
                 return True
+    return False
+
+
+@cfunc
+def _touches_shared(channel: pointer[channel_t]) -> bint:
+    """True when a message of the open transaction goes to a shared queue, or a delivery of one is settled."""
+    i: uint32_t
+    if _goes_to(channel, DEST_SHARED | DEST_MIRRORED):
+        return True
     for i in range(channel.tx_settle_count):
         if unacked_find(address(channel.unacked), channel.tx_settles[i].tag).queue.durable == QUEUE_MIRRORED:
             return True
@@ -137,15 +146,7 @@ def _goes_to_stream(route: pointer[route_t]) -> bint:
 def _may_be_refused(channel: pointer[channel_t]) -> bint:
     """True when a message of the open transaction goes to a stream, whose answer waits for the log, or to a queue that may refuse it:
     the others must not be seen before that is known."""
-    i: uint32_t
-    k: uint32_t
-    route: pointer[route_t]
-    for i in range(channel.tx_publish_count):
-        route = channel.tx_publishes[i].route
-        for k in range(route.count):
-            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
-                return True
-    return False
+    return _goes_to(channel, DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK)
 
 
 @cfunc

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flintmq.broker.closing import close_one
 from flintmq.broker.cores import refuses_over
@@ -70,6 +70,16 @@ log = logging.getLogger("flintmq.shared")
 Done = Callable[[Any, Exception | None], object]
 # outcome, what is to be called when its deliveries have ended, and whatever the client is told in the place of commit-ok
 OnCommitted = Callable[[Outcome, Callable[[], object], PeerError | None], object]
+
+
+class Work(Protocol):
+    """What a transaction does: messages: (queue id, message, expires_at_ms) in their order; ends: (queue id, position) of deliveries of
+    queues that this node serves."""
+
+    @property
+    def messages(self) -> Iterable[tuple[int, Message, int]]: ...
+    @property
+    def ends(self) -> Iterable[tuple[int, int]]: ...
 
 
 def _refusal(error: Exception | None) -> Exception | None:
@@ -571,16 +581,8 @@ class SharedQueues:
         served = {number: entry.served for number in queue_ids if (entry := self._entries.get(number)) is not None}
         return {number: one.log for number, one in served.items() if one is not None}
 
-    def commit(
-        self,
-        user: str,
-        messages: Iterable[tuple[int, Message, int]],
-        ends: Iterable[tuple[int, int]],
-        logs: Mapping[int, QueueLog],
-        done: OnCommitted,
-    ) -> None:
-        """A transaction of a client. Args: messages: (queue id, message, expires_at_ms) in their order; ends: (queue id, position) of
-        deliveries of queues that this node serves; logs: of these queues, from before it was known that none of them is lost.
+    def commit(self, user: str, work: Work, logs: Mapping[int, QueueLog], done: OnCommitted) -> None:
+        """A transaction of a client. Args: logs: of the queues of its ends, from before it was known that none of them is lost.
 
         `done(outcome, ended, error)` is called once, or twice (Transactions.commit), on any thread. After DECIDED the deliveries are to be
         ended here, and `ended()` is to be called then. Messages for a queue that is deleted go nowhere. Any thread.
@@ -590,27 +592,20 @@ class SharedQueues:
             if error is not None:  # nothing of it was sent
                 done(Outcome.REFUSED, _nobody, error if isinstance(error, PeerError) else _not_committed())
 
-        self.thread.run(partial(self._commit, user, messages, ends, logs, done), begun)
+        self.thread.run(partial(self._commit, user, work, logs, done), begun)
 
-    async def _commit(
-        self,
-        user: str,
-        messages: Iterable[tuple[int, Message, int]],
-        ends: Iterable[tuple[int, int]],
-        logs: Mapping[int, QueueLog],
-        done: OnCommitted,
-    ) -> None:
+    async def _commit(self, user: str, work: Work, logs: Mapping[int, QueueLog], done: OnCommitted) -> None:
         """Raises: PeerError: nothing of it was sent. O(messages), in slices."""
         slices = Slices()
         changes: dict[bytes, Changes] = {}
         bounds: dict[bytes, Bound] = {}
         of_queue: dict[int, Changes] = {}
-        for number, message, expires_at_ms in messages:
+        for number, message, expires_at_ms in work.messages:
             one = self._changes(number, changes, of_queue)
             if one is not None:
                 one.messages.append(shared_message(*message, expires_at_ms))
             await slices.step()
-        for number, position in ends:
+        for number, position in work.ends:
             one = self._changes(number, changes, of_queue)
             if one is not None:
                 one.ends.append(position)

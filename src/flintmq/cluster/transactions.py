@@ -107,6 +107,8 @@ class Transactions:
             try:
                 await here.restore()
                 break
+            except Lost:
+                return
             except EngineError:
                 await asyncio.sleep(self._limits.shared_pause_ms / 1000)
         self._queues[served.queue] = here
@@ -368,7 +370,10 @@ class Transactions:
             answer = await self._ask(queue, "transactions.over", {"transactions": [one.decode() for one in names[:_ROWS_AT_ONCE]]})
         except EngineError:
             return []
-        return names if answer is None else [str(one).encode() for one in answer[0].get("over", ()) if str(one).encode() in names]
+        if answer is None:
+            return names
+        over = {str(one).encode() for one in answer[0].get("over", ())}
+        return [one for one in names if one in over]
 
     async def _delete(self, rows: Mapping[bytes, bytes]) -> None:
         """Rows, each of which compares."""

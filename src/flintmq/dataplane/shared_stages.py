@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 from flintmq.broker.cores import refuses_over
 from flintmq.core.checksum import crc32c_of
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.blocks import DROP, FAIL, Counts, Router
+from flintmq.dataplane.blocks import Counts, Router
 from flintmq.dataplane.engine_asks import EngineAsks
-from flintmq.dataplane.scope import KINDS, kind_of
+from flintmq.dataplane.scope import kind_of
 from flintmq.dataplane.shared import Caller, Plane
-from flintmq.dataplane.stage_arguments import elsewhere_of, routes_of
+from flintmq.dataplane.stage_arguments import BATCH_MAX, routes_of, wish_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.engines.engine import Full
 from flintmq.errors import PeerError
@@ -37,7 +37,6 @@ from flintmq.shared.transaction_rows import TRANSACTION_BYTES, Message, Transact
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 T = TypeVar("T")
-_BATCH_MAX = 2**63 - 1
 # before the id of a stage, which local ones (hexadecimal) never begin with
 _MARK = "x"
 # seconds between two tries for a place among calls that wait for the engine
@@ -170,21 +169,14 @@ class SharedStages:
     def begin(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.begin."""
         plane, limits = self._plane, self._plane.limits
-        name = arguments.text("scope", limits.dataplane_name_max)
-        epoch, batch = (arguments.integer(one, 0, _BATCH_MAX) for one in ("epoch", "batch"))
-        part, attempt = (arguments.integer(one, 0, _BATCH_MAX, 0) for one in ("part", "attempt"))
-        unroutable = elsewhere_of(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
-        over_limit = elsewhere_of(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
-        kind = arguments.choice("kind", KINDS, kind_of(name))
-        arguments.done()
-        plane.check_grants(caller, Verb.WRITE)
-        plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (unroutable, over_limit) if one.exchange])
+        wish = wish_of(plane, caller, arguments)
         self._tick()
-        scope = self._ask(caller, partial(self._scopes.enter, caller.vhost, name, ScopeRow(caller.name, kind), epoch))
-        if batch <= scope.committed:
+        fresh = ScopeRow(caller.name, wish.kind)
+        scope = self._ask(caller, partial(self._scopes.enter, caller.vhost, wish.scope, fresh, wish.epoch))
+        if wish.batch <= scope.committed:
             return {"already": True, "committed": scope.committed}
-        stage = Stage(caller.vhost, name, caller.name, epoch, batch, part, attempt)
-        router = Router(plane, caller, unroutable, over_limit, shared=True)
+        stage = Stage(caller.vhost, wish.scope, caller.name, wish.epoch, wish.batch, wish.part, wish.attempt)
+        router = Router(plane, caller, wish.unroutable, wish.over_limit, shared=True)
         with self._lock:
             if sum(one.stage.user == caller.name for one in self._writing.values()) >= limits.shared_user_stages_max:
                 text = f"user '{caller.name}' writes {limits.shared_user_stages_max} stages on this node: commit or abort some"
@@ -318,7 +310,7 @@ class SharedStages:
     def commit(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.commit: one decision, on any node."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
-        epoch, batch = (arguments.integer(one, 0, _BATCH_MAX) for one in ("epoch", "batch"))
+        epoch, batch = (arguments.integer(one, 0, BATCH_MAX) for one in ("epoch", "batch"))
         given = arguments.raw("stage_ids")
         if not isinstance(given, list) or not all(is_shared_stage(one) for one in given) or len(set(given)) != len(given):
             raise arguments.refuse("stage_ids", "a list of different ids of stages on shared queues", given)
@@ -331,8 +323,8 @@ class SharedStages:
     def abort(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.abort."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
-        batch = arguments.integer("batch", 0, _BATCH_MAX)
-        epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
+        batch = arguments.integer("batch", 0, BATCH_MAX)
+        epoch = arguments.integer("epoch", 0, BATCH_MAX, None)
         stage_id = arguments.text("stage_id", 1 + TRANSACTION_BYTES, None)
         arguments.done()
         only = None if stage_id is None else _transaction(stage_id)

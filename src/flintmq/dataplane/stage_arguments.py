@@ -1,12 +1,54 @@
 """Arguments of the calls about stages, of local ones and of those on shared queues.
 
-in: arguments. out: routes, and what becomes of messages that can't go where they should; Refused BAD_ARGUMENT.
+in: arguments. out: what a stage is for, routes, and what becomes of messages that can't go where they should; Refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Route
+from flintmq.dataplane.scope import KINDS, kind_of
+from flintmq.dataplane.shared import Caller, Plane
+from flintmq.ports import Verb
+
+# numbers of epochs, batches, parts and attempts
+BATCH_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Of stage.begin: the stage of a part of a batch, of an attempt at it, and what becomes of messages that can't go where they should."""
+
+    scope: str
+    epoch: int
+    batch: int
+    part: int
+    attempt: int
+    unroutable: Elsewhere
+    over_limit: Elsewhere
+    kind: str
+
+
+def wish_of(plane: Plane, caller: Caller, arguments: Arguments) -> Wish:
+    """The arguments of stage.begin; the caller may write where they say. Raises: Refused."""
+    most = plane.limits.name_bytes_max
+    name = arguments.text("scope", plane.limits.dataplane_name_max)
+    wish = Wish(
+        name,
+        arguments.integer("epoch", 0, BATCH_MAX),
+        arguments.integer("batch", 0, BATCH_MAX),
+        arguments.integer("part", 0, BATCH_MAX, 0),
+        arguments.integer("attempt", 0, BATCH_MAX, 0),
+        elsewhere_of(arguments, "unroutable", (FAIL, DROP), most),
+        elsewhere_of(arguments, "over_limit", (FAIL,), most),
+        arguments.choice("kind", KINDS, kind_of(name)),
+    )
+    arguments.done()
+    plane.check_grants(caller, Verb.WRITE)
+    plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (wish.unroutable, wish.over_limit) if one.exchange])
+    return wish
 
 
 def routes_of(arguments: Arguments, most: int) -> list[Route]:

@@ -27,18 +27,17 @@ from typing import Any
 from flintmq.core.checksum import crc32c_of
 from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.blocks import DROP, FAIL, Router
+from flintmq.dataplane.blocks import FAIL, Router
 from flintmq.dataplane.quotas import Quota
-from flintmq.dataplane.scope import ENDED, FAILED, KINDS, OPEN, PREPARED, Scope, Stage, kind_of
+from flintmq.dataplane.scope import ENDED, FAILED, OPEN, PREPARED, Scope, Stage, kind_of
 from flintmq.dataplane.scopes import Scopes
 from flintmq.dataplane.shared import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
-from flintmq.dataplane.stage_arguments import elsewhere_of, routes_of
+from flintmq.dataplane.stage_arguments import BATCH_MAX, routes_of, wish_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
 from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused
 
-_BATCH_MAX = 2**63 - 1
 # bytes of memory where nobody said a limit
 _NO_BOUND = 2**63 - 1
 _LIFE_KEY = b"scopes"
@@ -249,40 +248,29 @@ class Stages:
 
     def begin(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stage.begin."""
-        plane, limits = self._plane, self._plane.limits
-        name = arguments.text("scope", limits.dataplane_name_max)
-        epoch = arguments.integer("epoch", 0, _BATCH_MAX)
-        batch = arguments.integer("batch", 0, _BATCH_MAX)
-        part = arguments.integer("part", 0, _BATCH_MAX, 0)
-        attempt = arguments.integer("attempt", 0, _BATCH_MAX, 0)
-        unroutable = elsewhere_of(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
-        over_limit = elsewhere_of(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
-        kind = arguments.choice("kind", KINDS, kind_of(name))
-        arguments.done()
-        plane.check_grants(caller, Verb.WRITE)
-        plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (unroutable, over_limit) if one.exchange])
+        plane, wish = self._plane, wish_of(self._plane, caller, arguments)
         while True:
-            scope = self._scopes.taken(caller, name, kind)
+            scope = self._scopes.taken(caller, wish.scope, wish.kind)
             with scope.lock:
                 if scope.forgotten:
                     continue
-                self._check_writes(scope, epoch)
-                if batch <= scope.committed:
+                self._check_writes(scope, wish.epoch)
+                if wish.batch <= scope.committed:
                     return {"already": True, "committed": scope.committed}
                 identity = os.urandom(_ID_BYTES)
                 stage = Stage(
                     identity=identity,
-                    scope=name,
+                    scope=wish.scope,
                     vhost=caller.vhost,
                     user=caller.name,
-                    epoch=epoch,
-                    batch=batch,
-                    part=part,
-                    attempt=attempt,
+                    epoch=wish.epoch,
+                    batch=wish.batch,
+                    part=wish.part,
+                    attempt=wish.attempt,
                     since_ms=plane.now_ms(),
                 )
-                stage.router = Router(plane, caller, unroutable, over_limit)
-                stage.refuses = over_limit.action == FAIL
+                stage.router = Router(plane, caller, wish.unroutable, wish.over_limit)
+                stage.refuses = wish.over_limit.action == FAIL
                 with self._lock:
                     self._quota.check(caller.name, caller.vhost, self._weight(0))
                     self._quota.enter(identity, caller.name, caller.vhost, self._weight(0))
@@ -376,8 +364,8 @@ class Stages:
         """stage.commit: one decision."""
         limits = self._plane.limits
         name = arguments.text("scope", limits.dataplane_name_max)
-        epoch = arguments.integer("epoch", 0, _BATCH_MAX)
-        batch = arguments.integer("batch", 0, _BATCH_MAX)
+        epoch = arguments.integer("epoch", 0, BATCH_MAX)
+        batch = arguments.integer("batch", 0, BATCH_MAX)
         given = arguments.raw("stage_ids")
         ids = _stage_ids(arguments, given)
         arguments.done()
@@ -438,8 +426,8 @@ class Stages:
         """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before, and nothing is begun
         with it any more: its tasks may still run. With a stage_id that one alone, if it is there."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max)
-        batch = arguments.integer("batch", 0, _BATCH_MAX)
-        epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
+        batch = arguments.integer("batch", 0, BATCH_MAX)
+        epoch = arguments.integer("epoch", 0, BATCH_MAX, None)
         stage_id = arguments.text("stage_id", 2 * _ID_BYTES, None)
         arguments.done()
         scope = self._scopes.get(caller.vhost, name)

@@ -35,7 +35,7 @@ def commit(handler: Session, transaction: Transaction) -> None:
     def on_outcome(outcome: Any, ended: Callable[[], object], error: PeerError | None) -> None:
         handler.loop.call(partial(_told, handler, transaction, outcome.name, ended, error))
 
-    shared.commit(handler.user, transaction.messages, transaction.ends, logs, on_outcome)
+    shared.commit(handler.user, transaction, logs, on_outcome)
 
 
 def _told(handler: Session, transaction: Transaction, outcome: str, ended: Callable[[], object], error: PeerError | None) -> None:

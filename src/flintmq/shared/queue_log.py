@@ -50,6 +50,8 @@ log = logging.getLogger("flintmq.shared")
 
 # bytes of a row of ends with its key, at most
 _ENDS_BYTES_MAX = 4_096
+# what of the rows of a commit may say which messages of transactions are in its batch: one in four
+_APPLIED_SHARE = 4
 # rows and ranges, and bytes of their keys, that the end of one transaction deletes, at most
 _FORGET_ROWS, _FORGET_BYTES = 4, 512
 # a position has its level above these bits (queue/types.pxd)
@@ -236,9 +238,19 @@ class QueueLog:
             if disorder == self._disorder:
                 return
 
+    async def may_apply(self) -> None:
+        """Before `apply`, with nothing in between: until a batch has a row for one more part of a transaction. Raises: Lost."""
+        most = max(1, self._engine.limits.commit_rows // _APPLIED_SHARE)
+        while True:
+            self._check()
+            self.look()
+            if len(self._applying) < most:
+                return
+            await self._changed.wait()
+
     def apply(self, transaction: bytes, part: int, positions: list[int]) -> Applying:
         """Messages of a transaction were put into the queue just now, at these positions (0: it did not take this one), and nothing ran in
-        between. `settled` of the result is told, or has Lost, when the engine has them."""
+        between. `settled` of the result is told, or has Lost, when the engine has them. The caller has waited for `may_apply`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         sent = self._mirror.sent_to()
         # One that was sent before is a message of which the queue took no second copy.

@@ -70,7 +70,7 @@ class QueueTransactions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def restore(self) -> None:
-        """After `taking_over.restore`, before anybody consumes (X2). Raises: EngineError: to be begun anew, also with this object;
+        """After `taking_over.restore`, before anybody consumes (X2). Raises: EngineError: to be begun anew, also with this object; Lost;
         ValueError: a row is damaged. O(messages of transactions that are not over)."""
         rows: dict[bytes, TransactionRow | None] = {}
         async for transaction, part, data in self._parts(*pending(self._queue)):
@@ -79,6 +79,7 @@ class QueueTransactions:
             row = rows[transaction]
             if row is not None and row.is_decided:
                 one = self._opened(transaction, row)
+                await self.served.log.may_apply()
                 self._put(transaction, one, part, data, restored=True)
             await asyncio.sleep(0)
         for transaction, row in rows.items():
@@ -168,10 +169,12 @@ class QueueTransactions:
     async def _apply(self, transaction: bytes, one: _Open, parts: Sequence[bytes]) -> None:
         if parts:
             for part, data in enumerate(parts):
+                await self.served.log.may_apply()
                 self._put(transaction, one, part, data)
                 await asyncio.sleep(0)
         else:
             async for _, part, data in self._parts(*pending_of(self._queue, transaction)):
+                await self.served.log.may_apply()
                 self._put(transaction, one, part, data)
         self.served.log.look()
         await self._settle(transaction, one)

@@ -105,16 +105,20 @@ class ScopeCommits:
             self._check(known, fresh.user, name, epoch)
             return known
         if known is None:
-            await self._check_room(vhost)
+            await self._check_room(vhost, fresh.user)
         return await self._change(vhost, name, fresh, body)
 
-    async def _check_room(self, vhost: str) -> None:
-        most = self._limits.scopes_vhost_max + self._limits.writes_vhost_max
-        count, after = 0, ""
+    async def _check_room(self, vhost: str, user: str) -> None:
+        limits = self._limits
+        count, own, after = 0, 0, ""
         while rows := await self.listed(vhost, after, _ROWS_AT_ONCE):
-            count, after = count + len(rows), rows[-1][0]
-        if count >= most:
-            raise ScopeRefusal(Why.LIMIT, f"virtual host '{vhost}' has {most} scopes on shared queues: `scope.forget` some")
+            count, own, after = count + len(rows), own + sum(row.user == user for _, row in rows), rows[-1][0]
+        for whose, there, most in (
+            (f"user '{user}'", own, limits.scopes_user_max + limits.writes_user_max),
+            (f"virtual host '{vhost}'", count, limits.scopes_vhost_max + limits.writes_vhost_max),
+        ):
+            if there >= most:
+                raise ScopeRefusal(Why.LIMIT, f"{whose} has {most} scopes on shared queues: `scope.forget` some")
 
     @staticmethod
     def _check(row: ScopeRow, user: str, name: str, epoch: int | None) -> None:
