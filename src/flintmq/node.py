@@ -35,8 +35,8 @@ from flintmq.channel.connection import Connection, revoke_authorizations
 from flintmq.channel.weights import TLS_BYTES
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
+from flintmq.dataplane.in_log import PIPELINE_FORMATS
 from flintmq.dataplane.node_part import DataPlane
-from flintmq.dataplane.shared import PIPELINE_FORMATS
 from flintmq.definitions.verbs import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
@@ -273,14 +273,14 @@ class Node:
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
             names = (config.host, config.http_hosts)
-            pipeline = None if self.dataplane is None else self.dataplane.service.figures
+            pipeline = None if self.dataplane is None else self.dataplane.figures
             parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names, pipeline)
             parts.definitions = self.definitions
             parts.links = self.links
             parts.node_name = name
             parts.listeners = self.listening
             parts.http_port = lambda: self.http_port
-            parts.backups = None if self.dataplane is None else self.dataplane.backups
+            parts.backups = None if self.dataplane is None else self.dataplane.open_backups
             parts.directory = None if self.store is None else self.store.directory
             parts.disk_reserve = 0 if logs is None else logs.messages.reserves.roomy
             served = config.with_limits(http_connections_max=self.descriptors.http)

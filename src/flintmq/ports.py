@@ -16,9 +16,11 @@ P4  A method that fails raises: StoreError (the disk failed: latched), PeerError
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from typing import Any, Protocol, runtime_checkable
+
+from flintmq.slotted import slotted
 
 # Bits of a position under the level (queue/types.pxd).
 POSITION_INDEX_BITS = 56
@@ -95,7 +97,7 @@ class TxState(Enum):
 # --- definitions --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class VhostRecord:
     """A virtual host."""
 
@@ -103,7 +105,7 @@ class VhostRecord:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class UserRecord:
     """A user. `password_hash`: an argon2 PHC string; empty = cannot log in by password."""
 
@@ -112,7 +114,7 @@ class UserRecord:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class PermissionRecord:
     """Regular expressions (operator input, searched in the name as RabbitMQ does) of one user in one vhost; "" = nothing."""
 
@@ -123,7 +125,7 @@ class PermissionRecord:
     read: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class LimitsRecord:
     """What an operator lets a user or a virtual host have: RabbitMQ's name of the limit -> number, below 0: any. Empty: the defaults."""
 
@@ -132,7 +134,7 @@ class LimitsRecord:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class ParameterRecord:
     """A runtime parameter, in RabbitMQ's terms: a value of a component, in a virtual host or ("") of the node. Policies are parameters,
     too.
@@ -147,7 +149,7 @@ class ParameterRecord:
 
 
 # Nobody changes a record. These three are not frozen: clients make many, and a frozen one takes a microsecond more.
-@dataclass(slots=True)
+@slotted()
 class ExchangeRecord:
     """A durable exchange."""
 
@@ -159,7 +161,7 @@ class ExchangeRecord:
     arguments: Table = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@slotted()
 class QueueRecord:
     """A durable queue. `queue_id` names its entries in the message log."""
 
@@ -170,7 +172,7 @@ class QueueRecord:
     arguments: Table = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@slotted()
 class BindingRecord:
     """A binding between two durable ends. `destination_kind`: "queue" or "exchange"."""
 
@@ -264,7 +266,7 @@ class Verb(Enum):
     READ = "read"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Resource:
     """What a verb is done to. `kind`: "queue" or "exchange"; the default exchange is named "amq.default" in texts."""
 

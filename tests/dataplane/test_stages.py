@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from flintmq.dataplane.shared import NOTE_SCOPE, NOTE_STAGE
+from flintmq.dataplane.in_log import NOTE_SCOPE, NOTE_STAGE
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
 from tests.support.image import image_of

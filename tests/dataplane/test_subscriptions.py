@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from flintmq.dataplane.shared import NOTE_SUBSCRIPTION, Caller
+from flintmq.dataplane.in_log import NOTE_SUBSCRIPTION
+from flintmq.dataplane.shared import Caller
 from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord

@@ -22,12 +22,13 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from flintmq.access.secret import Secret
 from flintmq.clock import Clock
 from flintmq.config import Limits
+from flintmq.slotted import slotted
 
 log = logging.getLogger("flintmq.access")
 
@@ -48,7 +49,7 @@ def source_of(address: str) -> str:
     return str(parsed)
 
 
-@dataclass(slots=True, eq=False)
+@slotted(eq=False)
 class _Job:
     """One check that waits. sources: in whose lines it stands."""
 
@@ -60,7 +61,7 @@ class _Job:
     waiters: list[Check] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@slotted(eq=False)
 class Check:
     """One caller's wait for an answer."""
 

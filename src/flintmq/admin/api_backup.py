@@ -24,7 +24,7 @@ def _backups(call: Call) -> Any:
     backups = call.app.parts.backups
     if backups is None:
         raise HttpError(400, "bad_request", "this broker keeps nothing on disk (--memory): there is nothing to back up")
-    return backups
+    return backups()
 
 
 async def begin(call: Call) -> Response:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flintmq.pulls.pull_service import PullService
+from flintmq.slotted import slotted
 
 
-@dataclass(slots=True)
+@slotted()
 class Parts:
     """broker: broker.broker.Broker; pulls; actors: gauges of the actor system as a dict; store: the durable store's LogStore, or None;
     memory_limit: bytes of message content at which publishers are blocked."""
@@ -33,8 +34,8 @@ class Parts:
     # (protocol, address, port) of all listeners; the port of HTTP
     listeners: Callable[[], list[tuple[str, str, int]]] = list
     http_port: Callable[[], int | None] = lambda: None
-    # dataplane.backups.Backups; None: nothing is on disk
-    backups: Any = None
+    # dataplane.backups.Backups, loaded by the call; None: nothing is on disk
+    backups: Callable[[], Any] | None = None
     directory: Any = None  # of the store; None: nothing is on disk
     disk_reserve: int = 0  # bytes of the disk below which publishers are blocked
     started_s: float = field(default_factory=time.monotonic)

@@ -1,4 +1,4 @@
-"""The HTTP service of a node: its socket, its thread, its stop. Imports neither uvicorn nor starlette before somebody connects.
+"""The HTTP service of a node: its socket, its thread, its stop. Imports neither asyncio, uvicorn nor starlette before somebody connects.
 
 in: the node's parts. out: a listening port; answers until `stop`.
 
@@ -9,7 +9,6 @@ H2  `stop` answers held polls first (503), then waits Limits.http_stop_ms for an
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import errno
 import logging
@@ -102,6 +101,8 @@ class HttpServer:
 
     async def answer(self, head: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """A call that another node was asked for (admin.forwarding), on any event loop. Raises: KeyError, TypeError, ValueError."""
+        import asyncio
+
         if not self._loop.done():
             os.eventfd_write(self._wake, 1)  # the service begins with its first request
         loop = await asyncio.shield(asyncio.wrap_future(self._loop))
@@ -156,6 +157,8 @@ class HttpServer:
         return True
 
     def _serve(self) -> None:
+        import asyncio
+
         import uvicorn
 
         from flintmq.admin.app import application
@@ -201,6 +204,8 @@ class HttpServer:
 
     async def _accept_and_serve(self, server: Any, links: Links) -> None:
         """uvicorn serves what the Acceptor hands it; it has no socket of its own."""
+        import asyncio
+
         from flintmq.admin.accepting import Acceptor
         from flintmq.admin.front import Front
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.protocol.v0_9_1.death import letter_header
 from flintmq.routing.message import Content, MessageHeaders
+from flintmq.slotted import slotted
 from flintmq.vhost.arguments import DROPPING
 from flintmq.vhost.dead_letter import Deaths, without_cycles
 
@@ -69,7 +69,7 @@ class Attempt:
         """A shared queue has the letter for good. Any thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Letter:
     """A dead letter, ready to be put on queues. exchange, routing_keys[0]: as it is published."""
 

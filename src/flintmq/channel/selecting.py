@@ -6,7 +6,6 @@ in: the arguments of basic.consume. out: a Choice, or a refusal that says what i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.config import Limits
@@ -14,6 +13,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
 from flintmq.selectors.grammar import SelectorError, parse
 from flintmq.selectors.program import Selector
+from flintmq.slotted import slotted
 
 # Names of a selector: Qpid's for all protocols, and those of its filter in AMQP 1.0, which clients carry over.
 SELECTORS = ("x-filter-jms-selector", "apache.org:selector-filter:string", "jms-selector")
@@ -25,7 +25,7 @@ BROWSES = ("x-browse", "x-filter-no-consume")
 SELECTION_BYTES = 10_240
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Choice:
     """selector: None: every message; browse: the consumer sees each message once and takes none."""
 

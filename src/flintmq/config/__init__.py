@@ -13,7 +13,7 @@ Zero never means "unlimited" below the configuration parser, except where AMQP i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from flintmq.config.cluster import ClusterLimits
@@ -23,6 +23,7 @@ from flintmq.config.http import HttpLimits
 from flintmq.config.moves import MovesLimits
 from flintmq.config.shared import SharedLimits
 from flintmq.config.units import KIB, MIB
+from flintmq.slotted import slotted
 
 __all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
 
@@ -522,7 +523,7 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     spans_stop_ms: int = 1_000
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@slotted(eq=False)
 class Config:
     """What `flintmq serve` was asked to do. Ports: 0 picks a free one, None is off."""
 

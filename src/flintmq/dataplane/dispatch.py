@@ -28,8 +28,8 @@ from flintmq.dataplane.browse import Browses
 from flintmq.dataplane.calls import CALLS
 from flintmq.dataplane.logins import Logins
 from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
-from flintmq.dataplane.shared_stages import SharedStages, is_shared_stage
 from flintmq.dataplane.snapshots import Pins, Snapshots
+from flintmq.dataplane.stage_arguments import is_shared_stage
 from flintmq.dataplane.stages import Stages
 from flintmq.dataplane.streams import Streams
 from flintmq.dataplane.subscriptions import Subscriptions
@@ -43,6 +43,7 @@ from flintmq.scheduler.system import ActorSystem, Failed
 
 if TYPE_CHECKING:
     from flintmq.dataplane.shared_sets import SharedSets
+    from flintmq.dataplane.shared_stages import SharedStages
 
 _Method = Callable[[Caller, Arguments], dict[str, Any]]
 _Rows = tuple[dict[str, Any], Payload]
@@ -84,7 +85,7 @@ class Service:
         self.calls = 0
         self.refused = 0
         subscriptions, snapshots = self.subscriptions, self.snapshots
-        self.shared_stages = SharedStages(self.plane)
+        self._stages_shared: SharedStages | None = None
         self._calls: dict[str, _Method] = {
             "sub.open": partial(self._reading, "open"),
             "sub.acquire": partial(self._reading, "acquire"),
@@ -185,7 +186,7 @@ class Service:
             return self.token(arguments), b""
         caller = self._caller(head)
         if name == "block":
-            stages = self.shared_stages if is_shared_stage(arguments.peek("stage_id")) else self.stages
+            stages = self.shared_stages() if is_shared_stage(arguments.peek("stage_id")) else self.stages
             return stages.block(caller, arguments, payload), b""
         if len(payload):
             raise Refused("BAD_ARGUMENT", f"{name} takes no payload")
@@ -254,6 +255,15 @@ class Service:
                 self._shared = SharedSets(self.plane)
             return self._shared
 
+    def shared_stages(self) -> SharedStages:
+        """As `shared_sets`."""
+        with self._making:
+            if self._stages_shared is None:
+                from flintmq.dataplane.shared_stages import SharedStages
+
+                self._stages_shared = SharedStages(self.plane)
+            return self._stages_shared
+
     def _reading(self, call: str, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.*: of the subscriptions of this node, or of those on shared queues."""
         subscriptions = self.shared_sets() if self._is_shared(caller, arguments) else self.subscriptions
@@ -265,7 +275,7 @@ class Service:
         ids = arguments.peek("stage_ids")
         shared = arguments.boolean("shared", False) or is_shared_stage(arguments.peek("stage_id"))
         shared = shared or (isinstance(ids, list) and any(map(is_shared_stage, ids)))
-        answer: dict[str, Any] = getattr(self.shared_stages if shared else self.stages, call)(caller, arguments)
+        answer: dict[str, Any] = getattr(self.shared_stages() if shared else self.stages, call)(caller, arguments)
         return answer
 
     def sub_list(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:

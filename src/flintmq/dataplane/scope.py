@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.dataplane.blocks import Counts, Router
-from flintmq.dataplane.shared import FORMAT_STAGE
+from flintmq.dataplane.in_log import FORMAT_STAGE
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
 

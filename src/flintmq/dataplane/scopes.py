@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
+from flintmq.dataplane.in_log import NOTE_SCOPE
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import KINDS, ONCE, QUERY, WRITE, Scope, kind_of
-from flintmq.dataplane.shared import NOTE_SCOPE, Caller, Plane, log
+from flintmq.dataplane.shared import Caller, Plane, log
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import Verb
 

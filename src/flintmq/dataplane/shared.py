@@ -25,11 +25,6 @@ from flintmq.transactions.ports import Session
 
 log = logging.getLogger("flintmq.dataplane")
 
-# kinds of notes in the transaction log (docs/DATAPLANE.md)
-NOTE_SUBSCRIPTION, NOTE_SCOPE, NOTE_STAGE, NOTE_LIFE = 1, 2, 3, 4
-# format ids of the transactions of sets and stages: "FLNS", "FLNG"
-FORMAT_SET, FORMAT_STAGE = 0x464C4E53, 0x464C4E47
-PIPELINE_FORMATS = frozenset({FORMAT_SET, FORMAT_STAGE})
 # seconds between two looks at whether a wait has lost its point, and at whether there is room
 _LOOK_S, _ROOM_LOOK_S = 0.25, 0.002
 _NO_ROOM = "the log has no room for the outcome of another prepared transaction"

@@ -25,7 +25,7 @@ from flintmq.dataplane.blocks import Counts, Router
 from flintmq.dataplane.engine_asks import EngineAsks
 from flintmq.dataplane.scope import kind_of
 from flintmq.dataplane.shared import Caller, Plane
-from flintmq.dataplane.stage_arguments import BATCH_MAX, routes_of, wish_of
+from flintmq.dataplane.stage_arguments import BATCH_MAX, SHARED_MARK, is_shared_stage, routes_of, wish_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.engines.engine import Full
 from flintmq.errors import PeerError
@@ -37,8 +37,6 @@ from flintmq.shared.transaction_rows import TRANSACTION_BYTES, Message, Transact
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 T = TypeVar("T")
-# before the id of a stage, which local ones (hexadecimal) never begin with
-_MARK = "x"
 # seconds between two tries for a place among calls that wait for the engine
 _PLACE_S = 0.05
 _PLACE_TRIES = 200
@@ -59,11 +57,6 @@ class _Writing:
     crc: int = 0
     reason: Refused | None = None
     lock: Any = field(default_factory=threading.Lock)
-
-
-def is_shared_stage(stage_id: object) -> bool:
-    """Whether an id is one of this module's."""
-    return isinstance(stage_id, str) and stage_id.startswith(_MARK)
 
 
 class SharedStages:
@@ -184,7 +177,7 @@ class SharedStages:
         transaction, row = self._ask(caller, partial(self._made, stage))
         with self._lock:
             self._writing[transaction] = _Writing(row, stage, router, plane.now_ms())
-        return {"stage_id": _MARK + transaction.decode()}
+        return {"stage_id": SHARED_MARK + transaction.decode()}
 
     async def _made(self, stage: Stage) -> tuple[bytes, TransactionRow]:
         transactions = self._transactions
@@ -361,7 +354,7 @@ class SharedStages:
 
 
 def _transaction(stage_id: str) -> bytes:
-    return stage_id.removeprefix(_MARK).encode()
+    return stage_id.removeprefix(SHARED_MARK).encode()
 
 
 def _committed(row: ScopeRow | None) -> int | None:
@@ -376,4 +369,4 @@ def _view(name: str, row: ScopeRow | None) -> dict[str, Any]:
 def _facts(transaction: bytes, stage: Stage) -> dict[str, Any]:
     """The answer to stage.prepare."""
     numbers = {name: getattr(stage, name) for name in ("count", "bytes", "unroutable", "over_limit", "crc")}
-    return {"stage_id": _MARK + transaction.decode(), **numbers}
+    return {"stage_id": SHARED_MARK + transaction.decode(), **numbers}

@@ -15,6 +15,13 @@ from flintmq.ports import Verb
 
 # numbers of epochs, batches, parts and attempts
 BATCH_MAX = 2**63 - 1
+# before the id of a stage on shared queues, which local ones (hexadecimal) never begin with
+SHARED_MARK = "x"
+
+
+def is_shared_stage(stage_id: object) -> bool:
+    """Whether an id is one of a stage on shared queues."""
+    return isinstance(stage_id, str) and stage_id.startswith(SHARED_MARK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,11 @@ from flintmq.core.checksum import crc32c_of
 from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import FAIL, Router
+from flintmq.dataplane.in_log import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import ENDED, FAILED, OPEN, PREPARED, Scope, Stage, kind_of
 from flintmq.dataplane.scopes import Scopes
-from flintmq.dataplane.shared import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
+from flintmq.dataplane.shared import Caller, Plane, log, refusal_of
 from flintmq.dataplane.stage_arguments import BATCH_MAX, routes_of, wish_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError

@@ -22,9 +22,10 @@ from typing import Any
 from flintmq.arguments import is_whole
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.choice import checked, chosen, matching, readable
+from flintmq.dataplane.in_log import FORMAT_SET, NOTE_SUBSCRIPTION
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.sets import MessageSet
-from flintmq.dataplane.shared import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
+from flintmq.dataplane.shared import Caller, Plane, log
 from flintmq.dataplane.taking import SEQ_MAX, Subscription, active, ahead, allowed, hold, lost, planned, take, unknown, unread, used
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
 from flintmq.dataplane.wire import Refused

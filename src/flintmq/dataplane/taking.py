@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flintmq.dataplane.in_log import FORMAT_SET
 from flintmq.dataplane.sets import MessageSet, shares
-from flintmq.dataplane.shared import FORMAT_SET, Caller, Plane, refusal_of
+from flintmq.dataplane.shared import Caller, Plane, refusal_of
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import RunFacts, TransactionRefused, Xid
 

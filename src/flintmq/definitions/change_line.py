@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from flintmq.ports import (
     UserRecord,
     VhostRecord,
 )
+from flintmq.slotted import slotted
 from flintmq.store.sql.changes import Change, Save
 
 log = logging.getLogger("flintmq.definitions")
@@ -61,7 +62,7 @@ BROKER = Actor(None, "broker")
 OTHER_NODE = Actor(None, "another node")
 
 
-@dataclass(slots=True)
+@slotted()
 class Plan:
     """What a job does once it was allowed. Args: changes: records, all or nothing; apply: changes memory; after: work that goes on in
     slices
@@ -76,7 +77,7 @@ class Plan:
     before: object = None
 
 
-@dataclass(slots=True)
+@slotted()
 class Job:
     """Args: actor; what: for the log (L4); allow: asks for authorization; plan: checks, and says what is to be done; done."""
 

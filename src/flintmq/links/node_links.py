@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flintmq.config import Config
@@ -32,6 +32,7 @@ from flintmq.moves.control import ControlError
 from flintmq.moves.uri import UriError, shown
 from flintmq.moves.values import uris_of
 from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.slotted import slotted
 
 log = logging.getLogger("flintmq.links")
 
@@ -41,7 +42,7 @@ STARTING, RUNNING, TERMINATED = "starting", "running", "terminated"
 OpenLocal = Callable[[str, str], socket.socket]
 
 
-@dataclass(slots=True)
+@slotted()
 class Link:
     """One link, as the broker knows it. Args: number: of this life (N2); started: the process has it; said: what it was told last."""
 

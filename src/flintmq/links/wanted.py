@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,6 +20,7 @@ from flintmq.patterns import Among, Pattern
 from flintmq.ports import ParameterRecord
 from flintmq.protocol.v0_9_1.codec import encode_table
 from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.slotted import slotted
 
 log = logging.getLogger("flintmq.links")
 
@@ -31,7 +31,7 @@ PIECE_NS = 1_000_000
 Key = tuple[str, str, str, str]  # kind, virtual host, name, upstream
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Wanted:
     """One link. Args: kind: SHOVEL, EXCHANGE or QUEUE; component, parameter: whose owner it acts for; basis: changes with anything that
     makes it another link; value: of the parameter, with the settings of a federated link; thing: the exchange or queue."""

@@ -8,8 +8,10 @@ U1  `shown` and `masked` never show a password, whatever the text is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from flintmq.slotted import slotted
 
 URI_CHARS_MAX = 4_096
 MASK = "***"
@@ -28,7 +30,7 @@ class UriError(ValueError):
     """The text is no AMQP URI. `str` is for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Uri:
     """Args: host: None: this node; user: None: none is named (then it is guest, or whoever owns a link of this node);
     options: of the query, with small names."""

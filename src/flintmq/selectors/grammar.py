@@ -12,12 +12,13 @@ numbers in IN. Words are of any case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flintmq.config import Limits
 from flintmq.selectors import program as code
 from flintmq.selectors.program import Selector
+from flintmq.slotted import slotted
 
 KEYWORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "LIKE", "IN", "IS", "NULL", "TRUE", "FALSE", "ESCAPE"])
 # what a key of an index can be made of (`keys`); more values in one set are not worth one
@@ -67,14 +68,14 @@ class SelectorError(ValueError):
     """The text is no selector: `str(error)` says why, for people."""
 
 
-@dataclass(slots=True)
+@slotted()
 class Token:
     kind: str  # word, name, text, number, sign, end
     value: Any
     at: int
 
 
-@dataclass(slots=True)
+@slotted()
 class Node:
     """A part of a program: what it leaves on the stack. `alone`: its only operation's argument, for a name or a constant."""
 

@@ -6,17 +6,18 @@ in: the configuration, or a test. out: LogStore.open reads it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
+from flintmq.slotted import slotted
 
 # bytes that --max-write-buffers counts in
 WRITE_BUFFER = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted(frozen=True, kw_only=True)
 class StoreOptions:
     """Args: container_size: of new logs, bytes; initial_containers: of new logs; max_write_buffers: MiB that may wait to be written;
     known_queues: ids of durable queues; queue_high_water: no id above it was ever given out; retain_bytes, retain_s: how much and how

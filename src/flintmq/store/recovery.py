@@ -14,9 +14,10 @@ I4  After an unclean stop every entry counts as delivered before; so it does whe
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import product
+from dataclasses import field
+from flintmq.slotted import slotted
 from typing import Any
 
 import cython
@@ -99,7 +100,7 @@ class Outcome(IntEnum):
     REFUSE = 5  # the store must not open: log and definitions do not belong together
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Row:
     """One row; an empty set of a column matches everything."""
 
@@ -470,7 +471,7 @@ def result_fill(
 # --- the report, and the whole ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Lost:
     """An entry that should be there, or may have been. queue_id 0: the log does not say where the message stood."""
 
@@ -484,7 +485,7 @@ class Lost:
         return f"message {self.message_id} {where}: {self.reason}"
 
 
-@dataclass(slots=True)
+@slotted()
 class RecoveryReport:
     """What recovery found: for the log line and for the operator."""
 

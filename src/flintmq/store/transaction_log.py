@@ -19,13 +19,14 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from flintmq.errors import NoRoomError
 from flintmq.invariant import check
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, TxState
+from flintmq.slotted import slotted
 from flintmq.store.log.containers import TRANSACTIONS
 from flintmq.store.log.record_fields import (
     ACQUIRE_SET,
@@ -95,7 +96,7 @@ class Row(NamedTuple):
     length: int
 
 
-@dataclass(slots=True, eq=False)
+@slotted(eq=False)
 class Transaction:
     """One transaction. `at`: LSN of its start or its last copy; `references`: live messages whose records name it."""
 
@@ -363,7 +364,7 @@ STATE_NUMBERS = {text: number for number, text in TX_STATES.items()}
 HEURISTIC_NUMBERS = {text: number for number, text in HEURISTICS.items()}
 
 
-@dataclass(slots=True)
+@slotted()
 class RecoveredTx:
     """A transaction that the log still has.
 

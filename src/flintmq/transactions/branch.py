@@ -12,9 +12,9 @@ S4  COMMITTING, ROLLING_BACK and FORGOTTEN wait for the disk. The same command a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
+from flintmq.slotted import slotted
 from flintmq.transactions.xa_status import Condition, XaStatus
 
 
@@ -61,7 +61,7 @@ class Event(Enum):
     HEURISTIC_ROLLBACK = "heuristic rollback"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Step:
     """One row. `next`: None = the state stays. `refusal`: nothing happens, the command is refused. `shared`: the answer is that of
     the command under way."""

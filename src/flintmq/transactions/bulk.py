@@ -9,8 +9,9 @@ flags, u8 priority, u16 0, i64 expiration in milliseconds from now (-1: none), h
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from flintmq.slotted import slotted
 
 # position, id, where its content stands in the message log (0: inline), body length, earlier deliveries, flags (1: redelivered), 0
 ROW = struct.Struct("<QQQIHBB")
@@ -22,7 +23,7 @@ BLOCK_ENTRY = struct.Struct("<IIIBBHq")
 Octets = bytes
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class RunFacts:
     """The entries that `hold_run` took. bytes: of bodies; first, last: positions, 0 when count is 0."""
 

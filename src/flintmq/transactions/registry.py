@@ -11,9 +11,9 @@ R4  What time ends, and what a queue's end touches, is found without a look at a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from flintmq.invariant import check
+from flintmq.slotted import slotted
 from flintmq.transactions.branch import TOMBSTONES, Association, BranchState
 from flintmq.transactions.outcome import Outcome
 from flintmq.transactions.ports import Enrolment, Session
@@ -21,7 +21,7 @@ from flintmq.transactions.xa_status import Condition, TransactionRefused
 from flintmq.transactions.xid import Xid
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class BranchView:
     """A branch as an operator sees it. `queues`: id -> (messages that would enter, entries that are held); ages in seconds."""
 

@@ -10,8 +10,7 @@ I2  decode(encode(x)) == x, parse(str(x)) == x; different xids have different by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from flintmq.slotted import slotted
 from flintmq.transactions.xa_status import Condition, TransactionRefused
 
 GLOBAL_ID_BYTES_MAX = 64  # X/Open MAXGTRIDSIZE
@@ -23,7 +22,7 @@ ENCODED_BYTES_MAX = _FIXED_BYTES + GLOBAL_ID_BYTES_MAX + BRANCH_ID_BYTES_MAX + V
 _TEXT_EXPECTED = "xid: expected format:global:branch@vhost, the ids in hex"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@slotted(frozen=True, order=True)
 class Xid:
     """`format`: 0 to FORMAT_MAX; `global_id`: 1 to 64 bytes; `branch_id`: 0 to 64 bytes; `vhost`: 1 to 255 bytes of UTF-8.
 

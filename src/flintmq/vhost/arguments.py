@@ -15,12 +15,12 @@ A2  Texts are RabbitMQ's, Erlang terms included: people grep them. The hint stan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.queue import kinds
 from flintmq.routing.exchange import erlang_term
+from flintmq.slotted import slotted
 from flintmq.vhost.stream_arguments import FILTER_BYTES_MAX, FILTER_BYTES_MIN, SEGMENT_BYTES_MAX, age_ms
 
 # milliseconds; ten years: what RabbitMQ accepts for x-message-ttl and x-expires
@@ -226,7 +226,7 @@ def _younger(one: Any, other: Any) -> Any:
     return min(one, other, key=lambda age: age_ms(age) or 0)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Argument:
     """A row.
 

@@ -8,10 +8,10 @@ A letter that lost some of its deaths, and has no reject among those that are le
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.protocol.v0_9_1.death import is_cycle, queue_hash
+from flintmq.slotted import slotted
 
 REJECTED = "rejected"
 EXPIRED = "expired"
@@ -19,7 +19,7 @@ MAXLEN = "maxlen"
 DELIVERY_LIMIT = "delivery_limit"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Deaths:
     """An x-death, most recent first. items: an array without its length; cut: it has lost its oldest tables."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.queue import kinds
 from flintmq.routing.exchange import erlang_term
+from flintmq.slotted import slotted
 from flintmq.vhost.arguments import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -42,7 +42,7 @@ from flintmq.vhost.stream_arguments import age_ms
 log = logging.getLogger("flintmq.vhost")
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class QueuePolicy:
     """What a queue's arguments ask for. None: not asked for."""
 

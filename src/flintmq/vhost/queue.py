@@ -10,11 +10,11 @@ I2  An idle queue is cheap: no dict, list or policy of its own when it has no bi
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from flintmq.routing.binding import NO_ARGUMENTS, QUEUE
 from flintmq.routing.exchange import Binding
+from flintmq.slotted import slotted
 from flintmq.vhost.policy import QueuePolicy
 
 
@@ -40,7 +40,7 @@ class QueueCore(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@slotted()
 class QueueSpec:
     """What a queue factory is told, and does not change. `exclusive_owner`: connection id, None = not exclusive."""
 

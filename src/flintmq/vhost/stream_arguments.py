@@ -8,13 +8,13 @@ Texts are RabbitMQ's (rabbit_stream_queue, rabbit_queue_type_util, rabbit_amqque
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.arguments import is_whole
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
+from flintmq.slotted import slotted
 
 # x-stream-max-segment-size-bytes above it is refused (RabbitMQ)
 SEGMENT_BYTES_MAX = 3_000_000_000
@@ -33,7 +33,7 @@ UNITS_MS = {"Y": 365 * _DAY, "M": 30 * _DAY, "D": _DAY, "h": 3600 * _SECOND, "m"
 FIRST, LAST, NEXT, OFFSET, TIME = "first", "last", "next", "offset", "time"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class StreamStart:
     """What a consumer of a stream asks for.
 

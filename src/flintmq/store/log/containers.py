@@ -8,10 +8,10 @@ I1  A container's final name appears only after its header is durable, and count
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flintmq.core.checksum import crc32c_of
+from flintmq.slotted import slotted
 from flintmq.store.log.space import NO_RESERVES, Reserves
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ PAGES = 3
 STREAMS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class ContainerHeader:
     """The first sector of a container. `time_us`: wall clock at which the file got this header."""
 
@@ -72,7 +72,7 @@ class ContainerHeader:
         return body + struct.pack("<I", crc32c_of(body))
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class LogSettings:
     """What one log of a store is, and how it is kept.
 

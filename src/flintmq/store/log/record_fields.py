@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from flintmq.errors import FlintError
+from flintmq.slotted import slotted
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
@@ -86,7 +86,7 @@ class Malformed(FlintError):
     """A record whose checksum is right and whose fields are not: written by a broken or an unknown writer."""
 
 
-@dataclass(slots=True)
+@slotted()
 class Record:
     """A record. Times in microseconds of the wall clock, `expires_ms` in milliseconds; 0 where a field is absent. `data`: own fields."""
 
@@ -107,7 +107,7 @@ class Record:
         return TYPE_NAMES.get(self.type, f"unknown-{self.type}")
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Place:
     """Where a copied message stands. position 0: the Commit of `enqueued_by` gives it, see `waiting_number`."""
 

@@ -16,9 +16,9 @@ below it was durable once (damage), what does not check above it was never confi
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import cython
+from flintmq.slotted import slotted
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, long, nogil, p_char, p_void, pointer, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
@@ -49,7 +49,7 @@ from flintmq.store.log.containers import (
 READ_PIECE = declare(uint64_t, 4 << 20)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Damage:
     """A stretch of the log that was durable once and does not check any more: LSNs [lsn, next_lsn); next_lsn 0 = up to the end."""
 

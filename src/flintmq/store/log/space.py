@@ -10,14 +10,13 @@ is what a start needs: it writes the container with the tail anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flintmq.config import Limits
+from flintmq.slotted import slotted
 
 LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Reserves:
     """Bytes that stay free when a container is made. `last`: none is ready; `tight`: of those that are always kept ready; `roomy`: of
     all others. `resume`: what must be free before blocked publishers go on."""

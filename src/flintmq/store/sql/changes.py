@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from flintmq.ports import (
@@ -20,20 +19,21 @@ from flintmq.ports import (
     UserRecord,
     VhostRecord,
 )
+from flintmq.slotted import slotted
 from flintmq.store.sql.driver import Operation
 from flintmq.store.sql.values import binding_identity, encode_name, encode_table
 
 Record = VhostRecord | UserRecord | PermissionRecord | LimitsRecord | ParameterRecord | ExchangeRecord | QueueRecord | BindingRecord
 
 
-@dataclass(slots=True)
+@slotted()
 class Save:
     """Creates the record, or replaces the one of the same identity."""
 
     record: Record
 
 
-@dataclass(slots=True)
+@slotted()
 class Delete:
     """Deletes what has the record's identity (its other fields do not matter), with all that hangs on it; unknown is no error."""
 

@@ -10,12 +10,12 @@ I2  A driver is used by one thread at a time (definitions.py holds a lock); any 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from flintmq.errors import OperatorError
+from flintmq.slotted import slotted
 
 # Of the newest file in migrations. Four digits, so that text order is the order of time.
 SCHEMA_VERSION = "0001"
@@ -28,7 +28,7 @@ Parameters = Mapping[str, Any]
 Operation = tuple[str, Parameters]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Location:
     """Where the database is. Either `path` (SQLite file) or `url` (of a server, with its password)."""
 

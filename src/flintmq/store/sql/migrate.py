@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from flintmq.errors import OperatorError
+from flintmq.slotted import slotted
 from flintmq.store.sql.driver import Driver, Operation
 
 # Directories of steps; tests add one of their own.
 FOLDERS: list[Path] = [Path(__file__).parent / "migrations"]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted(frozen=True)
 class Step:
     """One version. about: a sentence; statements: what makes it of the version before."""
 
