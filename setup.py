@@ -89,6 +89,7 @@ def extensions() -> list[Extension]:
             "cdivision": True,
             "initializedcheck": False,
             "freethreading_compatible": True,
+            "auto_pickle": False,  # nothing is pickled, and the code for it would be a twentieth of all
             "show_performance_hints": False,
         },
         show_all_warnings=False,

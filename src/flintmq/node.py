@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,8 +45,6 @@ from flintmq.net import proxy, unix_socket
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
 from flintmq.net.sockets import accept
-from flintmq.net.tls import TlsLayer, client_context, server_context
-from flintmq.net.websocket import WebSocketLayer
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.pulls.pull_service import PullService
@@ -59,6 +56,8 @@ from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.directory import container_size, open_directory
 
 if TYPE_CHECKING:
+    import ssl
+
     from flintmq.store.log_store import LogStore
     from flintmq.store.sql.definitions import SqlDefinitions
 
@@ -189,7 +188,7 @@ class Node:
         self.memory_limit = memory_limit(config)
         # of AMQP, and of HTTP, which asks nobody for a certificate: a browser would ask its user
         self.tls = self._tls_context(config)
-        self.http_tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        self.http_tls = self._tls_context(config, of_clients=False)
         # where connections begin with a header of the PROXY protocol
         self._proxies = proxy.networks(config.proxy_from)
         self._http_proxies = proxy.networks(config.http_proxy_from, "--http-proxy-from")
@@ -409,6 +408,8 @@ class Node:
         shared.where = self.advertised
         config = self.config
         if config.cluster_ca is not None and config.tls_cert is not None:
+            from flintmq.net.tls import client_context
+
             shared.ownership.secure = self._to_nodes = client_context(config.cluster_ca, config.tls_cert, config.tls_key)
         return shared
 
@@ -511,9 +512,14 @@ class Node:
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
 
     @staticmethod
-    def _tls_context(config: Config) -> ssl.SSLContext | None:
+    def _tls_context(config: Config, of_clients: bool = True) -> ssl.SSLContext | None:
+        """Args: of_clients: their certificates are asked for, as configured."""
         if not config.tls_cert:
             return None
+        from flintmq.net.tls import server_context  # with OpenSSL, which a broker without TLS never loads
+
+        if not of_clients:
+            return server_context(config.tls_cert, config.tls_key)
         return server_context(config.tls_cert, config.tls_key, config.tls_ca, config.tls_require_client)
 
     def reload_tls(self) -> None:
@@ -605,6 +611,8 @@ class Node:
         def layers(handler: ConnectionHandler, tls: Any) -> Any:
             made = tls
             if listener is self._websocket_listener:
+                from flintmq.net.websocket import WebSocketLayer
+
                 inner = WebSocketLayer(limits.websocket_head_max, config.websocket_origins)
                 made = inner if made is None else proxy.Layers(made, inner)
             if proxied:
@@ -679,7 +687,11 @@ class Node:
             handler.trusted = trusted
             if self.broker.log is not None:
                 connection.attach_log(self.broker.log)
-            tls: Any = TlsLayer(self.tls) if secure and self.tls is not None else None
+            tls: Any = None
+            if secure and self.tls is not None:
+                from flintmq.net.tls import TlsLayer
+
+                tls = TlsLayer(self.tls)
             if tls is not None:
                 handler.memory.add(TLS_BYTES)
             if layered is not None:

@@ -41,6 +41,12 @@ def slotted(*, frozen: bool = False, eq: bool = True, order: bool = False, kw_on
     return make
 
 
+def replaced(one: C, **changes: Any) -> C:
+    """A copy with some fields changed, as `dataclasses.replace` makes it. Raises: TypeError for a name that is no field's."""
+    names: tuple[str, ...] = type(one).__slots__  # type: ignore[attr-defined]
+    return type(one)(**{name: getattr(one, name) for name in names} | changes)
+
+
 class _Fields:
     """`__dataclass_fields__`, made when somebody asks for it: `replace`, `fields`, `asdict` and the like of dataclasses take these
     classes, too. Args: space: annotations and defaults, as the class was written."""
@@ -48,9 +54,10 @@ class _Fields:
     def __init__(self, space: dict[str, Any]) -> None:
         self._space = space
 
-    def __get__(self, _one: object, cls: type) -> dict[str, Field[Any]]:
-        fields: dict[str, Field[Any]] = dataclass(type(cls.__name__, (), dict(self._space))).__dataclass_fields__
-        setattr(cls, "__dataclass_fields__", fields)  # noqa: B010 - mypy does not know it
+    def __get__(self, _one: object, cls: Any) -> dict[str, Field[Any]]:
+        written: Any = type(cls.__name__, (), dict(self._space))
+        fields: dict[str, Field[Any]] = dataclass(written).__dataclass_fields__
+        cls.__dataclass_fields__ = fields
         return fields
 
 

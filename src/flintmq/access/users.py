@@ -21,12 +21,8 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
-
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
 
 from flintmq.access import scram
 from flintmq.access.checks import Answer, Check, Checks, source_of
@@ -37,6 +33,7 @@ from flintmq.access.throttle import Throttle
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRecord
+from flintmq.slotted import replaced
 
 # the parameter that keeps what salts are made with, once SCRAM was on; its component is this broker's own
 _SALTS = "scram-salts"
@@ -44,8 +41,6 @@ DEFAULT_USER = "guest"
 # the user who is let in; False: nobody; None: not checked, too many wait
 LoginAnswer = Callable[[str | bool | None], None]
 
-# OWASP's argon2id: 19 MiB, two passes, one lane (30 to 50 ms on a small server).
-_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 # Hash of a random password nobody knows: what an unknown user is checked against.
 _NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$uZ/HhQgXq4LFFMFKfnE9uQ$hS6z6VFYBeDesPEAsogafKs6BevgCSV/nKG5/2yEsEI"
 # Hash of the password "guest", which is public anyway: a start does not spend a check on computing it.
@@ -54,7 +49,9 @@ _GUEST = "$argon2id$v=19$m=19456,t=2,p=1$H7SHEa4YDI1bQw4rzgH/+g$1jycT6eMbUlgaCAs
 
 def hash_password(password: str) -> str:
     """An argon2id hash with a fresh salt, in PHC form. Takes about 50 ms and 19 MiB: not on a loop thread."""
-    return _HASHER.hash(password)
+    from flintmq.access.argon import hashed
+
+    return hashed(password)
 
 
 @lru_cache(maxsize=1024)
@@ -182,7 +179,7 @@ class Users:
     def set_password(self, name: str, password: Secret | str) -> None:
         """Changes a password (slow: see hash_password). Raises: KeyError for an unknown user."""
         hashed = self.stored(name, password)
-        self.put(replace(self._users[name], password_hash=hashed))
+        self.put(replaced(self._users[name], password_hash=hashed))
 
     def stored(self, name: str, password: Secret | str) -> str:
         """The stored form of a password that this user gets: its hash, and its keys when SCRAM is on. Slow: see hash_password."""
@@ -256,13 +253,12 @@ class Users:
 
     def check(self, user: str, password: Secret | str) -> bool:
         """The check itself, in this thread: tens of milliseconds. For management and the pool."""
+        from flintmq.access.argon import verified
+
         record = self._users.get(user)
         stored = hash_of(record.password_hash) if record is not None else ""
         foreign = is_foreign(stored)
-        try:
-            good: bool = _HASHER.verify(_NOBODY if foreign else stored or _NOBODY, password)
-        except (VerificationError, InvalidHashError):
-            good = False
+        good = verified(_NOBODY if foreign else stored or _NOBODY, password)
         if foreign:  # I3
             good = matches(stored, password)
         if not good or not stored or record is None:
@@ -274,7 +270,7 @@ class Users:
             self._verified[user] = (self._mac(user, password), self._clock.monotonic_ns() + self._cache_ns)
         if self.stranger is not None and not keys_of(known.password_hash):
             keys = scram.written(self.stranger.keys_for(user, password))
-            self.on_keys(known, replace(known, password_hash=with_keys(stored, keys)))
+            self.on_keys(known, replaced(known, password_hash=with_keys(stored, keys)))
         return True
 
     # --- SCRAM ----------------------------------------------------------------------------------------------------------

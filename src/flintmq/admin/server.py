@@ -15,7 +15,6 @@ import logging
 import os
 import select
 import socket
-import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,8 @@ from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError
 
 if TYPE_CHECKING:
+    import ssl
+
     from flintmq.admin.front import ReaderOf
     from flintmq.admin.links import Links
     from flintmq.admin.parts import Parts

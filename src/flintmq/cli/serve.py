@@ -369,6 +369,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         given = {name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}
         options.update({name: value for name, value in _from_file(config, ctx).items() if name not in given})
     _refuse_contradictions(options)
+    gc.disable()  # a start makes what stays: the collector would look for garbage in it a dozen times
     log_to_stderr(options["log_level"])
     notifier = Notifier()
     settings = Config(**options, inherited=inherited())
@@ -404,6 +405,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    gc.enable()
     alive_s = 0.0
     while not signals.stop and not node.failed.is_set():
         signals.wait(LOG_FLUSH_S)

@@ -13,7 +13,7 @@ Zero never means "unlimited" below the configuration parser, except where AMQP i
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from flintmq.config.cluster import ClusterLimits
@@ -23,7 +23,7 @@ from flintmq.config.http import HttpLimits
 from flintmq.config.moves import MovesLimits
 from flintmq.config.shared import SharedLimits
 from flintmq.config.units import KIB, MIB
-from flintmq.slotted import slotted
+from flintmq.slotted import replaced, slotted
 
 __all__ = ["AT_ONCE", "FLIGHT_STARTS", "KIB", "MIB", "Config", "Limits"]
 
@@ -638,4 +638,4 @@ class Config:
 
     def with_limits(self, **changes: Any) -> Config:
         """A copy with some limits changed (tests, configuration file)."""
-        return replace(self, limits=self.limits.replace(**changes))
+        return replaced(self, limits=self.limits.replace(**changes))

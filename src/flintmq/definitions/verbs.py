@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from flintmq.definitions.checks import bad, members
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.slotted import replaced
 from flintmq.store.sql.changes import Change, Delete, Save
 from flintmq.vhost.policies import made
 
@@ -510,7 +510,7 @@ class DefinitionsService:
                 changes: list[Change] = [*made_plan.changes, Save(owner)]
             else:
                 changes = [*made_plan.changes, *([Delete(owner)] if self._owned(owner) else [])]
-            return replace(made_plan, changes=changes, apply=partial(self._link_set, record, owner))
+            return replaced(made_plan, changes=changes, apply=partial(self._link_set, record, owner))
 
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is set", plan, done)
 
@@ -637,7 +637,7 @@ class DefinitionsService:
                 checks.check_name(value, "cluster")
             made_plan = self._parameter(ParameterRecord(GLOBAL, "", name, value))
             if name == CLUSTER_NAME:
-                return replace(made_plan, apply=partial(self._cluster_named, ParameterRecord(GLOBAL, "", name, value)))
+                return replaced(made_plan, apply=partial(self._cluster_named, ParameterRecord(GLOBAL, "", name, value)))
             return made_plan
 
         self._perform(actor, _verb_of_global(name), None, f"global parameter {name!r} is set", plan, done)

@@ -12,9 +12,9 @@ only its queues pay for it.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from flintmq.guard import guarded
@@ -89,15 +89,22 @@ def find(name: str) -> ListKind | None:
 
 def _some_installed(places: Sequence[str]) -> bool:
     """Whether an installed package may have such entry points. Args: places: as in sys.path; an archive may hide anything."""
-    group = f"[{ENTRY_POINTS}]"
-    for place in map(Path, places):
-        if place.is_file():
+    group = f"[{ENTRY_POINTS}]".encode()
+    for place in places:
+        try:
+            names = os.listdir(place or ".")
+        except NotADirectoryError:
             return True
-        for kind in ("dist-info", "egg-info"):
-            for path in place.glob(f"*.{kind}/entry_points.txt"):
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
                 try:
-                    if group in path.read_text(encoding="utf-8", errors="replace"):
-                        return True
+                    with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                        if group in file.read():
+                            return True
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
                 except OSError:
                     return True  # importlib says what is wrong with it
     return False

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from dataclasses import replace
 
 from cython import NULL, address, cclass, pointer
 from cython import int as c_int
@@ -48,6 +47,7 @@ from cython.cimports.flintmq.store.stream_inbox import StreamInbox
 from cython.cimports.flintmq.store.tx_block import BlockEnrolment
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
+from flintmq.slotted import replaced
 from flintmq.core import failpoints
 from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import NOTE_DELIVERIES, TxState
@@ -157,7 +157,7 @@ class LogStore(LogPort):
         )
         # Transactions are small and short: containers of their own size would mostly hold nothing.
         small = min(options.container_size, SMALL_CONTAINER)
-        transactions = replace(settings, name="transactions", log_id=TRANSACTIONS, container_size=small)
+        transactions = replaced(settings, name="transactions", log_id=TRANSACTIONS, container_size=small)
         ahead = min(options.initial_containers, SMALL_AHEAD)
         path: str = f"{self.directory}/messages"
         self.messages = open_log(self.files, path, message_scan, settings, options.initial_containers, epoch)

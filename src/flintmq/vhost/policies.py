@@ -14,11 +14,11 @@ P4  A pattern is searched in the name on the I/O loops. All patterns of a virtua
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flintmq.patterns import Among, Pattern
 from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.slotted import replaced
 from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS, takes_overflow
 from flintmq.vhost.policy import QueuePolicy
 
@@ -186,7 +186,7 @@ class Policies:
                 if value is None:
                     continue
             changed[row.field] = row.made(value)
-        return replace(own, **changed) if changed else own
+        return replaced(own, **changed) if changed else own
 
     def alternate(self, name: str, arguments: Mapping[str, Any], among: Among | None = None) -> str | None:
         """The alternate exchange of an exchange."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from dataclasses import replace
 
 from cython import NULL, address, bint, cast, cclass, p_char, pointer
 from cython import int as c_int
@@ -39,6 +38,7 @@ from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
 
+from flintmq.slotted import replaced
 from flintmq.core import failpoints
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
@@ -721,7 +721,7 @@ def open_log(files: object, directory: str, scan: object, settings: LogSettings,
     """
     if scan.container_size and scan.container_size != settings.container_size:
         log.warning("%s keeps its container size of %d bytes: --container-size is ignored", settings.name, scan.container_size)
-        settings = replace(settings, container_size=scan.container_size)
+        settings = replaced(settings, container_size=scan.container_size)
     container_size = settings.container_size
     managed = ManagedLog(files, directory, settings)
     managed.set_ahead(max(2, initial))

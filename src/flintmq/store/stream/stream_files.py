@@ -16,7 +16,6 @@ a block is not written anew at the next start, and goes on in the mark's place, 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
@@ -54,6 +53,7 @@ from cython.cimports.flintmq.store.stream.stream_source import source_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
+from flintmq.slotted import replaced
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, LogSettings, container_name, sequence_of
 from flintmq.store.log.managed import UNBOUNDED, clear_temporaries, quarantine, repair_tail
@@ -277,7 +277,7 @@ class Stream(StreamSource):
         size = scan.container_size or settings.container_size
         if size != recovered.container_size and not made.broken:
             made.broken = scan.container_size != 0  # the first header lied: every LSN above is wrong
-        made.managed = ManagedLog(files, made.directory, replace(settings, container_size=size))
+        made.managed = ManagedLog(files, made.directory, replaced(settings, container_size=size))
         made.managed.set_ahead(0)
         made.stream = stream_new(
             queue_id,
