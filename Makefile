@@ -29,7 +29,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.c') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim shared-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-start bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim shared-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
 
 build: .venv/.compiled
 
@@ -69,6 +69,10 @@ bench-others: .venv/.compiled .venv/.test
 # shared queues on etcd, PostgreSQL and the embedded engine, beside RabbitMQ's quorum queue (ARGS="--sites etcd --rows owner,window-1")
 bench-shared: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.shared $(ARGS)
+
+# a start until the ready line, an idle broker, a command: ARGS="--command /path/of/another/flintmq"
+bench-start: .venv/.compiled
+	@exec $(BIN)/python -m bench.start $(ARGS)
 
 bench-pipeline: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m bench.pipeline $(ARGS)
