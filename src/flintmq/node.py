@@ -261,6 +261,8 @@ class Node:
         self.definitions = DefinitionsService(self.broker)
         self.users.on_keys = self.definitions.keep_keys
         self._restore()
+        if self.store is not None and self.store.logs.failure is not None:
+            raise self.store.logs.failure
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.descriptors = shares(config.limits)
