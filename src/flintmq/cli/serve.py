@@ -400,6 +400,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)
+    logging.getLogger("flintmq.node").info("%s", node.summary())
     notifier.tell("READY=1", f"STATUS=AMQP on port {node.amqp_port}")
     # What start-up made stays: the collector need not look at it again, and connections come and go without cycles.
     gc.collect()

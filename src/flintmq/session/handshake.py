@@ -361,7 +361,12 @@ def _open(handler: Session, method: spec.ConnectionOpen) -> None:
         handler.send(0, spec.ConnectionOpenOk())
     else:
         handler.connection.write_method(0, _open_ok(cluster.known_hosts(handler.secure)))
-    log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
+    title = client_properties.connection_name(handler.client_properties)
+    if title:
+        text = "connection %s: user %r authenticated and granted access to vhost %r, client-provided name %r"
+        log.info(text, handler.name, handler.user, name, title)
+    else:
+        log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
 
 
 def _open_ok(hosts: bytes) -> bytes:
