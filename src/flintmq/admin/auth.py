@@ -239,7 +239,7 @@ JSON, OCTETS = "application/json", "application/octet-stream"
 ANY = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 # a browser asks first (CORS preflight) before it sends one of these for a page of another site, and nobody here says yes
-_ASKED_FIRST = ("PUT", "DELETE")
+_ASKED_FIRST = ("PUT", "PATCH", "DELETE")
 # POST that changes nothing (one node has no leaders to move), which rabbitmqadmin sends without a content type
 _NO_CHANGE = ("/api/rebalance/queues",)
 _OWN_SITES = (b"same-origin", b"none")
