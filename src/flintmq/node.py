@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
+from flintmq.access.mechanisms import SCRAM
 from flintmq.access.permissions import Permissions
-from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user, is_loopback
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
