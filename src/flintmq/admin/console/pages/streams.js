@@ -1,6 +1,7 @@
 // Streams and their consumer groups: how far each is, what it holds, how even the work is.
 import { html, useContext, App, Head, Card, Badge, Link, Empty, Table, Trouble, Command, count, bytes, usePoll } from "../ui.js";
-import { name, path, curl } from "../api.js";
+import { name, path } from "../api.js";
+import { curl } from "../commands.js";
 
 function Streams() {
   const app = useContext(App), url = path`/api/v1/vhosts/${app.vhost}/groups`;
