@@ -14,7 +14,7 @@ export function Things({ url, caption, thing, columns, fields, make, gone, sub, 
   const app = useContext(App), [found, error, again] = usePoll(url, 5000), [ask, setAsk] = useState(null), [form, set] = useState(null), [old, setOld] = useState(null), [failed, fail] = useState(null);
   const open = (values, row) => { fail(null); setOld(row); set(values); };
   const submit = async (event) => { event.preventDefault(); try { await (once && !old ? create : put)(made.url, made.body); app.toast("Saved"); set(null); again(); } catch (error) { fail(error.status === 412 ? Object.assign(error, { message: `There is a ${thing} of this name already.`, fix: "Edit that one, or take another name." }) : error); } };
-  const list = found && (Array.isArray(found) ? found : found.items || []), rows = list && (rowsOf ? rowsOf(list) : list, end = ask && gone(ask);
+  const list = found && (Array.isArray(found) ? found : found.items || []), rows = list && (rowsOf ? rowsOf(list) : list), end = ask && gone(ask);
   const taken = form && once && !old && rows && rows.some((row) => row.name === form.name);
   const made = !form ? null : taken ? { error: { message: `There is a ${thing} of this name already.`, fix: "Edit that one, or take another name." } } : make(form, old);
   return html`<${Card} title=${caption} tools=${html`<${Change} kind="main" onClick=${() => open(Object.fromEntries(fields.map((one) => [one.key, one.value || ""])), null)}>New ${thing}<//>`}>${sub ? html`<p class="sub">${sub}</p>` : null}<${Trouble} error=${error} />
