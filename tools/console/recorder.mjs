@@ -36,11 +36,14 @@ export function recorder() {
     return [...(modal || document).querySelectorAll(CONTROLS)].filter((one) => !one.disabled && !one.classList.contains("skip") && one.checkVisibility());
   };
   const noted = new Set();
-  const note = () => { for (const one of visible()) { const value = describe(one); if (!noted.has(value.id) && window.noteSeen) { noted.add(value.id); window.noteSeen(value); } } };
+  // a page shows its predecessor until its own module is loaded: for that time nothing is noted
+  let moved = -1000;
+  window.addEventListener("hashchange", () => { moved = performance.now(); later(); }, true);
+  const note = () => { if (performance.now() - moved < 400) return later(); for (const one of visible()) { const value = describe(one); if (!noted.has(value.id) && window.noteSeen) { noted.add(value.id); window.noteSeen(value); } } };
   const press = (event) => { const one = event.target instanceof Element && event.target.closest(CONTROLS); if (one && window.noteUsed) window.noteUsed(describe(one).id); };
   for (const kind of ["click", "input", "change"]) window.addEventListener(kind, press, true);
   let due = 0;
-  const later = () => { if (!due) due = setTimeout(() => { due = 0; note(); }, 50); };
+  const later = () => { if (!due) due = setTimeout(() => { due = 0; note(); }, 100); };
   new MutationObserver(later).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled", "open", "aria-selected"] });
   window.recorder = {
     list() { note(); const all = new Map(); for (const one of visible()) { const value = describe(one); if (!all.has(value.id) || value.ours) all.set(value.id, value); } return [...all.values()]; },

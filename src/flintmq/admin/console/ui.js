@@ -155,7 +155,7 @@ export function Dialog({ title, close, children, wide }) {
   const ref = useRef(null);
   useEffect(() => { const one = ref.current; one.showModal(); return () => one.open && one.close(); }, []);
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} onCancel=${(event) => { event.preventDefault(); close(); }} aria-label=${title}>
-    <div class="cardhead"><h2>${title}</h2><button type="button" class="plain" onClick=${close} aria-label="Close">✕</button></div>${children}</dialog>`;
+    <div class="cardhead"><h2>${title}</h2><button type="button" class="plain" onClick=${close} aria-label="Close the window">✕</button></div>${children}</dialog>`;
 }
 
 // Asks before something that can't be taken back. `word`: has to be typed; children: a reason's field, or text.
