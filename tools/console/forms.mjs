@@ -115,6 +115,14 @@ export function scenes({ page, go, check, must, base, width }) {
       must((await api(`/api/queues/${vhost}/imported`)) !== null, "the queue is not there");
     }),
     () => check(`${width}: an exchange is bound to a queue and to an exchange, with arguments`, async () => {
+      await go(page, "/exchanges", "Exchanges");
+      await create("New exchange", { Name: `x${width}`, Type: "fanout" });
+      await go(page, `/exchange/%2F/x${width}`, `x${width}`);
+      await page.click('main button:text-is("Delete")');
+      await page.fill("dialog input", `x${width}`);
+      await page.click("dialog button.danger");
+      await page.waitForFunction(() => document.querySelector("main h1")?.textContent === "Exchanges");
+      must((await api(`/api/exchanges/%2F/x${width}`)) === null, "the exchange is still there");
       await go(page, "/exchange/%2F/audit", "audit");
       const bind = async (kind, to, given) => {
         await page.selectOption('main label:has(span:text-is("To")) select', kind);
@@ -149,6 +157,30 @@ export function scenes({ page, go, check, must, base, width }) {
       await page.waitForSelector(".toast:has-text('a queue took it')");
       const { messages } = await api(`/api/v1/queues/%2F/typed${width}/peek?count=9`);
       is(messages.map((one) => [one.body, one.properties.headers.a, one.properties.priority, one.properties.delivery_mode]), [["typed", 1, 3, 2], ["typed", 1, 3, 2]], "messages");
+      await go(page, `/queue/%2F/typed${width}`, `typed${width}`);
+      await page.click('main button:text-is("Purge")');
+      await page.fill("dialog input", `typed${width}`);
+      await page.click("dialog button.danger");
+      await page.waitForFunction(() => document.querySelector(".message") === null, undefined, { timeout: 3000 });
+      await page.click('main button:text-is("Delete")');
+      await page.fill("dialog input", `typed${width}`);
+      await page.click("dialog button.danger");
+      await page.waitForFunction(() => document.querySelector("main h1")?.textContent === "Queues");
+      must((await api(`/api/queues/%2F/typed${width}`)) === null, "the queue is still there");
+    }),
+    () => check(`${width}: connections are known by their client's name, sorted, and closed with a reason`, async () => {
+      await go(page, "/connections", "Connections");
+      await page.click('th button:has-text("Name")');
+      await page.waitForSelector("th[aria-sort]");
+      await page.waitForSelector(`tr:has-text("closing-${width}")`);
+      must((await page.textContent(`tr:has-text("closing-${width}")`)).includes("Pika"), "no product of the client");
+      await page.click(`tr:has-text("closing-${width}") a`);
+      await page.waitForFunction((text) => document.querySelector("main h1")?.textContent.startsWith(text), `closing-${width}`);
+      await page.click('main button:text-is("Close")');
+      await page.fill('dialog label:has(span:text-is("Reason")) input', `reason-${width}`);
+      await page.click("dialog button.danger");
+      await page.waitForFunction(() => document.querySelector("main h1")?.textContent === "Connections");
+      await page.waitForFunction((text) => ![...document.querySelectorAll("tbody tr")].some((one) => one.textContent.includes(text)), `closing-${width}`, { timeout: 8000 });
     }),
     () => check(`${width}: the virtual host and the user go`, async () => {
       await part("vhosts");

@@ -4,7 +4,7 @@
 // runs in the page, before its own scripts
 function watch() {
   const label = (one) => (one.getAttribute("aria-label") || one.textContent || one.closest("label")?.textContent || one.type).replace(/\d+/g, "#").replace(/[↓↑]/g, "").trim().slice(0, 60);
-  const pageOf = () => { const [way, query] = location.hash.slice(2).split("?"); const all = new URLSearchParams(query); return (way.split("/")[0] || "overview") + (all.get("part") || all.get("tab") ? " " + (all.get("part") || all.get("tab")) : ""); };
+  const pageOf = () => { const [way, query] = location.hash.slice(2).split("?"), part = new URLSearchParams(query).get("part"); return (way.split("/")[0] || "overview") + (part ? " " + part : ""); };
   const keyOf = (one) => {
     const dialog = one.closest("dialog"), frame = one.closest("header.top, nav.side, .login");
     return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} | ${label(one)}`;

@@ -1,8 +1,7 @@
 """The console in headless Chromium, against a broker with real load: `make console-test`.
 
-in: this checkout, Debian's chromium, npm. out: exit code 0 when all of check.mjs and press.mjs holds. Chromium is installed where this runs
-as root on Debian; elsewhere its absence ends with 69 and what to install. ARGS: --screenshots also writes the pictures of docs/img; the name
-of one script (check, press) runs that one alone.
+in: this checkout, Debian's chromium, npm. out: exit code 0 when all of tools/console/check.mjs holds. Chromium is installed where this runs
+as root on Debian; elsewhere its absence ends with 69 and what to install. ARGS: --screenshots also writes the pictures of docs/img.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 import pika
+import pika.exceptions
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "console"
@@ -26,9 +26,7 @@ SHOWN = (
     *("overview", "search", "route", "consumers", "topology", "dark", "login", "diagnosis", "queues", "queue", "streams", "exchanges"),
     *("exchange", "schedules", "shovels", "federation", "connections", "channels", "pipelines", "transactions", "admin", "log", "api"),
 )
-SCRIPTS = ("check", "press")
-# connections that do nothing: more than a page of the list, which has 50
-IDLE = 55
+WIDTHS = (1366, 390)
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"`${alert(1)}\u202e'
 
 
@@ -92,7 +90,42 @@ def prepare(url: str) -> None:
         channel.basic_publish("", key, "later", pika.BasicProperties(headers={"x-delay": 3_600_000}, delivery_mode=2))
     for number in range(2000):
         channel.basic_publish("", "clicks", f'{{"click": {number}}}')
+    for number in range(55):  # lists have a second page
+        channel.queue_declare(f"zz.filler.{number:02}")
+    long = "n" * 200
+    channel.queue_declare(long, durable=True)
+    channel.exchange_declare(long, "direct", durable=True)
+    channel.queue_bind(long, long, long)
+    channel.basic_publish(long, long, long, pika.BasicProperties(headers={long[:120]: long}))
     connection.close()
+
+
+def closing(url: str) -> dict[int, pika.BlockingConnection]:
+    """Connections that the console closes, by the width at which it does."""
+    made = {}
+    for width in WIDTHS:
+        parameters = pika.URLParameters(url)
+        parameters.heartbeat = 0
+        parameters.client_properties = {"connection_name": f"closing-{width}-{'c' * 150}"}
+        made[width] = pika.BlockingConnection(parameters)
+        made[width].channel()
+    return made
+
+
+def were_told(connections: dict[int, pika.BlockingConnection]) -> bool:
+    """Whether each was closed, and told the reason that somebody typed."""
+    told = True
+    for width, connection in connections.items():
+        try:
+            connection.process_data_events(1)
+            reason = "nothing"
+            connection.close()
+        except pika.exceptions.ConnectionClosedByBroker as error:
+            reason = error.reply_text
+        if f"reason-{width}" not in reason:
+            print(f"FAIL  the client at {width} px was told: {reason}")
+            told = False
+    return told
 
 
 def load(url: str, stop: threading.Event) -> None:
@@ -125,19 +158,7 @@ def load(url: str, stop: threading.Event) -> None:
     publisher.close()
 
 
-def idle(url: str) -> list[pika.BlockingConnection]:
-    """Connections with their own names that nobody misses: two pages of the list, and of channels."""
-    parameters = pika.URLParameters(url)
-    parameters.heartbeat = 0
-    parameters.client_properties = {"connection_name": "press-" + "long-name-" * 18}
-    made = [pika.BlockingConnection(parameters) for _ in range(IDLE)]
-    for _ in range(IDLE):
-        made[0].channel()
-    return made
-
-
 def main() -> int:
-    chosen = [name for name in SCRIPTS if name in sys.argv] or list(SCRIPTS)
     browser, node_modules = chromium(), modules()
     with tempfile.TemporaryDirectory() as folder:
         command = [ROOT / ".venv/bin/flintmq", "serve", "--port", "0", "--http-port", "0", "--flight-port", "off", "--data-dir", folder]
@@ -150,6 +171,7 @@ def main() -> int:
             prepare(url)
             thread = threading.Thread(target=load, args=(url, stop), daemon=True)
             thread.start()
+            clients = closing(url)
             time.sleep(1)
             env = {
                 **os.environ,
@@ -158,11 +180,11 @@ def main() -> int:
                 "HOSTILE": HOSTILE,
                 "NODE_PATH": str(node_modules),
                 "MODULES": str(node_modules),
+                "WIDTHS": ",".join(map(str, WIDTHS)),
                 "SHOTS": str(FOLDER / "shots"),
             }
-            status, spare = 0, idle(url) if "press" in chosen else []
-            for name in chosen:
-                status |= subprocess.run(["node", str(Path(__file__).with_name(f"{name}.mjs"))], env=env).returncode
+            status = subprocess.run(["node", str(Path(__file__).with_name("check.mjs"))], env=env).returncode
+            status = status or int(not were_told(clients))
             for name in SHOWN if "--screenshots" in sys.argv else ():
                 shutil.copy(FOLDER / "shots" / f"console-{name}.png", ROOT / "docs/img")
             return status

@@ -1,5 +1,5 @@
 // Connections: who is here, and closing one.
-import { html, useContext, useState, App, Head, Card, Badge, Link, Table, Trouble, Confirm, Change, Facts, Field, Pager, count, bytes, many, text, usePoll, useList, usePage, age } from "../ui.js";
+import { html, useContext, useState, App, Head, Card, Badge, Link, Table, Trouble, Confirm, Change, Command, Facts, Field, Pager, count, bytes, many, text, usePoll, useList, usePage, age } from "../ui.js";
 import { name, path, remove, headerText } from "../api.js";
 import { curl, ctl } from "../commands.js";
 
@@ -18,7 +18,7 @@ function Connections() {
     { label: "State", sort: "state", show: (row) => html`<${Badge} kind=${row.state === "blocked" ? "bad" : "good"}>${row.state}<//>${row.ssl ? html`<${Badge}>TLS<//>` : null}` }, { label: "Channels", num: true, sort: "channels", show: (row) => count(row.channels) },
     { label: "From client", num: true, sort: "recv_oct_details.rate", show: (row) => flow(row, "recv") }, { label: "To client", num: true, sort: "send_oct_details.rate", show: (row) => flow(row, "send") },
     { label: "Heartbeat", num: true, show: (row) => (row.timeout ? row.timeout + " s" : "off") }, { label: "For", num: true, sort: "connected_at", show: (row) => age((Date.now() - row.connected_at) / 1000) }]} />
-  ${found ? html`<${Pager} page=${found.page} pages=${found.page_count} total=${found.total_count} filtered=${found.filtered_count} go=${list.go} />` : null}<//>`;
+  ${found ? html`<${Pager} page=${found.page} pages=${found.page_count} total=${found.total_count} filtered=${found.filtered_count} go=${list.go} />` : null}<${Command}>${ctl("list_connections")}<//><//>`;
 }
 
 export const CHANNELS = [
