@@ -182,6 +182,19 @@ export function scenes({ page, go, check, must, base, width }) {
       await page.waitForFunction(() => document.querySelector("main h1")?.textContent === "Connections");
       await page.waitForFunction((text) => ![...document.querySelectorAll("tbody tr")].some((one) => one.textContent.includes(text)), `closing-${width}`, { timeout: 8000 });
     }),
+    () => check(`${width}: the offset of a group is reset`, async () => {
+      const stream = `stream${width}`;
+      await api(`/api/queues/%2F/${stream}`, "PUT", { durable: true, arguments: { "x-queue-type": "stream" } });
+      for (const one of "abc") await api(`/api/v1/queues/%2F/${stream}/messages`, "POST", { body: one });
+      await api(`/api/v1/queues/%2F/${stream}/messages/pull?group=g&offset=first&count=2&hold=5`, "POST");
+      await api(`/api/v1/queues/%2F/${stream}/messages/pull?group=busy&offset=first&count=2&hold=5`, "POST");
+      await go(page, "/streams", "Streams");
+      const card = `section:has(a:text-is("${stream}"))`, reset = async (place) => { await page.click(`${card} tr:has-text("g") button:text-is("Reset offset")`); await page.selectOption(field("Place"), place); await page.click("dialog button.danger"); };
+      await reset("first");
+      await page.waitForSelector("dialog .trouble:has-text('members')");
+      must(await page.$("dialog[open]"), "a group in use was moved");
+      await page.keyboard.press("Escape");
+    }),
     () => check(`${width}: the virtual host and the user go`, async () => {
       await part("vhosts");
       await drop(vhost, vhost);

@@ -15,6 +15,8 @@ from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS
 from flintmq.admin.sessions import PATH as SESSION
 from flintmq.config import Limits
 
+# offsets of a request are whole numbers of JSON that every language reads
+GROUP_OFFSET_MAX = 2**53 - 1
 _QUEUE = f"{PREFIX}/queues/{{vhost}}/{{queue}}"
 _POSITION: Schema = {"oneOf": [{"type": "string", "pattern": "^[0-9]{1,20}$"}, {"type": "integer", "minimum": 0}]}
 _VALUE: Schema = {"type": ["string", "number", "boolean", "null"]}
@@ -121,6 +123,16 @@ def _management(limits: Limits) -> list[Operation]:
             record(("positions",), {"positions": positions}),
             answer=removed,
             needs="queue.purge",
+        ),
+        Operation(
+            "PUT",
+            f"{text}groups/{{group}}/offset",
+            one,
+            part.reset_group,
+            "Moves a group of a stream that has no members",
+            {},
+            record(("offset",), {"offset": {"oneOf": [whole(0, GROUP_OFFSET_MAX), one_of("first", "last", "next")]}}),
+            needs=get,
         ),
         Operation("GET", f"{text}consumers", one, part.consumers, "Consumers, their shares, and who hoards", needs="queue.declare-passive"),
         Operation("GET", f"{text}samples", one, v1_node.queue_samples, "Samples of a queue's counters", _seconds(QUEUE_TIERS)),
