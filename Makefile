@@ -3,6 +3,7 @@
 #   make run     the main job: flights through the broker into Spark, with a checked result table
 #   make serve   a broker on the default ports (ARGS="--port 0 ..." for options)
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
+#   make bench-start  a start, an idle broker, a command
 #   make bench-pipeline  queues and Spark (docs/pipeline/benchmarks.md)
 #   make bench-fairness  scheduling, streams, held polls, cold drains beside hot queues (docs/FAIRNESS.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
@@ -18,10 +19,11 @@
 #   make spark-sites  source and sink with PySpark 4.0 and 4.1, on a cluster with TLS, by Spark Connect, of an archive (ten minutes)
 #   make spark-wheel   source and sink for Spark's machines, without the broker, in build/wheel
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
-#   make dist    source distribution and wheel in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
+#   make dist    source distribution, wheels, a Debian package in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
 #   make console-test  the web console in headless Chromium (ARGS=--screenshots writes those of docs/img); make api-test: schemathesis on /api/v1
 #   make model   5,000 histories of queue features together against their model (minutes; ARGS go to pytest)
 #   make rolling  three brokers of a cluster restarted ten times under load of pika and Celery (FLINTMQ_ROLLING_ROUNDS; some minutes)
+#   make newcomer  does what the pages for users say, command by command
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
@@ -29,7 +31,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.c') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-start bench-pipeline bench-fairness stress fuzz asan crash model soak rolling actors interop replication-sim shared-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-shared bench-start bench-pipeline bench-fairness stress fuzz asan crash model newcomer soak rolling actors interop replication-sim shared-sim crash-shared console-test api-test docs dist clean test-spark crash-spark spark-sites spark-wheel
 
 build: .venv/.compiled
 
@@ -147,6 +149,10 @@ model: .venv/.compiled .venv/.test
 
 rolling: .venv/.compiled .venv/.test
 	@FLINTMQ_ROLLING_ROUNDS=$${FLINTMQ_ROLLING_ROUNDS:-10} $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 3600 tests/shared_wire/test_cluster.py $(ARGS)
+
+# every command of the pages for users (the tests run it, too)
+newcomer: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.newcomer $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)

@@ -1,20 +1,23 @@
-"""`make dist`: the source distribution and wheels for CPython, each installed in a clean environment where it passes a message.
+"""`make dist`: the source distribution and wheels for CPython, each installed in a clean environment where it passes a message; a Debian
+package; the container image.
 
-in: this checkout, a C compiler, pip. out: build/dist/*.tar.gz, *.whl; a line for each package that says what was done with it. Exit 0, or 1
-when a package does not work.
+in: this checkout, a C compiler, pip. out: build/dist/*.tar.gz, *.whl, *.deb; a line for each package that says what was done with it. Exit
+0, or 1 when a package does not work.
 
     python tools/dist.py [--python PYTHON]... [--no-sdist-install]
 
 A wheel is built for each PYTHON that is named (default: this one and the others from 3.11 to 3.14 that are on the path, or pyenv's); a
 line names the versions that are not. auditwheel, in an environment of its own (build/dist-tool), gives it the manylinux tag of the oldest
 C library that it runs with. Built here that is this machine's library or a little older. The recipe for old ones, and for aarch64, is
-cibuildwheel's, with [tool.cibuildwheel] of pyproject.toml: it needs containers.
+cibuildwheel's, with [tool.cibuildwheel] of pyproject.toml: it needs containers. Wheels are stripped: lines of compiled code are in builds
+of a checkout alone. The Debian package (tools/deb.py) is for Debian's own CPython, the image is built where docker or podman runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +25,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import deb  # noqa: E402
+
 OUT = ROOT / "build" / "dist"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 # what a user does first; run by the environment's own Python, outside of this checkout
@@ -110,7 +117,7 @@ def repaired(wheel: Path) -> Path:
         lock = ROOT / "tools/dist_tool/requirements.lock"
         run(tool / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock)
     folder = OUT / "manylinux"
-    run(tool / "bin" / "python", "-m", "auditwheel", "repair", "-w", folder, wheel, path=tool / "bin")
+    run(tool / "bin" / "python", "-m", "auditwheel", "repair", "--strip", "-w", folder, wheel, path=tool / "bin")
     (made,) = folder.glob("*.whl")
     wheel.unlink()
     return Path(shutil.move(made, OUT / made.name))
@@ -123,6 +130,35 @@ def tried(python: str, package: Path) -> str:
         inside = Path(folder, "env", "bin", "python")
         run(inside, "-m", "pip", "install", "--quiet", package, "pika")
         return run(inside, "-c", TRY, cwd=Path(folder)).strip()
+
+
+def debian(wheels: list[Path]) -> str:
+    """Makes the package for /usr/bin/python3; what was made, or why nothing was."""
+    python = Path("/usr/bin/python3").resolve()
+    if not python.exists() or shutil.which("dpkg-deb") is None:
+        return "no Debian package: this machine has no dpkg or no /usr/bin/python3"
+    tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
+    for wheel in wheels:
+        found = re.search(rf"-{tag}-{tag}-.*manylinux_2_(\d+)_", wheel.name)
+        if found is None:
+            continue
+
+        def fill(home: Path, wheel: Path = wheel) -> None:
+            run(sys.executable, "-m", "pip", "--python", home / "bin" / "python3", "install", "--quiet", "--no-compile", wheel)
+
+        package = deb.build(python, fill, OUT, f"2.{found[1]}")
+        return f"{package.name}: {package.stat().st_size >> 10} KiB, for Debian's {python.name}"
+    return f"no Debian package: no wheel is for {python} ({tag})"
+
+
+def image() -> str:
+    """Builds the container image, where an engine runs; a line about it."""
+    for engine in ("podman", "docker"):
+        if shutil.which(engine) and subprocess.run([engine, "info"], capture_output=True).returncode == 0:
+            run(engine, "build", "--tag", "flintmq", "--file", ROOT / "deploy/Containerfile", ROOT)
+            said = run(engine, "run", "--rm", "flintmq", "--version").strip()
+            return f"image flintmq, by {engine}: {said}"
+    return "no container image: neither podman nor docker runs here"
 
 
 def main() -> int:
@@ -138,11 +174,14 @@ def main() -> int:
     if not options.no_sdist_install:
         print(f"{source.name}: {tried(sys.executable, source)}", flush=True)
     chosen, missing = (options.python, []) if options.python else pythons()
+    wheels = []
     for python in chosen:
         wheel = repaired(built(python, source))
+        wheels.append(wheel)
         print(f"{wheel.name}: {wheel.stat().st_size >> 10} KiB; {tried(python, wheel)}", flush=True)
     for version in missing:
         print(f"no wheel for CPython {version}: there is no such interpreter here")
+    print(debian(wheels), image(), sep="\n", flush=True)
     return 0
 
 

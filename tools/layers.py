@@ -36,7 +36,7 @@ MAIN = "flintmq"
 DOCUMENTS = ("Makefile", "README.md", "docs/**/*.md", "examples/**/*", "tools/*.sh", "tools/**/*.py", "src/**/*.py")
 ARCHITECTURE = "docs/ARCHITECTURE.md"
 README_LINES = 15
-_ROW = re.compile(r"^\| (\d+) \| (`[^|]*) \|", re.MULTILINE)
+_ROW = re.compile(r"^\| (-?\d+) \| (`[^|]*) \|", re.MULTILINE)
 _QUOTED = re.compile(r"`([\w.]+)`")
 _STARTED = re.compile(r"-m[\"',\s]+((?:flintmq|pyspark_flintmq)(?:\.\w+)*)")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import platform
+import shutil
 import socket
 import threading
 import time
@@ -20,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
+from flintmq.access.mechanisms import SCRAM
 from flintmq.access.permissions import Permissions
-from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user, is_loopback
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
@@ -34,6 +36,8 @@ from flintmq.channel.connection import Connection, revoke_authorizations
 from flintmq.channel.weights import TLS_BYTES
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
+from flintmq.config.units import amount
+from flintmq.core.content import bytes_mapped
 from flintmq.dataplane.in_log import PIPELINE_FORMATS
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.definitions.verbs import DefinitionsService
@@ -261,6 +265,8 @@ class Node:
         self.definitions = DefinitionsService(self.broker)
         self.users.on_keys = self.definitions.keep_keys
         self._restore()
+        if self.store is not None and self.store.logs.failure is not None:
+            raise self.store.logs.failure
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.descriptors = shares(config.limits)
@@ -281,7 +287,7 @@ class Node:
             parts.http_port = lambda: self.http_port
             parts.backups = None if self.dataplane is None else self.dataplane.open_backups
             parts.directory = None if self.store is None else self.store.directory
-            parts.disk_reserve = 0 if logs is None else logs.messages.reserves.roomy
+            parts.disk_reserve = self._disk_needed
             served = config.with_limits(http_connections_max=self.descriptors.http)
             self.http = HttpServer(served, parts, self.http_tls, self._http_reader if self._http_proxies else None)
             if self.following is not None:
@@ -730,13 +736,34 @@ class Node:
     def _alarm(self, loop: Loop, low: str) -> None:
         """The scarce resource changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""
         if low:
-            log.warning("low on %s: publishers are blocked (message memory: %d bytes are allowed)", low, self.memory_limit)
+            used = f"{amount(bytes_mapped())} of message content, {amount(self.memory_limit)} are allowed"
+            disk = f"; {amount(self._disk_needed)} of disk must be free" if self._disk_needed else ""
+            log.warning("low on %s: publishers are blocked (%s%s)", low, used, disk)
             return
         log.warning("nothing is low any more: publishers go on")
         for entry in loop.entries():
             if entry.connection is not None:
                 handler = entry.connection.handler
                 guarded("publishers that go on", handler.name, handler.unblocked)
+
+    @property
+    def _disk_needed(self) -> int:
+        """Bytes of free disk below which publishers are blocked; 0: nothing is on disk."""
+        return 0 if self.store is None else self.store.logs.messages.reserves.roomy
+
+    def summary(self) -> str:
+        """The node in one line: version, process, addresses, store, limits. It asks the disk."""
+        where = ", ".join(f"{protocol} on {endpoint(address, port)}" for protocol, address, port in self.listening())
+        store, full = "nothing is kept on disk", ""
+        if self.store is not None:
+            store = f"store {self.store.directory}"
+            free = shutil.disk_usage(self.store.directory).free
+            full = f" and below {amount(self._disk_needed)} of free disk ({amount(free)} are free)"
+        connections = min(self.config.limits.connections_max, self.descriptors.amqp)
+        limits = f"at most {connections} connections; publishers are blocked above {amount(self.memory_limit)} of message content{full}"
+        python = platform.python_version()
+        name = self.broker.node_name
+        return f"FlintMQ {__version__} on Python {python}, node {name}, process {os.getpid()}: {where or 'no listener'}; {store}; {limits}"
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
@@ -780,7 +807,7 @@ class Node:
         self.broker.expiry.close()
         self.broker.schedules.close()
         figures = self.actors.gauges()
-        log.info(
+        log.debug(
             "actors: %d requests in %d slices; %d busy, %d expired, %d failed, %d wakes lost",
             figures["processed_total"],
             figures["slices_total"],

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from flintmq.access import users
+from flintmq.access import argon
 from flintmq.access.hashes import is_foreign, matches, rabbitmq_hash, shown_hash, stored_hash
 from flintmq.access.secret import Secret
 from flintmq.access.users import Users, default_user, hash_password, is_loopback
@@ -96,7 +96,7 @@ def test_a_changed_user_is_forgotten_at_once(desk: Desk) -> None:
 
 
 def test_a_check_under_way_while_the_user_changes_says_no(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flintmq.access import users as module
+    from flintmq.access import argon as module
 
     class Slow:
         def verify(self, stored: str, password: str) -> bool:
@@ -111,7 +111,7 @@ def test_a_check_under_way_while_the_user_changes_says_no(desk: Desk, monkeypatc
 def test_unknown_users_cost_a_check_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     from argon2 import PasswordHasher, extract_parameters
 
-    from flintmq.access import users as module
+    from flintmq.access import argon as module
 
     real = module._HASHER
     checked: list[str] = []
@@ -188,13 +188,13 @@ def test_a_foreign_hash_costs_the_same_work(desk: Desk, monkeypatch: pytest.Monk
     """I3: whoever has a hash of RabbitMQ costs one argon2 check, right or wrong."""
     desk.users.put(UserRecord("old", stored_hash("rabbit_password_hashing_sha256", rabbitmq_hash("secret", b"salt"))))
     checked: list[str] = []
-    verify = users._HASHER.verify
+    verify = argon._HASHER.verify
 
     class Hasher:
         def verify(self, stored: str, password: str) -> bool:
             checked.append(stored)
             return bool(verify(stored, password))
 
-    monkeypatch.setattr(users, "_HASHER", Hasher())
+    monkeypatch.setattr(argon, "_HASHER", Hasher())
     assert desk.users.check("old", "secret") and not desk.users.check("old", "wrong")
     assert len(checked) == 2 and all(one.startswith("$argon2id$") for one in checked)

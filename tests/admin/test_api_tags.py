@@ -37,6 +37,7 @@ MATRIX = [
     ("GET", "users/m", None, "A"),
     ("GET", "users/without-permissions", None, "A"),
     ("PUT", "users/z", {"tags": ""}, "A"),
+    ("PATCH", "users/z", {"tags": ""}, "A"),
     ("DELETE", "users/z", None, "A"),
     ("GET", "users/m/permissions", None, "A"),
     ("GET", "permissions", None, "A"),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import pika
 import pytest
 
 from flintmq.testing.broker import Broker
-from tests.admin.conftest import Client
+from tests.admin.api import Api
+from tests.admin.conftest import Client, basic
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +129,60 @@ def test_cold_messages_of_a_stream_are_waited_for(start: Callable[..., Client], 
         assert messages
         got += texts(messages)
     assert got == [str(n) for n in range(50)]
+
+
+def _consume(client: Client, name: str, count: int) -> list[tuple[bytes, bool]]:
+    """Takes and acks so many messages as a member of the group g: (body, redelivered)."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", client.node.amqp_port))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    messages: list[tuple[bytes, bool]] = []
+    arguments = {"x-group": "g", "x-stream-offset": "first"}
+    for method, _, body in channel.consume(name, arguments=arguments, inactivity_timeout=10):
+        assert method is not None, "no message came"
+        channel.basic_ack(method.delivery_tag)
+        messages.append((body, bool(method.redelivered)))
+        if len(messages) == count:
+            break
+    if count < 5:
+        answer = client.request("PUT", f"/api/v1/queues/%2F/{name}/groups/g/offset", b'{"offset": "first"}', {**basic(), **JSON})
+        assert answer.status == 409 and "members" in answer.json["reason"], "a group in use is moved"
+    connection.close()
+    return messages
+
+
+def test_a_group_without_members_is_moved_and_reads_from_there(streams: Client, name: str) -> None:
+    declare(streams, name)
+    streams.publish(*"01234", name=name)
+
+    def move(offset: Any, group: str = "g", headers: dict[str, str] | None = None) -> Any:
+        path = f"/api/v1/queues/%2F/{name}/groups/{group}/offset"
+        return streams.request("PUT", path, json.dumps({"offset": offset}).encode(), {**(headers or basic()), **JSON})
+
+    assert move("first").status == 404, "there is no group yet"
+    assert _consume(streams, name, 3) == [(b"0", False), (b"1", False), (b"2", False)]
+    until = time.monotonic() + 10
+    while (answer := move("first")).status == 409 and time.monotonic() < until:
+        pass  # the connection is closed, and its consumer leaves
+    assert answer.json == {"group": "g", "offset": 0}
+    again = _consume(streams, name, 5)
+    assert [body for body, _ in again] == [b"0", b"1", b"2", b"3", b"4"] and all(flag for _, flag in again[:3])
+    until = time.monotonic() + 10
+    while (answer := move(4)).status == 409 and time.monotonic() < until:
+        pass
+    assert answer.json == {"group": "g", "offset": 4}
+    assert (move("next").json["offset"], move(2**53 - 1).json["offset"], move("last").json["offset"]) == (5, 5, 4)
+    assert [move(wrong).status for wrong in (-1, "nowhere", 1.5, None, [])] == [400] * 5
+    streams.queue(f"{name}-classic")
+    path = f"/api/v1/queues/%2F/{name}-classic/groups/g/offset"
+    assert streams.request("PUT", path, b'{"offset": 0}', {**basic(), **JSON}).status == 409
+
+
+def test_who_may_not_read_a_stream_moves_no_group_of_it(streams: Client, name: str) -> None:
+    declare(streams, name)
+    streams.publish("x", name=name)
+    assert texts(streams.pull("?group=g&offset=first&hold=10", name=name)) == ["x"]
+    api = Api(streams)
+    api.user("outside", "management")
+    answer = streams.request("PUT", f"/api/v1/queues/%2F/{name}/groups/g/offset", b'{"offset": 0}', {**basic("outside", "outside"), **JSON})
+    assert answer.status == 403

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from flintmq.cli.convert import _EXPLAINED, _MAPPED, read, toml
 from flintmq.cli.main import cli
-from flintmq.cli.serve import _from_file, serve
+from flintmq.cli.serve import serve
+from flintmq.cli.serve_options import from_file
 from flintmq.errors import OperatorError
 from flintmq.testing.broker import Broker
 
@@ -51,7 +52,7 @@ def loaded(text: str, tmp_path: Path) -> dict[str, Any]:
     """What `flintmq serve --config` makes of it."""
     file = tmp_path / "serve.toml"
     file.write_text(text)
-    return _from_file(str(file), click.Context(serve))
+    return from_file(str(file), click.Context(serve))
 
 
 def test_a_file_of_a_real_installation(tmp_path: Path) -> None:

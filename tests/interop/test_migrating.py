@@ -1,4 +1,4 @@
-"""docs/MIGRATING.md carried out, from Debian's RabbitMQ, with a publisher and a consumer that never stop; nothing is lost, all in order."""
+"""docs/FROM_RABBITMQ.md carried out, from Debian's RabbitMQ, with a publisher and a consumer that never stop; nothing is lost."""
 
 from __future__ import annotations
 

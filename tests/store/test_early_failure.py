@@ -38,7 +38,7 @@ def test_a_failure_when_all_is_restored_is_told(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("moment", ["open", "restore"])
 def test_a_failure_before_is_told_or_refuses_the_start(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`open`: before anybody listens to the store. `restore`: before its entries are put back; a data plane writes after that."""
+    """`open`: before anybody listens to the store. `restore`: before its entries are put back."""
     original = getattr(DurableStore, moment)
     told: list[StoreError] = []
 
@@ -53,7 +53,7 @@ def test_a_failure_before_is_told_or_refuses_the_start(moment: str, tmp_path: Pa
 
     monkeypatch.setattr(DurableStore, moment, opened if moment == "open" else restored)
     monkeypatch.setattr(Node, "_store_failed", lambda self, error: told.append(error))
-    with pytest.raises(StoreError, match="has failed"):
+    with pytest.raises(StoreError, match="failed: Input"):
         Node(config(tmp_path))
     assert told == [ERROR]
 

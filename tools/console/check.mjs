@@ -1,6 +1,8 @@
 // What the console must hold in a real browser; tools/console/run.py starts it. Each check prints a line; the last line counts them.
 import { createRequire } from "node:module";
 import { mkdirSync, readFileSync } from "node:fs";
+import { scenes, ask } from "./forms.mjs";
+import { inventory, sweep } from "./press.mjs";
 
 const require = createRequire(process.env.MODULES + "/");
 const { chromium } = require("playwright-core");
@@ -11,20 +13,24 @@ mkdirSync(SHOTS, { recursive: true });
 let passed = 0, failed = 0;
 async function check(what, test) {
   try { await test(); passed++; console.log("ok    " + what); }
-  catch (error) { failed++; console.log("FAIL  " + what + "\n      " + String(error.message).split("\n").slice(0, 6).join("\n      ")); }
+  catch (error) { failed++; console.log("FAIL  " + what + "\n      " + String(error.message).split("\n").slice(0, 40).join("\n      ")); }
 }
 const must = (holds, why) => { if (!holds) throw new Error(why); };
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
-const troubles = [];
-async function open(user = "guest", password = "guest", colorScheme = "light") {
-  const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, colorScheme });
+const troubles = [], buttons = inventory();
+const [WIDE, NARROW] = process.env.WIDTHS.split(",").map(Number);
+async function open(user = "guest", password = "guest", colorScheme = "light", width = WIDE) {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme });
+  buttons.at(width);
+  await buttons.follow(context);
   const page = await context.newPage();
   page.on("console", (one) => { if (one.type() === "error" && !/status of (4|5)/.test(one.text())) troubles.push(one.text()); });
   page.on("pageerror", (error) => troubles.push(String(error)));
   const strangers = [];
   page.on("request", (one) => { if (!one.url().startsWith(CONSOLE) && !one.url().startsWith("data:")) strangers.push(one.url()); });
   page.strangers = strangers;
+  page.on("request", (one) => { if (/\/(undefined|null)\b/.test(one.url())) troubles.push("a request to " + one.url()); });
   await page.goto(CONSOLE + "/console/");
   if (user) await signIn(page, user, password);
   return page;
@@ -43,7 +49,7 @@ async function accessible(page) {
   await page.evaluate(() => { window.module = undefined; });
   const client = await page.context().newCDPSession(page); // the page's own policy would not run a script of ours
   await client.send("Runtime.evaluate", { expression: axe });
-  const { result } = await client.send("Runtime.evaluate", { expression: "axe.run(document,{resultTypes:['violations']}).then(r=>JSON.stringify(r.violations.filter(v=>['serious','critical'].includes(v.impact)).map(v=>v.id+': '+v.nodes.slice(0,3).map(n=>n.html.slice(0,140)+' '+(n.any[0]?.message||'')).join(' | '))))", awaitPromise: true });
+  const { result } = await client.send("Runtime.evaluate", { expression: "axe.run(document,{resultTypes:['violations']}).then(r=>JSON.stringify(r.violations.filter(v=>['serious','critical'].includes(v.impact)||v.id==='region').map(v=>v.id+': '+v.nodes.slice(0,3).map(n=>n.html.slice(0,140)+' '+(n.any[0]?.message||'')).join(' | '))))", awaitPromise: true });
   const found = JSON.parse(result.value);
   must(!found.length, found.join("\n"));
 }
@@ -73,7 +79,7 @@ for (const [way, title] of PAGES) {
 
 await check("commands hold no control characters, and the shell reads them as they were", async () => {
   const names = ["plain", "it's", "a\u0008\u0008'; touch /tmp/x #", "line\nend", "\u001b[31mred\u009b", "back\\slash\t"];
-  const lines = await page.evaluate(async (all) => { const { quoted } = await import("/console/api.js"); return all.map(quoted); }, names);
+  const lines = await page.evaluate(async (all) => { const { quoted } = await import("/console/commands.js"); return all.map(quoted); }, names);
   must(lines.every((one) => !/[\u0000-\u001f\u007f-\u009f]/.test(one)), JSON.stringify(lines));
   const { execFileSync } = await import("node:child_process");
   for (const [at, line] of lines.entries()) {
@@ -266,13 +272,74 @@ await check("a user who may only look changes nothing", async () => {
   await other.context().close();
 });
 
-await check("no credentials are kept, no cookie is set, a reload asks again", async () => {
-  must((await page.evaluate(() => localStorage.length + sessionStorage.length)) === 0, "storage");
-  must((await page.context().cookies()).length === 0, "cookies");
+await check("a reload and a new tab need no password, no script reads the session, Sign out ends it everywhere", async () => {
+  must((await page.evaluate(() => localStorage.length + sessionStorage.length + document.cookie.length)) === 0, "storage that a script reads");
+  const cookies = await page.context().cookies();
+  must(cookies.length === 1 && cookies[0].httpOnly && cookies[0].sameSite === "Strict", JSON.stringify(cookies.map(({ name, httpOnly, sameSite }) => ({ name, httpOnly, sameSite }))));
+  await page.evaluate(() => { location.hash = "/queues?name=orders&sort=name&down=1"; });
   await page.reload();
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 2 && document.querySelector("th[aria-sort=descending]"));
+  must((await page.inputValue("main input[type=search]")) === "orders", "the filter is gone");
+  const tab = await page.context().newPage();
+  await tab.goto(CONSOLE + "/console/");
+  await tab.waitForSelector(".tiles");
+  await tab.click("button:has-text('Sign out')");
+  await tab.waitForSelector("input[type=password]");
   await page.waitForSelector("input[type=password]");
+  must((await page.context().cookies()).length === 0, "the cookie stays");
+  await tab.close();
 });
 
+const LOOKED = [...PAGES.map(([way]) => way), "queue/%2F/orders.us", "queue/%2F/" + "n".repeat(200), "queue/%2F/emails?tab=consumers", "queue/%2F/orders.us?tab=bindings", "queue/%2F/orders.us?tab=settings", "exchange/%2F/" + "n".repeat(200), ...["users", "permissions", "policies", "vhosts", "limits", "definitions"].map((part) => "admin?part=" + part)];
+// Scenes press these at each width: elsewhere they would take the broker, or the load on it, away.
+const SCENES = [/^frame \| Sign out$/, /^admin (users|vhosts|permissions) \| Delete the \| Delete$/, /^connection \| Close the \| Close$/, /^queue \| (Delete|Purge) the \| (Delete|Purge)$/, /^exchange \| Delete the \| Delete$/, /^admin users \| Edit user \| Save$/];
+
+for (const width of [WIDE, NARROW]) {
+  const at = await open("guest", "guest", "light", width);
+  await at.waitForSelector(".tiles");
+  await check(`${width}: nothing scrolls sideways`, async () => {
+    const wide = [];
+    for (const way of LOOKED) {
+      await at.evaluate((to) => { location.hash = to; }, "/" + way);
+      await at.waitForTimeout(500);
+      const [scroll, client] = await at.evaluate(() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]);
+      if (scroll > client) wide.push(`${way.slice(0, 40)}: ${scroll} of ${client}`);
+    }
+    await at.goto(CONSOLE + "/console/#/overview");
+    must(!wide.length, wide.join("\n"));
+  });
+  await check(`${width}: the way back and forward, and pages in haste, ask for nothing that is undefined`, async () => {
+    await go(at, "/queues?name=o", "Queues");
+    await at.click("th button:has-text('In')");
+    await at.waitForSelector("th[aria-sort]:has-text('In')");
+    for (const way of ["/queue/%2F/orders.us", "/exchange/%2F/orders", "/connections", "/queue/%2F/billing", "/admin", "/exchange/%2F/lost"]) await at.evaluate((to) => { location.hash = to; }, way);
+    await go(at, "/exchange/%2F/orders", "orders");
+    for (let step = 0; step < 7; step++) await at.goBack();
+    await at.waitForFunction(() => document.querySelector("main input[type=search]")?.value === "o" && document.querySelector("th[aria-sort]"));
+    await at.goBack();
+    await at.waitForFunction(() => !document.querySelector("th[aria-sort]"));
+    await at.goForward();
+    await at.waitForSelector("th[aria-sort]:has-text('In')");
+    must(!troubles.some((one) => one.startsWith("a request to")), troubles.join("\n"));
+  });
+  for (const scene of scenes({ page: at, go, check, must, base: CONSOLE, width })) {
+    await scene();
+    if (await at.$("dialog[open]")) await at.keyboard.press("Escape");
+  }
+  await check(`${width}: every button that no scene pressed is pressed`, async () => {
+    for (let count = 0; count < 3; count++) await ask(CONSOLE, "/api/exchanges/%2F/amq.default/publish", "POST", { properties: { headers: { "x-delay": 3600000 } }, routing_key: "emails", payload: "later", payload_encoding: "string" });
+    await ask(CONSOLE, "/api/policies/%2F/federated", "PUT", { pattern: "^lost.letters$", "apply-to": "queues", definition: { "federation-upstream-set": "all" } });
+    for (const way of LOOKED.filter((one) => !one.includes("nnn"))) await sweep(at, buttons, way, SCENES);
+    if ((await at.textContent(".top")).includes("Unlock")) await at.click("button:has-text('Unlock changes')");
+    await at.click("button:has-text('Sign out')");
+    await at.waitForSelector("input[type=password]");
+  });
+  await at.context().close();
+}
+await check("each button of each page was pressed at each width", async () => {
+  console.log("      " + buttons.count());
+  must(!buttons.missing([]).length, buttons.missing([]).join("\n"));
+});
 await check("no other site shows the console in a frame", async () => {
   const other = await (await browser.newContext()).newPage();
   await other.route("http://evil.example/**", (route) => route.fulfill({ contentType: "text/html", body: `<iframe src="${CONSOLE}/console/"></iframe>` }));

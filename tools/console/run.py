@@ -1,7 +1,7 @@
-"""The console in headless Chromium, against a broker with real load: `make console-test` (--screenshots: also writes those of docs/img).
+"""The console in headless Chromium, against a broker with real load: `make console-test`.
 
 in: this checkout, Debian's chromium, npm. out: exit code 0 when all of tools/console/check.mjs holds. Chromium is installed where this runs
-as root on Debian; elsewhere its absence ends with 69 and what to install.
+as root on Debian; elsewhere its absence ends with 69 and what to install. ARGS: --screenshots also writes the pictures of docs/img.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pika
+import pika.exceptions
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "console"
@@ -25,6 +26,7 @@ SHOWN = (
     *("overview", "search", "route", "consumers", "topology", "dark", "login", "diagnosis", "queues", "queue", "streams", "exchanges"),
     *("exchange", "schedules", "shovels", "federation", "connections", "channels", "pipelines", "transactions", "admin", "log", "api"),
 )
+WIDTHS = (1366, 390)
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"`${alert(1)}\u202e'
 
 
@@ -88,7 +90,42 @@ def prepare(url: str) -> None:
         channel.basic_publish("", key, "later", pika.BasicProperties(headers={"x-delay": 3_600_000}, delivery_mode=2))
     for number in range(2000):
         channel.basic_publish("", "clicks", f'{{"click": {number}}}')
+    for number in range(55):  # lists have a second page
+        channel.queue_declare(f"zz.filler.{number:02}")
+    long = "n" * 200
+    channel.queue_declare(long, durable=True)
+    channel.exchange_declare(long, "direct", durable=True)
+    channel.queue_bind(long, long, long)
+    channel.basic_publish(long, long, long, pika.BasicProperties(headers={long[:120]: long}))
     connection.close()
+
+
+def closing(url: str) -> dict[int, pika.BlockingConnection]:
+    """Connections that the console closes, by the width at which it does."""
+    made = {}
+    for width in WIDTHS:
+        parameters = pika.URLParameters(url)
+        parameters.heartbeat = 0
+        parameters.client_properties = {"connection_name": f"closing-{width}-{'c' * 150}"}
+        made[width] = pika.BlockingConnection(parameters)
+        made[width].channel()
+    return made
+
+
+def were_told(connections: dict[int, pika.BlockingConnection]) -> bool:
+    """Whether each was closed, and told the reason that somebody typed."""
+    told = True
+    for width, connection in connections.items():
+        try:
+            connection.process_data_events(1)
+            reason = "nothing"
+            connection.close()
+        except pika.exceptions.ConnectionClosedByBroker as error:
+            reason = error.reply_text
+        if f"reason-{width}" not in reason:
+            print(f"FAIL  the client at {width} px was told: {reason}")
+            told = False
+    return told
 
 
 def load(url: str, stop: threading.Event) -> None:
@@ -134,6 +171,7 @@ def main() -> int:
             prepare(url)
             thread = threading.Thread(target=load, args=(url, stop), daemon=True)
             thread.start()
+            clients = closing(url)
             time.sleep(1)
             env = {
                 **os.environ,
@@ -142,9 +180,11 @@ def main() -> int:
                 "HOSTILE": HOSTILE,
                 "NODE_PATH": str(node_modules),
                 "MODULES": str(node_modules),
+                "WIDTHS": ",".join(map(str, WIDTHS)),
                 "SHOTS": str(FOLDER / "shots"),
             }
             status = subprocess.run(["node", str(Path(__file__).with_name("check.mjs"))], env=env).returncode
+            status = status or int(not were_told(clients))
             for name in SHOWN if "--screenshots" in sys.argv else ():
                 shutil.copy(FOLDER / "shots" / f"console-{name}.png", ROOT / "docs/img")
             return status

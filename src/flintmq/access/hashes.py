@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 
 # our own: what the definitions that are exported call it
 ARGON2 = "flintmq_argon2id"
 _PREFIX = "$argon2"
 _SALT_BYTES = 4
+# digest, and its bytes
 _DIGESTS = {
-    "rabbit_password_hashing_sha256": "sha256",
-    "rabbit_password_hashing_sha512": "sha512",
-    "rabbit_password_hashing_md5": "md5",
+    "rabbit_password_hashing_sha256": ("sha256", 32),
+    "rabbit_password_hashing_sha512": ("sha512", 64),
+    "rabbit_password_hashing_md5": ("md5", 16),
 }
 
 
@@ -31,8 +30,8 @@ def is_known(algorithm: str) -> bool:
 
 def algorithm_of(text: str) -> str:
     """The algorithm of a hash that comes without one, by its size (files of RabbitMQ 3.5 have MD5)."""
-    for name, digest in _DIGESTS.items():
-        if len(text) == 4 * -(-(_SALT_BYTES + hashlib.new(digest, usedforsecurity=False).digest_size) // 3):
+    for name, (_, size) in _DIGESTS.items():
+        if len(text) == 4 * -(-(_SALT_BYTES + size) // 3):
             return name
     return "rabbit_password_hashing_sha256"
 
@@ -43,14 +42,14 @@ def stored_hash(algorithm: str, text: str) -> str:
         if not text.startswith(_PREFIX + "id$") or len(text) > 255 or " " in text:
             raise ValueError("the password hash is no argon2id string")
         return text
-    name = _DIGESTS.get(algorithm)
-    if name is None:
+    digest = _DIGESTS.get(algorithm)
+    if digest is None:
         raise ValueError(f"unknown password hashing algorithm '{algorithm[:80]}': known are {', '.join((*_DIGESTS, ARGON2))}")
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("the password hash is no base64") from None
-    if len(raw) != _SALT_BYTES + hashlib.new(name, usedforsecurity=False).digest_size:
+    if len(raw) != _SALT_BYTES + digest[1]:
         raise ValueError(f"the password hash has {len(raw)} bytes, which is no salt and digest of {algorithm}")
     return f"{algorithm}${text}"
 
@@ -86,12 +85,18 @@ def is_foreign(stored: str) -> bool:
 
 def matches(stored: str, password: str) -> bool:
     """Whether a password is that of a hash of RabbitMQ. Microseconds: the caller adds the work that hides it."""
+    import hashlib
+    import hmac
+
     algorithm, _, text = hash_of(stored).partition("$")
     raw = base64.b64decode(text)
-    digest = hashlib.new(_DIGESTS[algorithm], raw[:_SALT_BYTES] + password.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    salted = raw[:_SALT_BYTES] + password.encode("utf-8", "surrogatepass")
+    digest = hashlib.new(_DIGESTS[algorithm][0], salted, usedforsecurity=False)
     return hmac.compare_digest(digest.digest(), raw[_SALT_BYTES:])
 
 
 def rabbitmq_hash(password: str, salt: bytes) -> str:
     """What `rabbitmqctl hash_password` prints: base64 of the salt and SHA-256 of salt and password. Args: salt: 4 bytes."""
+    import hashlib
+
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

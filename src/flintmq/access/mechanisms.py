@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flintmq.access.scram import SCRAM
 from flintmq.access.secret import Secret
 from flintmq.errors import PeerError, ReplyCode
 
+SCRAM = "SCRAM-SHA-256"
 # what may be offered to clients without a certificate (Config.auth_mechanisms)
 MECHANISMS = ("PLAIN", "AMQPLAIN", SCRAM)
 EXTERNAL = "EXTERNAL"

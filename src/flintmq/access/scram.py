@@ -21,9 +21,9 @@ import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flintmq.access.mechanisms import SCRAM
 from flintmq.access.secret import Secret
 
-SCRAM = "SCRAM-SHA-256"
 _PREFIX = SCRAM + "$"
 _SALT_BYTES = 16
 _KEY_BYTES = 32

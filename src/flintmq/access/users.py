@@ -13,18 +13,14 @@ I5  With SCRAM on (`stranger`) a password that is set gets keys, and one that wa
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import itertools
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from flintmq.access import scram
 from flintmq.access.checks import Answer, Check, Checks, source_of
 from flintmq.access.hashes import hash_of, is_foreign, keys_of, matches, with_keys
 from flintmq.access.outside_user import OutsideUser
@@ -32,8 +28,12 @@ from flintmq.access.secret import Secret
 from flintmq.access.throttle import Throttle
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
+from flintmq.digests import blake2b
 from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRecord
 from flintmq.slotted import replaced
+
+if TYPE_CHECKING:
+    from flintmq.access import scram
 
 # the parameter that keeps what salts are made with, once SCRAM was on; its component is this broker's own
 _SALTS = "scram-salts"
@@ -131,9 +131,11 @@ class Users:
 
     def _salts(self, iterations: int) -> scram.Stranger:
         """What salts are made with: kept from the first start with SCRAM on."""
+        from flintmq.access import scram
+
         for record in self._definitions.load_parameters(_SALTS):
             return scram.Stranger(bytes.fromhex(str(record.value)), iterations)
-        key = secrets.token_bytes(32)
+        key = os.urandom(32)
         self._definitions.save_parameter(ParameterRecord(_SALTS, "", "key", key.hex()))
         return scram.Stranger(key, iterations)
 
@@ -229,7 +231,9 @@ class Users:
             if self._clock.monotonic_ns() >= until:
                 del self._verified[user]
                 return None
-        return True if hmac.compare_digest(mac, self._mac(user, password)) else None
+        from hmac import compare_digest
+
+        return True if compare_digest(mac, self._mac(user, password)) else None
 
     def submit_check(self, user: str, password: Secret | str, callback: Answer, source: str = "") -> Check:
         """Checks when its turn comes: `callback(True | False)`, or `callback(None)` when too many wait (C1, C2 of access.checks)
@@ -269,6 +273,8 @@ class Users:
                 return False
             self._verified[user] = (self._mac(user, password), self._clock.monotonic_ns() + self._cache_ns)
         if self.stranger is not None and not keys_of(known.password_hash):
+            from flintmq.access import scram
+
             keys = scram.written(self.stranger.keys_for(user, password))
             self.on_keys(known, replaced(known, password_hash=with_keys(stored, keys)))
         return True
@@ -277,9 +283,13 @@ class Users:
 
     def conversation(self) -> scram.Conversation:
         """A login by SCRAM that begins. Only while `stranger` is there."""
+        from flintmq.access import scram
+
         return scram.Conversation(self._keys)
 
     def _keys(self, user: str) -> scram.Keys:
+        from flintmq.access import scram
+
         assert self.stranger is not None
         record = self._users.get(user)
         nobody = self.stranger.nobody(user)
@@ -311,4 +321,4 @@ class Users:
     def _mac(self, user: str, password: Secret | str) -> bytes:
         name = user.encode("utf-8", "surrogatepass")
         text = len(name).to_bytes(4, "big") + name + password.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+        return blake2b(text, key=self._key, digest_size=32).digest()

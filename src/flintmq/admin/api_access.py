@@ -20,7 +20,7 @@ from flintmq.admin.api_call import Call, nothing
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_schemas import BODY_LIMIT, BODY_PERMISSION, BODY_POLICY, BODY_TOPIC, BODY_USER, BODY_USERS, BODY_VALUE, BODY_VHOST
 from flintmq.admin.counts import MESSAGES, STATS, counted, sums_of
-from flintmq.admin.http_refusals import bad, not_found
+from flintmq.admin.http_refusals import bad, missing, not_found
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.definitions.checks import COMPONENTS
 from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
@@ -60,7 +60,7 @@ async def users_without_permissions(call: Call) -> Response:
 def _user(call: Call) -> UserRecord:
     record: UserRecord | None = call.broker.users.get(call.name("user"))
     if record is None:
-        raise not_found()
+        raise missing("user", call.name("user"))
     return record
 
 
@@ -70,16 +70,30 @@ async def user(call: Call) -> Response:
 
 async def put_user(call: Call) -> Response:
     """A password is hashed here, off the loop; `password_hash` may be one of RabbitMQ. With neither the user can't log in by password."""
-    value = await call.json()
+    value, exists = await call.json(), call.exists()
     if "tags" not in value:
-        raise bad("tags_not_present")
+        raise bad("'tags' is missing: a list of tags, or a text with commas; an empty one for none")
     call.service.allow(call.actor, "user.change")  # before the work of a hash
-    text, password, algorithm = value.get("password_hash") or "", value.get("password"), ""
+    text, algorithm = await _password(call, value)
+    return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm, exists=exists))
+
+
+async def _password(call: Call, value: Mapping[str, Any]) -> tuple[str, str]:
+    """(hash, its algorithm as definitions files name it) of the body's password or password_hash; ("", ""): it has neither."""
+    text, password = value.get("password_hash") or "", value.get("password")
     if text:
-        algorithm = "rabbit_password_hashing_sha256" if value.get("hashing_algorithm") is None else value["hashing_algorithm"]
-    elif password:
-        text = await hashed(call, call.name("user"), password)
-    return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm))
+        return text, "rabbit_password_hashing_sha256" if value.get("hashing_algorithm") is None else value["hashing_algorithm"]
+    return (await hashed(call, call.name("user"), password) if password else ""), ""
+
+
+async def patch_user(call: Call) -> Response:
+    """Tags, or a password, of a user that is there; the body's other members stay as they are, whoever changes them at the same time. A
+    null password, or an empty one, takes the password away."""
+    value = await call.json()
+    call.service.allow(call.actor, "user.change")
+    text, algorithm = (None, "") if {"password", "password_hash"}.isdisjoint(value) else await _password(call, value)
+    await call.change("put_user", call.name("user"), value.get("tags"), password_hash=text, algorithm=algorithm, exists=True)
+    return nothing()
 
 
 async def hashed(call: Call, name: str, password: str) -> str:
@@ -134,7 +148,7 @@ async def permissions(call: Call) -> Response:
 async def permission(call: Call) -> Response:
     record = call.broker.permissions.record(call.name("user"), call.name("vhost"))
     if record is None:
-        raise not_found()
+        raise not_found(f"no permissions of user '{call.name('user')}' in vhost '{call.name('vhost')}'")
     return one(shown_permission(record), call.query)
 
 
@@ -150,7 +164,7 @@ async def delete_permission(call: Call) -> Response:
 async def topics(call: Call) -> Response:
     records = _of_path(call, call.service.of(TOPIC), lambda record: str(json.loads(record.name)[0]))
     if not records and {"vhost", "user"} <= call.request.path_params.keys():
-        raise not_found()
+        raise not_found(f"no topic permissions of user '{call.name('user')}' in vhost '{call.name('vhost')}'")
     return await plain_list(call, records, shown_topic)
 
 
@@ -158,7 +172,7 @@ async def put_topic(call: Call) -> Response:
     value = await call.json()
     exchange = value.get("exchange")
     if exchange is None:
-        raise bad("[{key_missing,exchange}]")
+        raise bad("'exchange' is missing")
     return nothing(await call.change("put_topic", call.name("vhost"), call.name("user"), exchange, value))
 
 
@@ -201,7 +215,7 @@ async def user_limits(call: Call) -> Response:
 async def put_limit(call: Call) -> Response:
     value = await call.json()
     if "value" not in value:
-        raise bad("[{key_missing,value}]")
+        raise bad("'value' is missing")
     if value["value"] is None:
         raise bad("'value' must be a number")
     await _limit(call, value["value"])
@@ -259,7 +273,7 @@ async def vhost(call: Call) -> Response:
 
 
 async def put_vhost(call: Call) -> Response:
-    return nothing(await call.change("put_vhost", call.name("vhost"), await call.json()))
+    return nothing(await call.change("put_vhost", call.name("vhost"), await call.json(), exists=call.exists()))
 
 
 async def delete_vhost(call: Call) -> Response:
@@ -287,7 +301,7 @@ async def policy(call: Call) -> Response:
     component, vhost_name, name = _component(call), call.name("vhost"), call.name("name")
     value = call.service.value(component, vhost_name, name)
     if value is None:
-        raise not_found()
+        raise missing(component.replace("_", " "), name, vhost_name)
     return one(shown_policy(ParameterRecord(component, vhost_name, name, value)), call.query)
 
 
@@ -340,7 +354,7 @@ async def parameter(call: Call) -> Response:
     component, vhost_name, name = call.name("component"), call.name("vhost"), call.name("name")
     value = call.service.value(component, vhost_name, name) if component in COMPONENTS else None
     if value is None:
-        raise not_found()
+        raise missing(f"parameter of component '{component}',", name, vhost_name)
     return one(shown_parameter(ParameterRecord(component, vhost_name, name, value)), call.query)
 
 
@@ -351,7 +365,7 @@ async def put_parameter(call: Call) -> Response:
 
 def _value(body: Mapping[str, Any]) -> Any:
     if "value" not in body:
-        raise bad("[{key_missing,value}]")
+        raise bad("'value' is missing")
     return body["value"]
 
 
@@ -367,7 +381,7 @@ async def global_parameters(call: Call) -> Response:
 async def global_parameter(call: Call) -> Response:
     name = call.name("name")
     if (GLOBAL, "", name) not in call.service.parameters:
-        raise not_found()
+        raise missing("global parameter", name)
     return one({"value": call.service.value(GLOBAL, "", name), "name": name}, call.query)
 
 
@@ -388,6 +402,7 @@ def operations() -> list[Operation]:
         rabbit("POST", "users/bulk-delete", Access.SERVICE, delete_users, BODY_USERS),
         rabbit("GET", "users/{user}", "user.look", user),
         rabbit("PUT", "users/{user}", Access.SERVICE, put_user, BODY_USER),
+        rabbit("PATCH", "users/{user}", Access.SERVICE, patch_user, BODY_USER),
         rabbit("DELETE", "users/{user}", Access.SERVICE, delete_user),
         rabbit("GET", "users/{user}/permissions", "user.look", permissions),
         rabbit("GET", "users/{user}/topic-permissions", "user.look", topics),

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call, nothing
-from flintmq.admin.http_refusals import HttpError, not_found
+from flintmq.admin.http_refusals import HttpError, missing
 from flintmq.admin.operations import Operation, rabbit
 from flintmq.errors import StoreError
 
@@ -45,7 +45,7 @@ async def extend(call: Call) -> Response:
     try:
         _backups(call).extend(call.caller.user, call.name("backup"))
     except Exception as error:
-        raise _refused(error) from None
+        raise _refused(error, call.name("backup")) from None
     return nothing()
 
 
@@ -53,17 +53,17 @@ async def end(call: Call) -> Response:
     try:
         _backups(call).end(call.caller.user, call.name("backup"))
     except Exception as error:
-        raise _refused(error) from None
+        raise _refused(error, call.name("backup")) from None
     return nothing()
 
 
-def _refused(error: Exception) -> Exception:
+def _refused(error: Exception, backup: str = "") -> Exception:
     """The data plane's refusals in HTTP's words; what is none stays what it is."""
     code = getattr(error, "code", None)
     if not isinstance(code, str):
         return error
     if code == "NOT_FOUND":
-        return not_found()
+        return missing("backup", backup)
     return HttpError(503, "busy", str(error))
 
 

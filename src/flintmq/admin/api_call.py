@@ -17,7 +17,7 @@ from flintmq.access.tags import sees_everything
 from flintmq.admin.answers import answer
 from flintmq.admin.arguments import checked_object, parameters, path_name
 from flintmq.admin.auth import JSON, OCTETS, content_type
-from flintmq.admin.http_refusals import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, missing
 from flintmq.admin.operations import Access, Handler, Operation
 from flintmq.admin.pools import Pools, take, who_of
 from flintmq.core.shares import Holding, Who
@@ -117,8 +117,20 @@ class Call:
         """The virtual host of the path. Raises: HttpError 404."""
         vhost = self.broker.vhosts.get(self.name("vhost"))
         if vhost is None:
-            raise not_found()
+            raise missing("vhost", self.name("vhost"))
         return vhost
+
+    def exists(self) -> bool | None:
+        """False: the request is for what must be new (`If-None-Match: *`, RFC 9110); True: for what is there (`If-Match: *`); None: for
+        either. There are no entity tags. Raises: HttpError 400 for other values."""
+        headers = self.request.headers
+        none, some = headers.get("if-none-match"), headers.get("if-match")
+        for name, value in (("If-None-Match", none), ("If-Match", some)):
+            if value is not None and value.strip() != "*":
+                raise bad(f"{name} can only be *: there are no entity tags")
+        if none is not None and some is not None:
+            raise bad("If-Match and If-None-Match exclude each other")
+        return False if none is not None else True if some is not None else None
 
     def sees(self, vhost: str) -> bool:
         """Whether lists show what is in it."""

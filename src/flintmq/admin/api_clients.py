@@ -22,7 +22,7 @@ from flintmq.admin.api_call import Call, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
 from flintmq.admin.counts import counted
-from flintmq.admin.http_refusals import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, missing
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
 from flintmq.admin.operations import Operation, rabbit
@@ -99,7 +99,7 @@ def _connection(call: Call) -> Any:
         if octets in handler.client_properties and client_properties.connection_name(handler.client_properties) == name
     ]
     if not named:
-        raise not_found()
+        raise missing("connection", name)
     if len(named) > 1:
         raise bad(f"{len(named)} connections are called '{name}' by their application: say which by the name in the list")
     return named[0]
@@ -216,7 +216,7 @@ async def channel(call: Call) -> Response:
     name = call.name("channel")
     item = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
     if item is None:
-        raise not_found()
+        raise missing("channel", name)
     (value,) = await on_loops([item], partial(show_channel, call))
     state = item[0].channels.get(item[1])
     consumers_ = [] if state is None else list(state.consumers.values())

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import Call, nothing
-from flintmq.admin.http_refusals import not_found
+from flintmq.admin.http_refusals import missing
 from flintmq.admin.operations import Access, Operation, rabbit
 
 SHOVEL = "shovel"
@@ -34,7 +34,7 @@ async def shovel(call: Call) -> Response:
     name = call.name("name")
     shovels = [one for one in _shovels(call) if one["name"] == name]
     if not shovels:
-        raise not_found()
+        raise missing("shovel", name, call.vhost().name)
     return await plain_list(call, shovels)
 
 
@@ -46,7 +46,7 @@ async def delete(call: Call) -> Response:
 async def restart(call: Call) -> Response:
     links = call.app.parts.links
     if links is None or not links.restart((SHOVEL, call.name("vhost"), call.name("name"), "")):
-        raise not_found()
+        raise missing("shovel", call.name("name"), call.name("vhost"))
     return nothing()
 
 
@@ -62,7 +62,7 @@ async def restart_federation(call: Call) -> Response:
     links = call.app.parts.links
     key = None if links is None else links.find(call.name("vhost"), call.name("id"))
     if key is None or not links.restart(key):
-        raise not_found()
+        raise missing("link of federation", call.name("id"), call.name("vhost"))
     return nothing()
 
 

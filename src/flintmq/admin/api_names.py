@@ -24,7 +24,7 @@ from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, 
 from flintmq.admin.arguments import path_name
 from flintmq.admin.counts import FLOWS, MESSAGES, add_samples, counted, queue_stats, sums_of
 from flintmq.admin.forwarding import at_owner
-from flintmq.admin.http_refusals import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, missing, not_found
 from flintmq.admin.json_out import Rows
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.broker import sweeps
@@ -176,7 +176,7 @@ def queue_of(call: Call) -> Any:
     """The queue of the path. Raises: HttpError 404."""
     queue = call.vhost().queues.get(call.name("queue"))
     if queue is None:
-        raise not_found()
+        raise missing("queue", call.name("queue"), call.name("vhost"))
     return queue
 
 
@@ -225,7 +225,7 @@ async def declare_shared(call: Call, vhost: Any, name: str, arguments: dict[str,
 def _vhost_to_change(call: Call) -> Any:
     vhost = call.broker.vhosts.get(call.name("vhost"))
     if vhost is None:
-        raise not_found("vhost_not_found")
+        raise missing("vhost", call.name("vhost"))
     return vhost
 
 
@@ -348,7 +348,7 @@ def _exchange_of(call: Call) -> tuple[Any, Any]:
     vhost = call.vhost()
     exchange = vhost.exchanges.get(call.exchange_name())
     if exchange is None:
-        raise not_found()
+        raise missing("exchange", call.exchange_name(), vhost.name)
     return vhost, exchange
 
 
@@ -465,7 +465,7 @@ async def exchange_bindings(call: Call) -> Response:
     elif end == "destination":
         own = list(exchange.incoming.values())
     else:
-        raise not_found()
+        raise not_found(f"'{end[:80]}' is no end of bindings: source or destination")
     return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
 
 
@@ -474,7 +474,7 @@ def _between(call: Call) -> tuple[Any, str, str, str, list[Any]]:
     vhost, source = call.vhost(), call.exchange_name()
     kind = {"q": QUEUE, "e": EXCHANGE}.get(call.name("kind"))
     if kind is None:
-        raise not_found()
+        raise not_found(f"'{call.name('kind')[:80]}' is no kind of destination: q (queue) or e (exchange)")
     name = call.name("destination")
     exchange = vhost.exchanges.get(source)
     implicit = [vhost.queues[name]] if not source and kind == QUEUE and name in vhost.queues else []
@@ -538,7 +538,7 @@ async def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
             if own == key and properties_key(own, frozen) == wanted:
                 return vhost, source, kind, name, one_
         await asyncio.sleep(0)
-    raise not_found()
+    raise not_found(f"no binding '{wanted[:255]}' from exchange '{source}' to {kind} '{name}' in vhost '{vhost.name}'")
 
 
 async def binding(call: Call) -> Response:

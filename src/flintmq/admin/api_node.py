@@ -25,7 +25,7 @@ from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
 from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, is_hidden, sums_of
-from flintmq.admin.http_refusals import HttpError, bad, not_found
+from flintmq.admin.http_refusals import HttpError, bad, missing
 from flintmq.admin.node_facts import alarms_of, descriptors, disk_free, resident_bytes
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
@@ -231,7 +231,7 @@ async def node(call: Call) -> Response:
 
 def _own_node(call: Call) -> None:
     if call.name("node") != call.app.node_name:
-        raise not_found()
+        raise missing("node", call.name("node"))
 
 
 async def node_memory(call: Call) -> Response:
@@ -252,7 +252,7 @@ async def cluster_name(call: Call) -> Response:
 async def put_cluster_name(call: Call) -> Response:
     name = (await call.json()).get("name")
     if name is None:
-        raise bad("[{key_missing,name}]")
+        raise bad("'name' is missing")
     await call.change("put_global", "cluster_name", name)
     return nothing()
 
@@ -263,7 +263,7 @@ async def hash_password(call: Call) -> Response:
 
     password = (await call.json()).get("password")
     if not password:
-        raise bad("[{key_missing,password}]")
+        raise bad("'password' is missing")
     return answer({"ok": rabbitmq_hash(password, os.urandom(4))})
 
 

@@ -103,7 +103,7 @@ class Application:
         if request.client is not None:
             leaving[request.client] = on_leave
         try:
-            caller = await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
+            caller = await self.authenticator.of_request(request, peer, gone)
             request.scope[WHO] = Who(caller.user, source_of(peer))
             request.scope[CALLER] = caller
             link = request.scope.get(LINK)

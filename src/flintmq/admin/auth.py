@@ -29,14 +29,17 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 from flintmq.access.checks import Check, source_of
 from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.http_refusals import HttpError, busy, closing, of_peer_error
+from flintmq.admin.sessions import CHALLENGE, PATH, Session, Sessions, token_of
+from flintmq.admin.sessions import HEADER as CONSOLE
 from flintmq.broker.counters import HTTP
 from flintmq.config import Limits
 from flintmq.core.shares import Pool, Who
@@ -77,12 +80,14 @@ def parse_bearer(header: str | None) -> Secret | None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated user. born, password: what it was when it was authenticated (Users.born, the hash of its password)."""
+    """An authenticated user. born, password: what it was when it was authenticated (Users.born, the hash of its password). session: the
+    login of the console by whose cookie it came; None: it sent credentials."""
 
     user: str
     broker: Any
     born: int = 0
     password: str = field(default="", repr=False)
+    session: Session | None = field(default=None, repr=False)
 
     @staticmethod
     def of(user: str, broker: Any) -> Caller:
@@ -92,7 +97,9 @@ class Caller:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still who was authenticated: neither deleted, nor made anew, nor with another password; no token ended."""
+        """Whether it is still who was authenticated: neither deleted, nor made anew, nor another password; no token, no session over."""
+        if self.session is not None and self.session.is_over:
+            return False
         record = self.broker.users.get(self.user)
         same = record is not None and hash_of(record.password_hash) == self.password
         return same and self.broker.users.born(self.user) == self.born
@@ -138,7 +145,30 @@ class Authenticator:
         self._limits: Limits = broker.limits
         self._logins = logins
         self._checks: dict[tuple[str, Secret, str], _Shared] = {}  # those under way
+        self.sessions = Sessions(broker)
         self.refused = 0
+
+    async def of_request(self, request: Any, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
+        """The caller: by its session when the console asks (sessions.C2), else by its credentials. Raises: HttpError 401, 503."""
+        header = request.headers.get("authorization")
+        if CONSOLE not in request.headers:
+            return await self.caller(header, peer, gone)
+        try:
+            if request.scope["path"] == PATH and request.method == "POST":
+                return await self.caller(header, peer, gone)
+            session = self.sessions.find(token_of(request.scope))
+            if session is None:
+                raise _unauthenticated("there is no session of the console, or it is over")
+            caller: Caller = session.caller
+            if request.headers[CONSOLE] not in ("1", quote(caller.user, safe="")):
+                raise _unauthenticated("the session is of another user: somebody else signed in with this browser")
+            if self._broker.users.refused_from(caller.user, peer):
+                raise _unauthenticated(f"user '{caller.user}' can only connect from this machine")
+            return replace(caller, session=session)
+        except HttpError as error:
+            if error.status == 401:
+                error.headers = CHALLENGE
+            raise
 
     async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
@@ -244,7 +274,7 @@ JSON, OCTETS = "application/json", "application/octet-stream"
 ANY = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 # a browser asks first (CORS preflight) before it sends one of these for a page of another site, and nobody here says yes
-_ASKED_FIRST = ("PUT", "DELETE")
+_ASKED_FIRST = ("PUT", "PATCH", "DELETE")
 # POST that changes nothing (one node has no leaders to move), which rabbitmqadmin sends without a content type
 _NO_CHANGE = ("/api/rebalance/queues",)
 _OWN_SITES = (b"same-origin", b"none")

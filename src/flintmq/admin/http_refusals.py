@@ -4,7 +4,7 @@ in: our own refusals, errors of the broker. out: HttpError; the JSON body that a
 
 Q1  /api/v1 says `{"error": word, "reason": cause, "fix": what to do}`.
 Q2  RabbitMQ's API says `{"error": word, "reason": text}`. What the user may not do is 401 (RabbitMQ's choice), what is not there 404, any
-    other mistake 400 with the text that AMQP would give.
+    other mistake 400 with the text that AMQP would give, its Erlang terms in words.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from flintmq.access.tags import NotAuthorised
+from flintmq.admin.refusal_words import in_words
 from flintmq.definitions.change_line import Refused
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.pulls import pull_service as pulls
@@ -82,12 +83,17 @@ class HttpError(Exception):
 def of_peer_error(error: PeerError) -> HttpError:
     """The same refusal in HTTP's words."""
     status, word, fix = _PEER.get(error.code, (400, "refused", "change the request as the reason says"))
-    return HttpError(status, word, error.text, fix)
+    return HttpError(status, word, in_words(error.text), fix)
 
 
-def not_found(reason: str = "Not Found") -> HttpError:
-    """404 for what the path names."""
+def not_found(reason: str) -> HttpError:
+    """404. Args: reason: the thing that is not there, by its kind and name: a path names several."""
     return HttpError(404, _ABSENT, reason, _SEE)
+
+
+def missing(kind: str, name: str, vhost: str | None = None) -> HttpError:
+    """404 for one thing of the path: "no queue 'q' in vhost '/'", as AMQP says it."""
+    return not_found(f"no {kind} '{name}'" + ("" if vhost is None else f" in vhost '{vhost}'"))
 
 
 def bad(reason: str, fix: str = _SEE) -> HttpError:
@@ -116,7 +122,9 @@ def _of_pull(error: PullRefused) -> HttpError:
 
 def _of_service(error: Refused) -> HttpError:
     if error.kind == "not_found":
-        return not_found() if error.reason == "Not Found" else HttpError(404, "not_found", error.reason, _SEE)
+        return not_found(error.reason)
+    if error.kind == "exists":
+        return HttpError(412, "precondition_failed", error.reason, "without If-None-Match the request replaces it")
     return HttpError(503, "busy", error.reason, "try again", {"retry-after": "1"}) if error.kind == "busy" else bad(error.reason)
 
 
@@ -156,7 +164,7 @@ def rabbit_refusal(error: BaseException) -> HttpError | None:
             return HttpError(401, "not_authorised", error.reply_text)
         if error.code == ReplyCode.INTERNAL_ERROR:
             return HttpError(503, "unavailable", error.text)
-        return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
+        return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(in_words(error.told))
     if isinstance(error, StoreError):
         return HttpError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")
     refused = refusal(error)

@@ -12,8 +12,11 @@ from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
 from flintmq.admin.messages import ENCODINGS
 from flintmq.admin.operations import FLAG, OBJECT, PREFIX, TEXT, Access, Operation, Schema, listing, number, one_of, record, whole
 from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS
+from flintmq.admin.sessions import PATH as SESSION
 from flintmq.config import Limits
 
+# offsets of a request are whole numbers of JSON that every language reads
+GROUP_OFFSET_MAX = 2**53 - 1
 _QUEUE = f"{PREFIX}/queues/{{vhost}}/{{queue}}"
 _POSITION: Schema = {"oneOf": [{"type": "string", "pattern": "^[0-9]{1,20}$"}, {"type": "integer", "minimum": 0}]}
 _VALUE: Schema = {"type": ["string", "number", "boolean", "null"]}
@@ -121,6 +124,16 @@ def _management(limits: Limits) -> list[Operation]:
             answer=removed,
             needs="queue.purge",
         ),
+        Operation(
+            "PUT",
+            f"{text}groups/{{group}}/offset",
+            one,
+            part.reset_group,
+            "Moves a group of a stream that has no members",
+            {},
+            record(("offset",), {"offset": {"oneOf": [whole(0, GROUP_OFFSET_MAX), one_of("first", "last", "next")]}}),
+            needs=get,
+        ),
         Operation("GET", f"{text}consumers", one, part.consumers, "Consumers, their shares, and who hoards", needs="queue.declare-passive"),
         Operation("GET", f"{text}samples", one, v1_node.queue_samples, "Samples of a queue's counters", _seconds(QUEUE_TIERS)),
         Operation("POST", f"{PREFIX}/vhosts/{{vhost}}/route", one, part.why, "Where a message goes, and why", {}, route, answer=routed),
@@ -133,10 +146,13 @@ def _of_node(limits: Limits) -> list[Operation]:
     around: dict[str, Schema] = {"around": TEXT, "count": whole(2, limits.topology_nodes_max, 100)}
     part, stream = v1_node, v1_node.STREAM_TYPE
     cancelled = record(("cancelled",), {"cancelled": {"type": "integer"}}, closed=False)
+    closed = record(("closed",), {"closed": FLAG}, closed=False)
     waiting: dict[str, Schema] = {"position": TEXT, "count": whole(1, limits.peek_messages_max)}
     return [
         Operation("GET", f"{PREFIX}/openapi.json", "look", v1_node.openapi, "This document"),
         Operation("GET", f"{PREFIX}/overview", "look", part.overview, "The node in a few numbers, and who asks"),
+        Operation("POST", SESSION, "look", part.open_session, "Logs the console in: a cookie that goes with X-FlintMQ-Console alone"),
+        Operation("DELETE", SESSION, "look", part.close_session, "Logs the console out", answer=closed),
         Operation("GET", f"{PREFIX}/samples", "node.look", part.node_samples, "Samples of the node's counters", _seconds(NODE_TIERS)),
         Operation("GET", f"{PREFIX}/diagnosis", "look", part.diagnosis, "What to look at first"),
         Operation("GET", f"{PREFIX}/transactions", "look", part.transactions, "Distributed transactions, those in doubt among them"),

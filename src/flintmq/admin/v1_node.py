@@ -1,4 +1,4 @@
-"""/api/v1, the node for people: overview, samples, topology, transactions, pipelines, diagnosis, events and log lines.
+"""/api/v1, the node for people: overview, samples, topology, transactions, pipelines, diagnosis, events and log lines; sessions.
 
 in: calls whose user has the tag that the operation names. out: JSON, event streams. An answer shows virtual hosts that the user sees.
 """
@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from flintmq import __version__
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
+from flintmq.admin import sessions as sessions_of
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import shown
@@ -79,6 +80,29 @@ async def overview(call: Call) -> Response:
             "channels": sum(len(one.channels) for one in own),
         }
     return answer(value)
+
+
+# --- the console's session ---------------------------------------------------------------------------------------------------
+
+
+async def open_session(call: Call) -> Response:
+    """POST session"""
+    scope, sessions = call.request.scope, call.app.authenticator.sessions
+    if sessions_of.HEADER not in call.request.headers:
+        raise HttpError(
+            403, "cross_site", "a session is for the console, which sends X-FlintMQ-Console", "a program sends its credentials each time"
+        )
+    token, life_ms = sessions.open(call.caller, sessions_of.token_of(scope))
+    headers = {"set-cookie": sessions_of.cookie(scope, token, life_ms), "cache-control": "no-store"}
+    return answer({"user": call.caller.user, "life_ms": life_ms, "idle_ms": call.app.limits.http_session_idle_ms}, 200, headers)
+
+
+async def close_session(call: Call) -> Response:
+    """DELETE session"""
+    scope = call.request.scope
+    if call.caller.session is not None:
+        call.app.authenticator.sessions.close(sessions_of.token_of(scope))
+    return answer({"closed": call.caller.session is not None}, 200, {"set-cookie": sessions_of.cookie(scope, "", 0)})
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
-from flintmq.admin.api_call import Call, check_table
+from flintmq.admin.api_call import Call, check_table, waited
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.browse import Look, Source, shower
@@ -143,6 +143,25 @@ async def move(call: Call) -> Response:
         result = await moving.run()
     _note(call, "%d messages of queue %r in %r moved to exchange %r", result["moved"], queue.name, queue.vhost, goal.exchange)
     return answer(result)
+
+
+async def reset_group(call: Call) -> Response:
+    """PUT queues/{vhost}/{queue}/groups/{group}/offset"""
+    _, queue = call.place
+    streams, start = call.broker.streams, (await call.json())["offset"]
+    if not queue.policy.is_stream or streams is None:
+        raise HttpError(409, "precondition_failed", f"queue '{queue.name}' is no stream, and has no groups", "name a stream")
+    group = call.name("group").encode("utf-8", "surrogateescape")
+    kind = start if isinstance(start, str) else "offset"
+
+    def begin(done: Any) -> None:
+        moved.append(streams.reset(queue.queue_id, group, (kind, 0 if isinstance(start, str) else start), lambda: done(None, None)))
+
+    moved: list[int] = []
+    with call.turn():
+        await waited(begin)
+    _note(call, "group %r of stream %r in %r moved to offset %d", call.name("group"), queue.name, queue.vhost, moved[0])
+    return answer({"group": call.name("group"), "offset": moved[0]})
 
 
 @by_owner

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,7 @@ from flintmq.broker.trace import Tracer
 from flintmq.channel.quotas import Quotas
 from flintmq.clock import Clock
 from flintmq.config import Config
+from flintmq.digests import token
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1.death import queue_hash
@@ -319,7 +319,7 @@ class Broker(NodeState):
 
     def open_reply_queue(self, vhost: Any) -> ReplyQueue:
         """The hidden queue of a channel that consumes from the pseudo-queue of direct reply-to."""
-        name = f"amq.rabbitmq.reply-to.{secrets.token_urlsafe(24)}"
+        name = f"amq.rabbitmq.reply-to.{token(24)}"
         core = QueueHandle(next(self._reply_ids))
         core.set_name(name.encode())
         queue = ReplyQueue(name, vhost.name, core)

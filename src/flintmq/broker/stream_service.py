@@ -218,6 +218,34 @@ class StreamService:
             self._state.log.on_durable(ticket, lambda: self._placed(queue_id, group))
         return None
 
+    def reset(self, queue_id: int, group: bytes, start: tuple[str, int], ready: Callable[[], None]) -> int:
+        """Moves a group without members. Blocks for the disk when `start` is a time. Args: start: as of open_seat; ready: called once when
+        the new place is on disk (any thread).
+
+        Returns: the offset at which it stands. Raises: PeerError 404 no such group or stream, 406 it has members, 541 the log takes no
+        place.
+        """
+        stream = self._streams.get(queue_id)
+        if stream is None:
+            raise PeerError(ReplyCode.NOT_FOUND, "the stream was deleted")
+        offset = stream.start_offset(*start)
+        shown = group.decode("utf-8", "replace")
+        with self._table:
+            if self._streams.get(queue_id) is not stream or group not in self._places.get(queue_id, ()):
+                raise PeerError(ReplyCode.NOT_FOUND, f"the stream has no group '{shown}'")
+            try:
+                offset = stream.reset(group, offset)
+                ticket = int(self._store.save_group(queue_id, group, stream.state_of(group)))
+            except KeyError:
+                raise PeerError(ReplyCode.NOT_FOUND, f"the stream has no group '{shown}'") from None
+            except ValueError:
+                reason = f"group '{shown}' has members, or dead letters that wait: stop its consumers first (a pull stays some seconds)"
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, reason) from None
+            except StoreError as error:
+                raise PeerError(ReplyCode.INTERNAL_ERROR, f"the place of a consumer group can't be logged: {error}") from error
+        self._state.log.on_durable(ticket, ready)
+        return offset
+
     def _check_group(self, queue_id: int, group: bytes | None) -> None:
         """A group stays as long as its stream, so there is a limit for them. Raises: PeerError 406 when it would be one more."""
         known = self._places.get(queue_id, set())

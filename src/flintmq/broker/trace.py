@@ -11,6 +11,7 @@ T4  Copies of large bodies, and those whose headers decide their route, wait in 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from flintmq.protocol.v0_9_1.codec import decode_properties, encode_table
 if TYPE_CHECKING:
     from flintmq.broker.client import Client
     from flintmq.broker.state import NodeState
+
+log = logging.getLogger("flintmq.trace")
 
 TRACE = "amq.rabbitmq.trace"
 # key of Counters.in_python, and the reason under which copies are dropped
@@ -46,6 +49,8 @@ class Tracer:
         if vhost is None or vhost.tracing is on:
             return
         vhost.tracing = on
+        effect = f"what is published and delivered is copied to exchange '{TRACE}', at a price for each message" if on else "no more copies"
+        log.info("tracing of vhost %r is %s: %s", name, "on" if on else "off", effect)
         for client in list(self._state.connections.values()):
             if client.vhost is vhost:
                 guarded("tracing", f"connection {client.name!r}", self.follow, client)

@@ -80,6 +80,14 @@ class HttpLimits(Frozen):
     http_lease_max: int = 64
     # milliseconds that the answer to a publish waits for the disk; then 503: the message may be there
     http_durable_ms: int = 30_000
+    # sessions of the console, of all users and of one (about 500 bytes each); one more ends the one that was used least lately
+    http_sessions_max: int = 4_096
+    http_sessions_user_max: int = 32
+    # milliseconds that a session lasts (RabbitMQ's login_session_timeout: 8 hours), that it lasts without a request (an open page asks each
+    # few seconds), and that it lasts for a user of a directory, which is not asked meanwhile; then the console asks for the password
+    http_session_ms: int = 28_800_000
+    http_session_idle_ms: int = 3_600_000
+    http_session_outside_ms: int = 3_600_000
     # requests that wait for a password check; one more is refused with 503
     http_logins_max: int = 256
     # milliseconds that answers may take to leave when the broker stops; then their connections are cut

@@ -42,7 +42,7 @@ OnChange = Callable[[Sequence[tuple[Any, bool]], Any, str | None, object], objec
 
 
 class Refused(Exception):
-    """A change that is refused. Args: kind: bad_request, not_found, busy, not_authorised; reason: RabbitMQ's words where it has some."""
+    """A change that is refused. Args: kind: bad_request, not_found, exists, busy, not_authorised; reason: for people."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)

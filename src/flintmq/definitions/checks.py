@@ -140,9 +140,9 @@ def check_link(component: str, name: str, value: Any) -> None:
 
 
 def members(value: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
-    """The members that must be there, in order. Refused with RabbitMQ's text when some are not."""
+    """The members that must be there, in order. Refused when some are not."""
     names = tuple(names)
-    missing = [f"{{key_missing,{name}}}" for name in names if name not in value]
+    missing = [f"'{name}'" for name in names if name not in value]
     if missing:
-        raise bad(f"[{','.join(missing)}]")
+        raise bad(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     return [value[name] for name in names]

@@ -43,8 +43,9 @@ FOLLOW_NS = 50_000
 Key = tuple[str, str, str]  # component, vhost, name
 
 
-def _not_found() -> Refused:
-    return Refused("not_found", "Not Found")
+def _missing(kind: str, name: str, vhost: str | None = None) -> Refused:
+    """Not there: the thing is named, since a path or a script names several."""
+    return Refused("not_found", f"no {kind} '{name}'" + ("" if vhost is None else f" in vhost '{vhost}'"))
 
 
 def topic_name(user: str, exchange: str) -> str:
@@ -122,7 +123,7 @@ class DefinitionsService:
     def _need_vhost(self, name: str) -> VhostRecord:
         record = self.vhosts.get(name)
         if record is None:
-            raise Refused("not_found", "vhost_not_found")
+            raise _missing("vhost", name)
         return record
 
     def value(self, component: str, vhost: str, name: str) -> Any:
@@ -137,26 +138,48 @@ class DefinitionsService:
 
     # --- users ------------------------------------------------------------------------------------------------------
 
-    def put_user(self, actor: Actor, name: str, tags: Any, done: Done, *, password_hash: str = "", algorithm: str = "") -> None:
-        """Creates or replaces a user; True: it is new. Args: password_hash: as stored, or with `algorithm` as definitions files have it."""
+    def put_user(
+        self,
+        actor: Actor,
+        name: str,
+        tags: Any,
+        done: Done,
+        *,
+        password_hash: str | None = "",
+        algorithm: str = "",
+        exists: bool | None = None,
+    ) -> None:
+        """Creates or replaces a user; True: it is new. Args: tags, password_hash: None: as they are; password_hash: as stored, or with
+        `algorithm` as definitions files have it; exists: False: refused ("exists") when there is one of the name, True: ("not_found") when
+        there is none. It is decided here, where one change is under way at a time: of two scripts that add a user, one is refused."""
 
         def plan() -> Plan:
-            hashed = password_hash
-            try:
-                if hashed and algorithm:
-                    hashed = stored_hash(algorithm, hashed)
-            except ValueError as error:
-                raise bad(str(error)) from None
             known = self._broker.users.get(name)
-            if known is not None and hash_of(known.password_hash) == hashed:
-                hashed = known.password_hash  # the keys of the password stay with it
-            record = UserRecord(checks.check_name(name, "user"), hashed, checks.parse_tags(tags))
+            if exists is False and known is not None:
+                raise Refused("exists", f"user '{name}' already exists")
+            if exists and known is None:
+                raise _missing("user", name)
+            record = self._user_record(name, known, tags, password_hash, algorithm)
             new = known is None
             if new and len(self._broker.users) >= self._limits.users_max:
                 raise bad(f"there are {self._limits.users_max} users, which is the limit")
             return Plan([Save(record)], partial(self._broker.users.changed, record), new, before=known)
 
         self._perform(actor, "user.change", None, f"user {name!r} with tags {tags!r} is set", plan, done)
+
+    @staticmethod
+    def _user_record(name: str, known: UserRecord | None, tags: Any, password_hash: str | None, algorithm: str) -> UserRecord:
+        if password_hash is None:
+            hashed = "" if known is None else known.password_hash
+        else:
+            try:
+                hashed = stored_hash(algorithm, password_hash) if password_hash and algorithm else password_hash
+            except ValueError as error:
+                raise bad(str(error)) from None
+            if known is not None and hash_of(known.password_hash) == hashed:
+                hashed = known.password_hash  # the keys of the password stay with it
+        kept = (() if known is None else known.tags) if tags is None else checks.parse_tags(tags)
+        return UserRecord(checks.check_name(name, "user"), hashed, kept)
 
     def keep_keys(self, known: UserRecord, fresh: UserRecord) -> None:
         """Keeps the keys for SCRAM that were made of a password (Users.on_keys), unless the user changed meanwhile. Any thread."""
@@ -175,7 +198,7 @@ class DefinitionsService:
         def plan() -> Plan:
             for name in names:
                 if self._broker.users.get(name) is None:
-                    raise _not_found() if len(names) == 1 else bad(f"no_such_user: {name}")
+                    raise _missing("user", name) if len(names) == 1 else bad(f"no user '{name}': none of the {len(names)} is deleted")
             topics = [one for one in self.of(TOPIC) if json.loads(one.name)[0] in names]
             # A new user of the name is another user: nobody acts for it with what the old one set.
             topics += [one for one in self.of(OWNER) if one.value in names]
@@ -211,13 +234,15 @@ class DefinitionsService:
         self._perform(actor, "permission.change", None, f"permissions of user {user!r} in vhost {vhost!r}: {dict(patterns)!r}", plan, done)
 
     def _need_both(self, vhost: str, user: str) -> None:
-        if vhost not in self.vhosts or self._broker.users.get(user) is None:
-            raise bad("vhost_or_user_not_found")
+        if vhost not in self.vhosts:
+            raise bad(f"no vhost '{vhost}'")
+        if self._broker.users.get(user) is None:
+            raise bad(f"no user '{user}'")
 
     def clear_permission(self, actor: Actor, vhost: str, user: str, done: Done) -> None:
         def plan() -> Plan:
             if not self._broker.permissions.has_vhost(user, vhost):
-                raise _not_found()
+                raise Refused("not_found", f"no permissions of user '{user}' in vhost '{vhost}'")
             topics = [one for one in self.of(TOPIC, vhost) if json.loads(one.name)[0] == user]
             changes: list[Change] = [Delete(PermissionRecord(user, vhost)), *(Delete(one) for one in topics)]
             return Plan(changes, partial(self._cleared, vhost, user, topics))
@@ -257,7 +282,8 @@ class DefinitionsService:
             if exchange is not None:
                 topics = [one for one in topics if json.loads(one.name)[1] == exchange]
             if not topics:
-                raise _not_found()
+                where = "" if exchange is None else f" for exchange '{exchange}'"
+                raise Refused("not_found", f"no topic permissions of user '{user}'{where} in vhost '{vhost}'")
             return Plan([Delete(one) for one in topics], partial(self._forget, topics))
 
         self._perform(actor, "permission.change", None, f"topic permissions of user {user!r} in vhost {vhost!r} are cleared", plan, done)
@@ -289,7 +315,7 @@ class DefinitionsService:
             if kind == "vhost":
                 self._need_vhost(name)
             elif self._broker.users.get(name) is None:
-                raise Refused("not_found", "user_not_found")
+                raise _missing("user", name)
             limits = dict(next((one.limits for one in self._broker.quotas.records() if (one.kind, one.name) == (kind, name)), {}))
             if value is None:
                 limits.pop(limit, None)
@@ -311,7 +337,7 @@ class DefinitionsService:
 
         def plan() -> Plan:
             if (record.name not in self.vhosts) if record.kind == "vhost" else (self._broker.users.get(record.name) is None):
-                raise Refused("not_found", f"{record.kind}_not_found")
+                raise _missing(record.kind, record.name)
             for limit, value in record.limits.items():
                 checks.check_limit(record.kind, limit, value)
             return Plan([Save(record)], partial(self._limits_changed, record))
@@ -320,14 +346,18 @@ class DefinitionsService:
 
     # --- virtual hosts ----------------------------------------------------------------------------------------------
 
-    def put_vhost(self, actor: Actor, name: str, value: Mapping[str, Any], done: Done) -> None:
+    def put_vhost(self, actor: Actor, name: str, value: Mapping[str, Any], done: Done, *, exists: bool | None = None) -> None:
         """Creates a virtual host, in which the actor gets all permissions, or changes its description, tags and default queue type.
 
-        True: it is new.
+        True: it is new. Args: exists: as of `put_user`.
         """
 
         def plan() -> Plan:
             checks.check_name(name, "virtual host")
+            if exists is False and name in self.vhosts:
+                raise Refused("exists", f"vhost '{name}' already exists")
+            if exists and name not in self.vhosts:
+                raise _missing("vhost", name)
             tracing = value.get("tracing")
             if tracing is not None and not isinstance(tracing, bool):
                 raise bad("tracing must be true or false")
@@ -391,7 +421,7 @@ class DefinitionsService:
 
         def plan() -> Plan:
             if name not in self.vhosts:
-                raise _not_found()
+                raise _missing("vhost", name)
 
             def after(over: Callable[[], None]) -> None:
                 closing.end_vhost(self._broker, name, lambda whole: over())
@@ -452,7 +482,7 @@ class DefinitionsService:
         def plan() -> Plan:
             record = self.parameters.get((component, vhost, name))
             if record is None:
-                raise _not_found()
+                raise _missing("operator policy" if operator else "policy", name, vhost)
 
             def apply() -> None:
                 self._forget([record])
@@ -562,7 +592,7 @@ class DefinitionsService:
         def plan() -> Plan:
             record = self.parameters.get((component, vhost, name)) if component in checks.COMPONENTS else None
             if record is None or (only is not None and record is not only):
-                raise _not_found()
+                raise _missing(f"parameter of component '{component}',", name, vhost)
             owner = self._owner_record(record, None)
             gone = [record, owner] if self._owned(owner) else [record]
 
@@ -583,7 +613,7 @@ class DefinitionsService:
             host = self._broker.vhosts.get(vhost)
             queue = None if host is None else host.queues.get(name)
             if queue is None:
-                raise _not_found()
+                raise _missing("queue", name, vhost)
             record = ParameterRecord(PAUSED, vhost, name, queue.queue_id)
             changes: list[Change] = []
             if queue.durable and paused:
@@ -650,7 +680,7 @@ class DefinitionsService:
         def plan() -> Plan:
             record = self.parameters.get((GLOBAL, "", name))
             if record is None:
-                raise _not_found()
+                raise _missing("global parameter", name)
             return Plan([Delete(record)], partial(self._forget, [record]))
 
         self._perform(actor, _verb_of_global(name), None, f"global parameter {name!r} is deleted", plan, done)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flintmq.arguments import is_whole
 from flintmq.moves import values
-from flintmq.moves.values import Rule, boolean, erlang, members, number, one_of, table, text, uris, whole
+from flintmq.moves.values import Rule, boolean, members, number, one_of, shown_value, table, text, uris, whole
 
 ACK_MODES = ("no-ack", "on-publish", "on-confirm")
 RECONNECT_S, PREFETCH = 5, 1_000
@@ -26,14 +26,14 @@ _PROPERTIES = [
 
 def _properties(name: str, value: Any) -> str | None:
     if not isinstance(value, Mapping):
-        return f"{name} should be an object, actually was {erlang(value)}"
+        return f"{name} should be an object, actually was {shown_value(value)}"
     return next(iter(members(name, _PROPERTIES, value)), None)
 
 
 def _delete_after(name: str, value: Any) -> str | None:
     if value in ("never", "queue-length") or is_whole(value, 0, 2**63 - 1):
         return None
-    return f'{name} should be a number greater than or equal to 0, "never" or "queue-length", actually was {erlang(value)}'
+    return f'{name} should be a number greater than or equal to 0, "never" or "queue-length", actually was {shown_value(value)}'
 
 
 _RULES = [
@@ -64,7 +64,7 @@ _RULES = [
 def check(name: str, value: Any) -> list[str]:
     """The mistake in the value of parameter `shovel` `name`, in RabbitMQ's words."""
     if not isinstance(value, Mapping):
-        return [f"the value of {values.erlang(name)} should be an object"]
+        return [f"the value of {values.shown_value(name)} should be an object"]
     wrong = []
     places = sum(one in value for one in ("src-exchange", "src-queue"))
     if places != 1:

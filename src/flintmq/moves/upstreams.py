@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from flintmq.moves import values
 from flintmq.moves.shovels import ACK_MODES
-from flintmq.moves.values import Rule, boolean, erlang, members, number, one_of, text, uris, whole
+from flintmq.moves.values import Rule, boolean, members, number, one_of, shown_value, text, uris, whole
 
 UPSTREAM, UPSTREAM_SET = "federation-upstream", "federation-upstream-set"
 POLICY_KEYS = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
@@ -42,11 +42,11 @@ _ELEMENT = [Rule("upstream", text, True), *_SHARED]
 def check(component: str, name: str, value: Any) -> list[str]:
     """The mistake in the value of a parameter, in RabbitMQ's words."""
     if component == UPSTREAM:
-        return members(name, _UPSTREAM, value) if isinstance(value, Mapping) else [f"the value of {erlang(name)} should be an object"]
+        return members(name, _UPSTREAM, value) if isinstance(value, Mapping) else [f"the value of {shown_value(name)} should be an object"]
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        return [f"the value of {erlang(name)} should be a list of objects"]
+        return [f"the value of {shown_value(name)} should be a list of objects"]
     if len(value) > ELEMENTS_MAX:
-        return [f"the set {erlang(name)} has more than {ELEMENTS_MAX} members"]
+        return [f"the set {shown_value(name)} has more than {ELEMENTS_MAX} members"]
     return [line for one in value for line in members(name, _ELEMENT, one)]
 
 
@@ -57,7 +57,7 @@ def check_policy(definition: Mapping[str, Any]) -> str | None:
         return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
     for key in keys:
         if not isinstance(definition[key], str):
-            return f"{erlang(definition[key])} is not a valid {key.replace('-', ' ')} name"
+            return f"{shown_value(definition[key])} is not a valid {key.replace('-', ' ')} name"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Values of parameters against a table of names: RabbitMQ's checks, with its words and its order.
+"""Values of parameters against a table of names: RabbitMQ's checks, in its order.
 
 in: a name, a table, an object of JSON. out: errors as lines; none: it is right.
 
@@ -7,6 +7,7 @@ V1  A line shows at most SHOWN_MAX characters of a value, and nothing of a URI.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,18 +32,14 @@ class Rule(NamedTuple):
     mandatory: bool = False
 
 
-def erlang(value: Any) -> str:
-    """The value as RabbitMQ's texts show it."""
-    if value is None or isinstance(value, bool):
-        text = {None: "null", True: "true", False: "false"}[value]
-    elif isinstance(value, str):
-        text = f'<<"{value[:SHOWN_MAX]}">>'
-    elif isinstance(value, Mapping):
-        text = "[" + ",".join(f'{{<<"{name[:SHOWN_MAX]}">>,{erlang(one)}}}' for name, one in sorted(value.items())[:8]) + "]"
+def shown_value(value: Any) -> str:
+    """The value as texts about mistakes show it: JSON, cut."""
+    if isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{json.dumps(name[:SHOWN_MAX])}: {shown_value(one)}" for name, one in sorted(value.items())[:8]) + "}"
     elif isinstance(value, list):
-        text = "[" + ",".join(map(erlang, value[:8])) + "]"
+        text = "[" + ", ".join(map(shown_value, value[:8])) + "]"
     else:
-        text = str(value)
+        text = json.dumps(value[:SHOWN_MAX] if isinstance(value, str) else value, ensure_ascii=False)
     return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
 
 
@@ -51,9 +48,9 @@ def number(least: int = 0, most: int = 2**31 - 1) -> Check:
 
     def check(name: str, value: Any) -> str | None:
         if not is_number(value):
-            return f"{name} should be a number, actually was {erlang(value)}"
+            return f"{name} should be a number, actually was {shown_value(value)}"
         if not least <= value <= most:  # no number that is no number either
-            return f"{name} should be a number from {least} to {most}, actually was {erlang(value)}"
+            return f"{name} should be a number from {least} to {most}, actually was {shown_value(value)}"
         return None
 
     return check
@@ -65,28 +62,27 @@ def whole(least: int = 0, most: int = 2**31 - 1) -> Check:
 
     def check(name: str, value: Any) -> str | None:
         wrong = inner(name, value)
-        return wrong or (None if isinstance(value, int) else f"{name} should be a whole number, actually was {erlang(value)}")
+        return wrong or (None if isinstance(value, int) else f"{name} should be a whole number, actually was {shown_value(value)}")
 
     return check
 
 
 def boolean(name: str, value: Any) -> str | None:
-    return None if isinstance(value, bool) else f"{name} should be boolean, actually was {erlang(value)}"
+    return None if isinstance(value, bool) else f"{name} should be true or false, actually was {shown_value(value)}"
 
 
 def text(name: str, value: Any) -> str | None:
     """A text that is a shortstr of AMQP."""
     if not isinstance(value, str):
-        return f"{name} should be binary, actually was {erlang(value)}"
+        return f"{name} should be a text, actually was {shown_value(value)}"
     return None if is_text(value, 0, NAME_BYTES_MAX) else f"{name} should have at most {NAME_BYTES_MAX} bytes of UTF-8"
 
 
 def one_of(*words: str) -> Check:
     def check(name: str, value: Any) -> str | None:
         if not isinstance(value, str):
-            return f"{name} should be binary, actually was {erlang(value)}"
-        shown = ",".join(f'<<"{word}">>' for word in words)
-        return None if value in words else f"{name} should be one of [{shown}], actually was {erlang(value)}"
+            return f"{name} should be a text, actually was {shown_value(value)}"
+        return None if value in words else f"{name} should be one of {', '.join(words)}, actually was {shown_value(value)}"
 
     return check
 
@@ -99,13 +95,13 @@ def uris_of(value: Any) -> list[str]:
 def uris(name: str, value: Any) -> str | None:
     """One URI, or a list of them: each is tried in turn."""
     if not isinstance(value, str | list):
-        return f"{name} should be list, actually was {erlang(value)}"
+        return f"{name} should be a list, actually was {shown_value(value)}"
     texts = [value] if isinstance(value, str) else value
     if not 1 <= len(texts) <= URIS_MAX:
         return f"{name} should have 1 to {URIS_MAX} URIs"
     for one in texts:
         if not isinstance(one, str):
-            return f"{name} should be list of texts, actually was {erlang(one)}"
+            return f"{name} should be a list of texts, actually was {shown_value(one)}"
         try:
             parse(one)
         except UriError as error:
@@ -121,7 +117,7 @@ def read_uris(value: Any, vhost: str = "/") -> list[Uri]:
 def table(name: str, value: Any) -> str | None:
     """A value that can be a field table."""
     if not isinstance(value, Mapping):
-        return f"{name} should be an object, actually was {erlang(value)}"
+        return f"{name} should be an object, actually was {shown_value(value)}"
     level: list[Any] = [value]
     count = 0
     for _ in range(TABLE_DEPTH_MAX):
@@ -156,5 +152,5 @@ def members(name: str, rules: Sequence[Rule], value: Mapping[str, Any]) -> list[
     known = {rule.name for rule in rules}
     others = {one: each for one, each in value.items() if one not in known}
     if others:
-        wrong.append(f"Unrecognised terms {erlang(others)} in {name}")
+        wrong.append(f"Unrecognised terms {shown_value(others)} in {name}")
     return wrong[::-1]

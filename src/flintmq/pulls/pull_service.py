@@ -13,7 +13,7 @@ Threading: any thread; `_lock` guards the table of pull groups and that none is 
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -71,7 +71,7 @@ class PullService:
         self._places = Pool(limits.pull_groups_max, limits.pull_groups_user_share, 1.0, None, broker.quotas.alone)
         self._makers: dict[PullGroup, Holding] = {}
         self._serial = 0
-        self._run = secrets.token_hex(4)
+        self._run = os.urandom(4).hex()
         self.stopping = False
         # counts
         self.refused_busy = 0

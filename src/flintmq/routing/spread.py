@@ -14,10 +14,10 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import Collection, Mapping
-from hashlib import blake2b
 from typing import Any
 
 from flintmq.config import Limits
+from flintmq.digests import blake2b
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import QUEUE, Destination

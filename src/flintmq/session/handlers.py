@@ -482,6 +482,8 @@ class ConnectionHandler:
     def agree(self) -> None:
         """connection.close of the client: everything it holds goes back, then it is answered, and nothing more is read."""
         self.connection.closing()
+        if self.state == handshake.RUNNING:
+            log.info("connection %s: closed by its client", self.name)
         self._end("closed")
         if not self.works:
             self.send(0, CLOSE_OK)

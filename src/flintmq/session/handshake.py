@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
 from flintmq.access.checks import source_of
-from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response, unknown_mechanism
-from flintmq.access.scram import SCRAM, Conversation, ScramError
+from flintmq.access.mechanisms import EXTERNAL, SCRAM, certificate_user, parse_response, unknown_mechanism
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.broker import client_properties
@@ -189,6 +188,8 @@ def _token_answer(handler: Session, claimed: str, answer: TokenUser | str | None
 
 
 def _scram_first(handler: Session, message: bytes) -> None:
+    from flintmq.access.scram import ScramError
+
     users = handler.broker.users
     conversation = users.conversation()
     try:
@@ -208,6 +209,8 @@ def _scram_first(handler: Session, message: bytes) -> None:
 
 
 def _scram_final(handler: Session, method: spec.ConnectionSecureOk) -> None:
+    from flintmq.access.scram import Conversation, ScramError
+
     conversation, users = handler.login, handler.broker.users
     assert isinstance(conversation, Conversation)  # the state says so
     try:
@@ -225,6 +228,8 @@ def _scram_final(handler: Session, method: spec.ConnectionSecureOk) -> None:
 
 def _scram_end(handler: Session, method: spec.ConnectionSecureOk) -> None:
     """The client has seen that the broker knows its keys. It is let in when it is the user still whose keys they were."""
+    from flintmq.access.scram import Conversation
+
     conversation = handler.login
     assert isinstance(conversation, Conversation)  # the state says so
     handler.state = AUTHENTICATING
@@ -364,7 +369,12 @@ def _open(handler: Session, method: spec.ConnectionOpen) -> None:
         handler.send(0, spec.ConnectionOpenOk())
     else:
         handler.connection.write_method(0, _open_ok(cluster.known_hosts(handler.secure)))
-    log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
+    title = client_properties.connection_name(handler.client_properties)
+    if title:
+        text = "connection %s: user %r authenticated and granted access to vhost %r, client-provided name %r"
+        log.info(text, handler.name, handler.user, name, title)
+    else:
+        log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
 
 
 def _open_ok(hosts: bytes) -> bytes:

@@ -10,7 +10,6 @@ Source: AMQP 0-9-1 specification 1.5 to 1.9; RabbitMQ's extensions and reply tex
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from flintmq.broker.records import ChannelState, Consumer
 from flintmq.broker.routes import REPLY_TO
 from flintmq.channel.selecting import Choice, parse_choice
 from flintmq.channel.weights import CHANNEL_BYTES
+from flintmq.digests import token
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
@@ -367,7 +367,7 @@ def basic_qos(handler: Session, number: int, method: spec.BasicQos) -> None:
 
 def basic_consume(handler: Session, number: int, method: spec.BasicConsume) -> None:
     state = _channel(handler, number)
-    tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    tag = method.consumer_tag or f"amq.ctag-{token(16)}"
     if tag in state.consumers:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if len(state.consumers) >= handler.broker.limits.channel_consumers_max:

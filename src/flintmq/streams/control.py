@@ -371,6 +371,31 @@ class StreamQueue:
         at_store32(address(group.started), 1)
         spin_unlock(address(group.lock))
 
+    def reset(self, name: bytes, offset: int) -> int:
+        group: pointer[group_t] = self.find(name)
+        first: uint64_t = self.stream.source.first(self.stream.source.log)
+        visible: uint64_t = self.stream.source.visible(self.stream.source.log)
+        goal: uint64_t = min(max(cast(uint64_t, offset), first), visible)
+        before: uint64_t
+        free_of_members: bint
+        if group == NULL or not at_load32(address(group.started)):
+            raise KeyError(name)
+        spin_lock(address(group.lock))
+        # Who joins from here on begins at the new place. A dead letter that waits would be lost with its offset.
+        free_of_members = at_load32(address(group.member_count)) == 0 and group.open.held == 0 and group.open.dead == 0
+        if free_of_members:
+            before = cursor_position(address(group.fresh))
+            open_cut(address(group.open), 0)
+            group.full = False
+            cursor_move(address(group.fresh), goal)  # a read that is under way is dropped when it comes: it was asked for elsewhere
+            if group.flagged < before:
+                group.flagged = before
+            at_store32(address(group.changed), 1)
+        spin_unlock(address(group.lock))
+        if not free_of_members:
+            raise ValueError("the group is in use")
+        return goal
+
     def name_of(self, group: pointer[group_t]) -> bytes:
         return PyBytes_FromStringAndSize(cast(p_char, group.name), group.name_len)
 

@@ -76,6 +76,10 @@ class StreamQueue:
         """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
         nobody knows how far it came since: then everything that the stream holds now is flagged. So it is with `unclean`: the last run did
         not end cleanly, and the state may be an older one's. Raises ValueError: damaged state, or the group is in use."""
+    def reset(self, name: _Bytes, offset: int) -> int:
+        """Moves a group that has no member to an offset, clamped to what is there; what was open in it is done. Offsets that it had been
+        given come flagged as redelivered. Returns where it stands. Raises KeyError: no group; ValueError: it has members, or dead letters
+        that wait. O(open offsets)."""
     def take_dead(self, most: int = 100, behind: tuple[_Bytes, int] | None = None) -> list[tuple[_Bytes, int, int, int]]:
         """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done;
         behind: only those behind this (group, offset), all when the group is gone."""

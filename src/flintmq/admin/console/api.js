@@ -1,5 +1,8 @@
-// Calls of the broker. Credentials live in this module's memory alone: not in cookies, not in storage; a reload asks again.
-let authorization = "";
+// Calls of the broker. A login makes a session: a cookie that no script reads, which counts with the console's header alone. The password
+// is sent once, and kept nowhere.
+const CONSOLE = { "x-flintmq-console": "1" };
+// The page acts for this user alone: another tab may sign somebody else in.
+export function setUser(user) { CONSOLE["x-flintmq-console"] = user === null ? "1" : name(user).replace(/[!'()*]/g, (one) => "%" + one.charCodeAt(0).toString(16).toUpperCase()); }
 let lost = () => {};
 
 export class Refusal extends Error {
@@ -13,27 +16,27 @@ export class Refusal extends Error {
 
 export function login(user, password) {
   const bytes = new TextEncoder().encode(`${user}:${password}`);
-  authorization = "Basic " + btoa(String.fromCharCode(...bytes));
+  return call("POST", "/api/v1/session", undefined, undefined, { authorization: "Basic " + btoa(String.fromCharCode(...bytes)) });
 }
 
-export function logout() { authorization = ""; }
+export const logout = () => call("DELETE", "/api/v1/session").catch(() => {});
 export function onLost(then) { lost = then; }
 export const name = (text) => encodeURIComponent(text);
 // `.` and `..` are steps of a path to a browser, percent-encoded, too: the broker takes an octet 0xFF in front, which no name has.
 const segment = (text) => (text === "." || text === ".." ? "%FF" + text : name(text));
 export const path = (strings, ...names) => strings.reduce((all, text, at) => all + segment(names[at - 1]) + text);
 
-async function send(method, url, body, signal) {
-  const headers = { authorization, "x-flintmq-request": "1" };
+async function send(method, url, body, signal, more) {
+  const headers = { ...CONSOLE, "x-flintmq-request": "1", ...more };
   if (body !== undefined) headers["content-type"] = "application/json";
-  // `omit`: no cookie, and no login window of the browser's own
-  const response = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "omit", cache: "no-store", signal });
+  const response = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin", cache: "no-store", signal });
+  // RabbitMQ's API says 401 to what a user may not, too: without a challenge the session goes on
   if (response.status === 401 && response.headers.get("www-authenticate")) lost();
   return response;
 }
 
-export async function call(method, url, body, signal) {
-  const response = await send(method, url, body, signal);
+export async function call(method, url, body, signal, headers) {
+  const response = await send(method, url, body, signal, headers);
   const text = await response.text();
   let value = null;
   try { value = text ? JSON.parse(text) : null; } catch { value = { reason: text.slice(0, 200) }; }
@@ -43,8 +46,19 @@ export async function call(method, url, body, signal) {
 
 export const get = (url, signal) => call("GET", url, undefined, signal);
 export const post = (url, body) => call("POST", url, body);
-export const put = (url, body) => call("PUT", url, body);
-export const remove = (url) => call("DELETE", url);
+export const put = (url, body, headers) => call("PUT", url, body, undefined, headers);
+// Refused with 412 where there is one already: nobody replaces by a slip what somebody else made.
+export const create = (url, body) => put(url, body, { "if-none-match": "*" });
+export const remove = (url, headers) => call("DELETE", url, undefined, undefined, headers);
+// A header's value is Latin-1 without controls: other characters become `?`.
+export const headerText = (text) => text.replace(/[^\u0020-\u007e\u00a1-\u00ff]/g, "?");
+
+// A file that the browser saves.
+export function save(fileName, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  Object.assign(document.createElement("a"), { href: url, download: fileName }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
 
 // Server-sent events by fetch, which can send credentials of its own. tell(kind, data); returns what ends it.
 export function listen(topics, tell) {
@@ -54,9 +68,10 @@ export function listen(topics, tell) {
     let pause = 500;
     while (!stop.signal.aborted) {
       try {
-        const headers = { authorization };
+        const headers = { ...CONSOLE };
         if (last) headers["last-event-id"] = last;
-        const response = await fetch(`/api/v1/events?topics=${topics.join(",")}`, { headers, credentials: "omit", cache: "no-store", signal: stop.signal });
+        const response = await fetch(`/api/v1/events?topics=${topics.join(",")}`, { headers, credentials: "same-origin", cache: "no-store", signal: stop.signal });
+        if (response.status === 401) lost();
         if (!response.ok) throw new Refusal(response.status, await response.json());
         tell("open", null);
         pause = 500;
@@ -89,24 +104,3 @@ export function listen(topics, tell) {
   })();
   return () => stop.abort();
 }
-
-// What the same call is on a command line. Every text is quoted for a shell.
-// Control characters of a name would be keys that somebody presses: they are written as escapes.
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
-const escaped = (one) => (one < "\u0080" ? "\\x" : "\\u00") + one.charCodeAt(0).toString(16).padStart(2, "0");
-export function quoted(text) {
-  const plain = String(text);
-  if (plain.search(CONTROL) < 0) return "'" + plain.replaceAll("'", "'\\''") + "'";
-  return "$'" + plain.replaceAll("\\", "\\\\").replaceAll("'", "\\'").replace(CONTROL, escaped) + "'";
-}
-export function curl(method, url, body) {
-  const parts = ["curl", "-u", quoted(currentUser)];
-  if (method !== "GET") parts.push("-X", method);
-  if (body !== undefined) parts.push("-H", quoted("content-type: application/json"), "-d", quoted(JSON.stringify(body)));
-  else if (method === "POST") parts.push("-H", quoted("x-flintmq-request: 1"));
-  parts.push(quoted(location.origin + url));
-  return parts.join(" ");
-}
-export const ctl = (...words) => "flintmq ctl " + words.map((word) => (/^[\w./:=-]+$/.test(word) ? word : quoted(word))).join(" ");
-let currentUser = "guest";
-export function setUser(user) { currentUser = user; }

@@ -1,6 +1,7 @@
 // The console: login, navigation, keys, the one event stream. Pages are modules that are loaded when they are opened.
-import { html, render, useState, useEffect, useRef, App, Dialog, Link, Trouble, text } from "./ui.js";
+import { html, render, useState, useEffect, useRef, App, Dialog, Link, Trouble, text, place } from "./ui.js";
 import { get, login, logout, listen, onLost, setUser } from "./api.js";
+import { setCommandUser } from "./commands.js";
 
 const PAGES = [
   ["", [["overview", "Overview", "o"], ["diagnosis", "Diagnosis", "d"]]],
@@ -13,21 +14,14 @@ const PAGES = [
 const KEYS = Object.fromEntries(PAGES.flatMap(([, all]) => all.map(([page, , key]) => [key, page])));
 const MODULES = { queue: "queues", exchange: "exchanges", connection: "connections", transactions: "pipelines", diagnosis: "overview", api: "log", schedules: "moving", shovels: "moving", federation: "moving" };
 
-function place() {
-  const [way, query = ""] = location.hash.slice(2).split("?");
-  const parts = way.split("/").map((one) => { try { return decodeURIComponent(one); } catch { return one; } });
-  return { page: parts[0] || "overview", names: parts.slice(1), query: new URLSearchParams(query) };
-}
-
 function Login({ enter }) {
   const [user, setName] = useState(""), [password, setPassword] = useState(""), [error, fail] = useState(null), [busy, work] = useState(false);
   useEffect(() => { document.title = "Sign in · FlintMQ"; }, []);
   const submit = async (event) => {
     event.preventDefault();
     work(true); fail(null);
-    login(user, password);
-    try { setUser(user); enter(await get("/api/v1/overview")); }
-    catch (error) { logout(); fail(error.status === 403 ? Object.assign(error, { fix: "The user needs a tag: management, policymaker, monitoring or administrator." }) : error); work(false); }
+    try { await login(user, password); enter(await get("/api/v1/overview")); }
+    catch (error) { fail(error.status === 403 ? Object.assign(error, { fix: "The user needs a tag: management, policymaker, monitoring or administrator." }) : error); work(false); }
   };
   return html`<main class="login"><div class="card"><form onSubmit=${submit}>
     <h1 class="brand"><img src="icon.svg" alt="" />FlintMQ</h1>
@@ -35,7 +29,7 @@ function Login({ enter }) {
     <label><span>Password</span><input type="password" required autocomplete="current-password" value=${password} onInput=${(event) => setPassword(event.target.value)} /></label>
     <${Trouble} error=${error} />
     <button class="main" disabled=${busy}>${busy ? "Signing in …" : "Sign in"}</button>
-    <small>Your password stays in this page's memory. A reload asks for it again.</small>
+    <small>The browser keeps a session, not the password: it ends with Sign out, an hour without use, or the broker.</small>
   </form></div></main>`;
 }
 
@@ -47,14 +41,13 @@ function Help({ close }) {
 }
 
 function Shell({ who, leave }) {
-  const [at, go] = useState(place());
   const [live, tell] = useState({ now: who.now, history: [], lines: [], events: [], on: false });
   const [theme, setTheme] = useState(document.documentElement.dataset.theme);
   const [lock, setLock] = useState(false);
   const [help, setHelp] = useState(false);
   const [toasts, setToasts] = useState([]);
-  const [Page, setPage] = useState(null);
-  const [error, fail] = useState(null);
+  // the address and the page's function change together: a page never sees names that are another one's
+  const [{ at, Page, error }, turn] = useState({ at: place(), Page: null, error: null });
   const [vhost, setVhost] = useState(who.vhosts.includes("/") ? "/" : who.vhosts[0] || "/");
   const [cards, setCards] = useState([]);
   const pending = useRef("");
@@ -63,17 +56,18 @@ function Shell({ who, leave }) {
   const watches = may("monitoring");
 
   useEffect(() => {
-    const moved = () => { go(place()); };
+    let newest = 0;
+    const moved = async () => {
+      const to = place(), number = ++newest;
+      const module = await import(`./pages/${MODULES[to.page] || to.page}.js`).catch(() => ({}));
+      if (number !== newest) return; // another one was asked for meanwhile
+      const found = Object.hasOwn(module.pages || {}, to.page) ? module.pages[to.page] : null;
+      turn({ at: to, Page: found, error: found ? null : new Error(`There is no page '${to.page}'.`) });
+    };
+    moved();
     addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
+    return () => { newest = -1; removeEventListener("hashchange", moved); };
   }, []);
-  useEffect(() => {
-    let gone = false;
-    const missing = () => { setPage(null); fail(new Error(`There is no page '${at.page}'.`)); };
-    import(`./pages/${MODULES[at.page] || at.page}.js`).then(
-      (module) => { if (gone) return; const found = (module.pages || {})[at.page]; if (found) { setPage(() => found); fail(null); } else missing(); }, () => { if (!gone) missing(); });
-    return () => { gone = true; };
-  }, [at.page]);
   useEffect(() => { const head = document.querySelector("main h1"); if (head) head.focus({ preventScroll: true }); scrollTo(0, 0); }, [at.page, at.names.join("/"), Page]);
   useEffect(() => listen(watches ? ["overview", "events", "logs"] : ["events"], (kind, data) => tell((before) => {
     if (kind === "overview") return { ...before, now: data, on: true, history: [...before.history.slice(-299), data] };
@@ -112,21 +106,24 @@ function Shell({ who, leave }) {
   <div class="layout"><nav class="side" aria-label="Pages"><div class="brand"><img src="icon.svg" alt="" />FlintMQ</div>
     ${PAGES.map(([group, all]) => html`${group ? html`<div class="group">${group}</div>` : null}${all.map(([page, label]) => html`<${Link} to=${"/" + page} aria-current=${current === page ? "page" : undefined}>${label}${page === "diagnosis" && worst ? html`<span class="pill">${worst}</span>` : null}<//>`)}`)}
     <div class="foot">${who.cluster}<br />FlintMQ ${who.version}</div></nav>
-  <div><div class="top"><div class="where"><span class=${"live" + (live.on ? "" : " off")} aria-hidden="true"></span><span role="status">${live.on ? "live" : "not connected"}</span>
+  <div><header class="top"><div class="where"><span class=${"live" + (live.on ? "" : " off")} aria-hidden="true"></span><span role="status">${live.on ? "live" : "not connected"}</span>
       <label class="check"><span>Virtual host</span><select value=${vhost} onChange=${(event) => setVhost(event.target.value)}>${who.vhosts.map((one) => html`<option value=${one}>${one}</option>`)}</select></label></div>
     ${onlyLooks ? html`<span class="badge warn">read-only</span>` : html`<button aria-pressed=${lock} onClick=${() => setLock(!lock)}>${lock ? "Unlock changes" : "Lock"}</button>`}
     <button onClick=${dark}>${theme === "dark" ? "Light" : "Dark"}</button><button onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
-    <span>${who.user}</span><button onClick=${leave}>Sign out</button></div>
+    <span>${who.user}</span><button onClick=${leave}>Sign out</button></header>
   <main id="content">${error ? html`<h1 tabindex="-1">Not found</h1><${Trouble} error=${error} />` : Page ? html`<${Page} key=${at.page + "/" + at.names.join("/")} names=${at.names} query=${at.query} />` : html`<p class="empty">Loading …</p>`}</main></div></div>
   ${help ? html`<${Help} close=${() => setHelp(false)} />` : null}
-  <div class="toasts" role="status" aria-live="polite">${toasts.map((one) => html`<div class="toast" key=${one.key}>${one.line}</div>`)}</div><//>`;
+  <section class="toasts" aria-label="Notices"><div role="status" aria-live="polite">${toasts.map((one) => html`<div class="toast" key=${one.key}>${one.line}</div>`)}</div></section><//>`;
 }
 
 function Root() {
-  const [who, enter] = useState(null);
-  const leave = () => { logout(); enter(null); };
-  onLost(leave);
-  return who ? html`<${Shell} who=${who} leave=${leave} />` : html`<${Login} enter=${enter} />`;
+  const [who, set] = useState(undefined); // undefined: not known yet; null: nobody
+  const enter = (one) => { setUser(one ? one.user : null); if (one) setCommandUser(one.user); set(one); };
+  const leave = async () => { await logout(); enter(null); };
+  onLost(() => enter(null));
+  // the browser may have a session: of before a reload, or of another tab
+  useEffect(() => { get("/api/v1/overview").then(enter, () => enter(null)); }, []);
+  return who === undefined ? null : who ? html`<${Shell} who=${who} leave=${leave} />` : html`<${Login} enter=${enter} />`;
 }
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

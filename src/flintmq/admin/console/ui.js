@@ -23,6 +23,53 @@ export function bytes(value) {
   return (at ? value.toFixed(1) : value) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][at];
 }
 export const rate = (value) => (typeof value === "number" ? short(value) + "/s" : "–");
+// A rate of RabbitMQ's API: 0 of the first look says nothing yet. looks: answers that the page has had.
+export const rateOf = (value, looks) => (value || looks > 1 ? rate(value) : "–");
+export const many = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
+
+// The page, its names and its parameters: all in the address, so that a reload, a link and the way back show the same.
+export function place() {
+  const [way, query = ""] = location.hash.slice(2).split("?");
+  const parts = way.split("/").map((one) => { try { return decodeURIComponent(one); } catch { return one; } });
+  return { page: parts[0] || "overview", names: parts.slice(1), query: new URLSearchParams(query) };
+}
+
+// Parameters of the address. [values, change(some, typed)]; typed: each letter is no step of the way back. A value as in `defaults` is left out.
+export function useQuery(defaults) {
+  const way = useRef(location.hash.split("?")[0]);
+  const read = () => { const { query } = place(); return Object.fromEntries(Object.entries(defaults).map(([key, value]) => [key, query.has(key) ? query.get(key) : value])); };
+  const [values, set] = useState(read);
+  useEffect(() => {
+    const moved = () => { if (location.hash.split("?")[0] === way.current) set(read()); };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  const change = (some, typed) => {
+    const next = { ...read(), ...some }, query = new URLSearchParams(Object.entries(next).filter(([key, value]) => String(value) !== defaults[key]));
+    history[typed ? "replaceState" : "pushState"](null, "", way.current + (query.size ? "?" + query : ""));
+    set(read());
+  };
+  return [values, change];
+}
+
+// Page, filter and order of a list of RabbitMQ's API. url: with its parameters; sort, onSort: of Table; filter: a field for the head.
+export function useList(base, size = 50) {
+  const [values, change] = useQuery({ page: "1", name: "", sort: "", down: "" });
+  const page = /^[1-9]\d{0,6}$/.test(values.page) ? Number(values.page) : 1;
+  const order = values.sort ? `&sort=${encodeURIComponent(values.sort)}&sort_reverse=${values.down === "1"}` : "";
+  return {
+    page, name: values.name, go: (next) => change({ page: String(next) }), sort: [values.sort, values.down === "1"], url: `${base}?page=${page}&page_size=${size}&name=${encodeURIComponent(values.name)}${order}`,
+    onSort: ([key, down]) => change({ sort: key, down: down ? "1" : "", page: "1" }), first: () => { if (page > 1) change({ page: "1" }, true); },
+    filter: html`<input type="search" aria-label="Filter by name" placeholder="Filter by name ( / )" value=${values.name} onInput=${(event) => change({ name: event.target.value, page: "1" }, true)} />`,
+  };
+}
+
+// A page that is gone (rows were deleted, or a filter was narrowed) becomes the first one.
+export function usePage(list, every) {
+  const polled = usePoll(list.url, every);
+  useEffect(() => { if (polled[1] && polled[1].word === "page_out_of_range") list.first(); }, [polled[1]]);
+  return polled;
+}
 export function age(seconds) {
   if (seconds < 90) return Math.round(seconds) + " s";
   if (seconds < 5400) return Math.round(seconds / 60) + " min";
@@ -30,9 +77,9 @@ export function age(seconds) {
   return Math.round(seconds / 86400) + " d";
 }
 
-// Looks again each `every` ms while the page is seen. [value, error, again]
+// Looks again each `every` ms while the page is seen. [value, error, again, looks]; looks: answers so far
 export function usePoll(url, every = 5000) {
-  const [state, set] = useState([null, null]);
+  const [state, set] = useState([null, null]), looks = useRef(0);
   const [round, again] = useState(0);
   useEffect(() => {
     if (!url) return;
@@ -40,7 +87,7 @@ export function usePoll(url, every = 5000) {
     let timer = 0;
     const look = async () => {
       if (!document.hidden) {
-        try { const value = await get(url, stop.signal); set([value, null]); }
+        try { const value = await get(url, stop.signal); looks.current++; set([value, null]); }
         catch (error) { if (!stop.signal.aborted) set(([before]) => [before, error]); }
       }
       if (!stop.signal.aborted && every) timer = setTimeout(look, every);
@@ -48,7 +95,7 @@ export function usePoll(url, every = 5000) {
     look();
     return () => { stop.abort(); clearTimeout(timer); };
   }, [url, every, round]);
-  return [...state, () => again((before) => before + 1)];
+  return [...state, () => again((before) => before + 1), looks.current];
 }
 
 export function Trouble({ error }) {
@@ -96,10 +143,11 @@ export function Pager({ page, pages, total, filtered, go }) {
 export function Command({ children }) {
   const [done, set] = useState(false);
   const line = text(children);
+  const secret = line.startsWith("flintmq") ? "The password of your user is read from FLINTMQ_PASSWORD." : "";
   const copy = async () => {
     try { await navigator.clipboard.writeText(line); set(true); setTimeout(() => set(false), 1500); } catch { set(false); }
   };
-  return html`<div class="command"><code tabindex="0">${line}</code><button type="button" onClick=${copy} aria-label="Copy the command">${done ? "Copied" : "Copy"}</button></div>`;
+  return html`<div class="command" title=${secret}><code tabindex="0">${line}</code><button type="button" onClick=${copy} aria-label="Copy the command">${done ? "Copied" : "Copy"}</button></div>`;
 }
 
 // A window over the page: the browser keeps the keyboard inside, and Escape closes it.
@@ -107,10 +155,10 @@ export function Dialog({ title, close, children, wide }) {
   const ref = useRef(null);
   useEffect(() => { const one = ref.current; one.showModal(); return () => one.open && one.close(); }, []);
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} onCancel=${(event) => { event.preventDefault(); close(); }} aria-label=${title}>
-    <div class="cardhead"><h2>${title}</h2><button type="button" class="plain" onClick=${close} aria-label="Close">✕</button></div>${children}</dialog>`;
+    <div class="cardhead"><h2>${title}</h2><button type="button" class="plain" onClick=${close} aria-label="Close the window">✕</button></div>${children}</dialog>`;
 }
 
-// Asks before something that can't be taken back. `word`: has to be typed.
+// Asks before something that can't be taken back. `word`: has to be typed; children: a reason's field, or text.
 export function Confirm({ title, children, word, action, doIt, close, commands = [] }) {
   const [typed, set] = useState("");
   const [error, fail] = useState(null);
@@ -135,6 +183,8 @@ export function Change({ onClick, children, kind = "", title }) {
   const off = app.locked;
   return html`<button type="button" class=${kind} disabled=${off} title=${off ? app.lockedBy : title} onClick=${onClick}>${children}</button>`;
 }
+
+export const parsed = (text) => { try { const value = JSON.parse(text || "{}"); return value && typeof value === "object" && !Array.isArray(value) ? value : null; } catch { return null; } };
 
 export function Field({ label, hint, children }) {
   return html`<label class="field"><span>${label}</span>${children}${hint ? html`<small>${hint}</small>` : null}</label>`;
@@ -161,7 +211,8 @@ export function Chart({ title, series, times, unit = short, height = 150 }) {
         width: box.current.clientWidth || 300, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } }, padding: [8, 6, 0, 0],
         axes: [{ stroke: ink, grid: { show: false }, ticks: { show: false }, font: "11px system-ui", size: 26, space: 90, values: (one, all) => all.map(clock(one)) },
                { stroke: ink, grid, ticks: { show: false }, font: "11px system-ui", size: 62, values: (_, all) => all.map(unit) }],
-        scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
+        // a queue that is new has one sample, or none: its axis is a minute, not a lifetime
+        scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
         series: [{}, ...series.map((one) => ({ label: one.label, stroke: color(one.color), width: 2, fill: color(one.color) + "22", points: { show: false } }))],
         hooks: { setCursor: [(one) => { const at = one.cursor.idx; if (made.current) made.current.tell(at); }] },
       };
@@ -172,7 +223,7 @@ export function Chart({ title, series, times, unit = short, height = 150 }) {
     })();
     return () => { gone = true; if (watch) watch.disconnect(); if (made.current) made.current.destroy(); made.current = null; };
   }, [names, app && app.theme]);
-  const data = () => [times.length ? times : [Date.now() / 1000], ...series.map((one) => (one.values.length ? one.values : [null]))];
+  const data = () => [times.length && times[0] > 0 ? times : [Date.now() / 1000], ...series.map((one) => (times.length && times[0] > 0 && one.values.length ? one.values : [null]))];
   const [at, say] = useState(null);
   useEffect(() => { if (made.current) made.current.setData(data()); });
   const shown = (one) => one.values[at !== null && at !== undefined && at < one.values.length ? at : one.values.length - 1];

@@ -19,10 +19,10 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+from flintmq.digests import blake2b
 from flintmq.ports import BindingRecord, Table, type_class
 
 

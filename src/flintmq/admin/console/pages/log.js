@@ -1,6 +1,6 @@
 // Lines of the log and events as they happen; the API's document.
 import { html, useContext, useEffect, useRef, useState, App, Head, Card, Badge, Empty, Table, Trouble, Command, usePoll } from "../ui.js";
-import { curl } from "../api.js";
+import { curl } from "../commands.js";
 import { Events } from "./overview.js";
 
 function Log() {

@@ -1,6 +1,7 @@
 // The message browser: looks take nothing; move, edit and republish, remove.
-import { html, useContext, useEffect, useState, App, Card, Badge, Empty, Trouble, Dialog, Confirm, Change, Command, Field, count, bytes, text } from "../ui.js";
-import { get, post, path, curl } from "../api.js";
+import { html, useContext, useEffect, useState, App, Card, Badge, Empty, Trouble, Dialog, Confirm, Change, Command, Field, count, many, bytes, text } from "../ui.js";
+import { get, post, path } from "../api.js";
+import { curl } from "../commands.js";
 
 const PLACES = [["body", "Body"], ["json", "JSON path"], ["header", "Header"], ["property", "Property"], ["routing_key", "Routing key"], ["exchange", "Exchange"]];
 const OPS = [["contains", "contains"], ["eq", "is"], ["ne", "is not"], ["prefix", "begins with"], ["exists", "exists"], ["gt", "above"], ["lt", "below"]];
@@ -13,7 +14,8 @@ function condition(one) {
   return value;
 }
 
-export function Messages({ vhost, queue, stream, changed }) {
+// round: another number lets the browser look anew: messages came or went by a button of the page.
+export function Messages({ vhost, queue, stream, changed, round }) {
   const base = path`/api/v1/queues/${vhost}/${queue}`;
   const app = useContext(App);
   const [filters, setFilters] = useState([]), [state, set] = useState({ messages: [], next: "0", looked: 0 }), [error, fail] = useState(null), [busy, work] = useState(false), [marked, mark] = useState(new Set()), [ask, setAsk] = useState(null);
@@ -33,7 +35,7 @@ export function Messages({ vhost, queue, stream, changed }) {
     work(false);
   };
   const fresh = () => { mark(new Set()); look("0", { messages: [] }); changed(); };
-  useEffect(fresh, []);
+  useEffect(fresh, [round]);
   const change = (at, value) => setFilters(filters.map((one, index) => (index === at ? { ...one, ...value } : one)));
   const toggle = (position) => { const next = new Set(marked); if (!next.delete(position)) next.add(position); mark(next); };
   const chosen = [...marked];
@@ -55,7 +57,7 @@ export function Messages({ vhost, queue, stream, changed }) {
     <${Command}>${filters.length ? curl("POST", `${base}/search`, { filter: conditions }) : curl("GET", `${base}/peek?count=20`)}<//>
   <//>
   ${ask && ask[0] === "move" ? html`<${Move} base=${base} chosen=${chosen} conditions=${conditions} close=${() => { setAsk(null); fresh(); }} />` : null}
-  ${ask && ask[0] === "remove" ? html`<${Confirm} title="Remove messages" action="Remove" close=${() => setAsk(null)} commands=${[curl("POST", `${base}/remove`, { positions: chosen })]} doIt=${async () => { const found = await post(`${base}/remove`, { positions: chosen }); app.toast(`${found.removed} messages removed`); fresh(); }}>${chosen.length} messages end. They can't be had back.<//>` : null}
+  ${ask && ask[0] === "remove" ? html`<${Confirm} title="Remove messages" action="Remove" close=${() => setAsk(null)} commands=${[curl("POST", `${base}/remove`, { positions: chosen })]} doIt=${async () => { const found = await post(`${base}/remove`, { positions: chosen }); app.toast(many(found.removed, "message") + " removed"); fresh(); }}>${many(chosen.length, "message")} will end, for good.<//>` : null}
   ${ask && ask[0] === "edit" ? html`<${Edit} base=${base} queue=${queue} one=${ask[1]} stream=${stream} close=${(done) => { setAsk(null); if (done) fresh(); }} />` : null}`;
 }
 
@@ -89,10 +91,10 @@ function Move({ base, chosen, conditions, close }) {
         if (found.stopped) throw new Error(`${moved} messages moved, then it stopped: ${found.stopped}`);
         place = found.next;
       }
-      app.toast(`${moved} messages moved`); close();
+      app.toast(many(moved, "message") + " moved"); close();
     } catch (error) { fail(error); work(false); }
   };
-  return html`<${Dialog} title="Move messages" close=${close}><form onSubmit=${submit}><p>${chosen.length ? `${chosen.length} marked messages` : conditions.length ? "All messages that meet the conditions" : "All messages that are ready"} go to:</p>
+  return html`<${Dialog} title="Move messages" close=${close}><form onSubmit=${submit}><p>${chosen.length ? many(chosen.length, "marked message") : conditions.length ? "All messages that meet the conditions" : "All messages that are ready"} go to:</p>
     <div class="form"><${Field} label="Exchange" hint="Empty: straight to a queue"><input value=${exchange} onInput=${(event) => setExchange(event.target.value)} /><//><${Field} label=${exchange ? "Routing key" : "Queue"} hint=${exchange ? "Empty: each keeps its own" : ""}><input required=${!exchange} value=${key} onInput=${(event) => setKey(event.target.value)} /><//></div>
     <${Trouble} error=${error} />${busy ? html`<p role="status">${count(done)} moved …</p>` : null}<${Command}>${curl("POST", `${base}/move`, body)}<//>
     <div class="buttons"><button type="button" onClick=${close}>Cancel</button><button class="main" disabled=${busy}>Move</button></div></form><//>`;

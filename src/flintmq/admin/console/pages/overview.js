@@ -1,5 +1,5 @@
 // What is going on: tiles, charts, what needs a look; and the diagnosis.
-import { html, useContext, useState, App, Head, Tile, Card, Chart, Badge, Link, Empty, Spark, Table, Trouble, columns, count, short, rate, bytes, usePoll } from "../ui.js";
+import { html, useContext, useState, App, Head, Tile, Card, Chart, Badge, Link, Empty, Spark, Table, Trouble, columns, count, many, short, rate, bytes, usePoll } from "../ui.js";
 import { name } from "../api.js";
 
 const RANGES = [[300, "5 min"], [3600, "1 h"], [86400, "24 h"]];
@@ -42,13 +42,13 @@ function Overview() {
   const trend = grows === null ? "" : grows > 0.5 ? `grows ${rate(grows)}` : grows < -0.5 ? `shrinks ${rate(-grows)}` : "steady";
   return html`<${Head} title="Overview" sub=${`${who.node} · ${who.listeners.map((one) => `${one.protocol} ${one.port}`).join(" · ")}`}>
     ${watches ? html`<div class="row" role="group" aria-label="Time range">${RANGES.map(([value, label]) => html`<button aria-pressed=${seconds === value} class=${seconds === value ? "main" : ""} onClick=${() => range(value)}>${label}</button>`)}</div>` : null}<//>
-  ${(now.alarms || []).map((one) => html`<div class="trouble" role="alert"><strong>Publishers are blocked: low on ${one}</strong> · ${count(now.blocked)} connections wait</div>`)}
+  ${(now.alarms || []).map((one) => html`<div class="trouble" role="alert"><strong>Publishers are blocked: low on ${one}</strong> · ${many(now.blocked, "connection")} blocked</div>`)}
   <div class="tiles">
     <${Tile} label="Ready" value=${short(now.messages_ready)} note=${trend} kind=${grows > 50 ? "warn" : ""}><${Spark} values=${last("messages_ready")} /><//>
     <${Tile} label="In flight" value=${short(now.messages_unacked)}><${Spark} values=${last("messages_unacked")} /><//>
     <${Tile} label="Published" value=${rate(slope(history, "enqueued"))} note=${`${short(now.enqueued)} in all`} />
     <${Tile} label="Delivered" value=${rate(slope(history, "delivered"))} note=${`${short(now.delivered)} in all`} />
-    <${Tile} label="Connections" value=${count(now.connections)} note=${`${count(now.channels)} channels`} />
+    <${Tile} label="Connections" value=${count(now.connections)} note=${many(now.channels, "channel")} />
     <${Tile} label="Consumers" value=${count(now.consumers)} />
     <${Tile} label="Queues" value=${count(now.queues)} />
     ${watches ? html`<${Tile} label="Memory" value=${bytes(now.memory_bytes)} note=${`of ${bytes(now.memory_limit)}`} kind=${now.memory_bytes > 0.75 * now.memory_limit ? "bad" : ""} />

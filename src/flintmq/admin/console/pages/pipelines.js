@@ -1,8 +1,9 @@
 // Spark's subscriptions and writers, as the broker knows them; distributed transactions.
-import { html, Head, Card, Tile, Badge, Empty, Table, Trouble, Command, count, text, age, usePoll } from "../ui.js";
-import { curl } from "../api.js";
+import { html, useContext, App, Head, Card, Tile, Badge, Empty, Table, Trouble, Command, count, text, age, usePoll } from "../ui.js";
+import { curl, pipeline } from "../commands.js";
 
 function Pipelines() {
+  const { who } = useContext(App), plane = who.listeners.find((one) => /flight|grpc/i.test(one.protocol)); // off: there is no command
   const [found, error] = usePoll("/api/v1/pipelines", 2000);
   const writers = (found && found.writers) || {}, stages = writers.stages || {};
   return html`<${Head} title="Spark pipelines" sub="Subscriptions read queues batch by batch, exactly once; writers publish in stages." /><${Trouble} error=${error} />
@@ -10,7 +11,7 @@ function Pipelines() {
   ${found && found.calls !== undefined ? html`<div class="tiles"><${Tile} label="Calls of Spark" value=${count(found.calls)} note=${`${count(found.refused)} refused`} kind=${found.refused ? "warn" : ""} />${Object.entries(stages).map(([state, many]) => html`<${Tile} label=${`Stages ${state}`} value=${count(many)} />`)}${Object.entries(writers.scopes || {}).map(([kind, many]) => html`<${Tile} label=${`Scopes: ${kind}`} value=${count(many)} />`)}</div>` : null}
   <${Card} title="Subscriptions"><${Table} caption="Subscriptions" rows=${found && found.subscriptions} empty="No Spark query subscribes." columns=${[
     { label: "Name", key: "name" }, { label: "Virtual host", key: "vhost" }, { label: "Reader", show: (row) => html`<${Badge} kind=${row.active ? "good" : "warn"}>${row.active ? "working" : "silent"}<//>` }, { label: "Batches", num: true, show: (row) => count(row.committed) },
-    { label: "Lag", num: true, show: (row) => count(row.behind) }, { label: "In this batch", num: true, show: (row) => count(row.prepared) }, { label: "For", num: true, show: (row) => (row.prepared ? html`<${Badge} kind=${row.prepared_age_ms > 300000 ? "bad" : "good"}>${age(row.prepared_age_ms / 1000)}<//>` : "") }]} /><${Command}>flintmq pipeline status<//><${Command}>${curl("GET", "/api/v1/pipelines")}<//><//>`;
+    { label: "Lag", num: true, show: (row) => count(row.behind) }, { label: "In this batch", num: true, show: (row) => count(row.prepared) }, { label: "For", num: true, show: (row) => (row.prepared ? html`<${Badge} kind=${row.prepared_age_ms > 300000 ? "bad" : "good"}>${age(row.prepared_age_ms / 1000)}<//>` : "") }]} />${plane ? html`<${Command}>${pipeline(plane.port)}<//>` : null}<${Command}>${curl("GET", "/api/v1/pipelines")}<//><//>`;
 }
 
 function Transactions() {

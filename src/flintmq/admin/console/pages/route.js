@@ -1,6 +1,7 @@
 // Why a message goes nowhere: each exchange on its way, which bindings match, and why the others do not.
 import { html, useContext, useState, App, Head, Card, Badge, Table, Trouble, Command, Field, count, text } from "../ui.js";
-import { path, post, curl } from "../api.js";
+import { path, post } from "../api.js";
+import { curl } from "../commands.js";
 
 function Route({ query }) {
   const app = useContext(App), [form, set] = useState({ exchange: query.get("exchange") || "", key: query.get("key") || "", headers: "{}" }), [found, show] = useState(null), [error, fail] = useState(null);

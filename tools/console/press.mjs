@@ -1,0 +1,95 @@
+// The inventory of buttons: each button that a page shows and that can be pressed is pressed, at each width; one that never was is named.
+// A button is known by its page (with its part), its window, and its label; numbers don't tell buttons apart.
+
+// runs in the page, before its own scripts
+function watch() {
+  const label = (one) => (one.getAttribute("aria-label") || one.textContent || one.closest("label")?.textContent || one.type).replace(/\d+/g, "#").replace(/[↓↑]/g, "").trim().slice(0, 60);
+  const pageOf = () => { const [way, query] = location.hash.slice(2).split("?"), part = new URLSearchParams(query).get("part"); return (way.split("/")[0] || "overview") + (part ? " " + part : ""); };
+  const keyOf = (one) => {
+    const dialog = one.closest("dialog"), frame = one.closest("header.top, nav.side, .login");
+    return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} | ${label(one)}`;
+  };
+  const WHICH = "button, a.button, input[type=checkbox]";
+  const usable = () => [...document.querySelectorAll(WHICH)].filter((one) => !one.disabled && one.getClientRects().length && (!document.querySelector("dialog[open]") || one.closest("dialog")));
+  window.pressable = () => usable().map(keyOf);
+  window.pressableOf = (key) => usable().find((one) => keyOf(one) === key);
+  let due = 0;
+  const look = () => { clearTimeout(due); due = setTimeout(() => window.sawButtons && window.sawButtons(usable().map(keyOf)), 60); };
+  addEventListener("DOMContentLoaded", () => new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled"] }));
+  addEventListener("click", (event) => { const one = event.target.closest && event.target.closest(WHICH); if (one && window.pressedButton) window.pressedButton(keyOf(one)); }, true);
+}
+
+export function inventory() {
+  const seen = new Map(), pressed = new Map();
+  let width = 0;
+  const note = (map, key) => { if (!map.has(width)) map.set(width, new Set()); map.get(width).add(key); };
+  return {
+    at(size) { width = size; },
+    async follow(context) {
+      await context.exposeFunction("sawButtons", (keys) => keys.forEach((key) => note(seen, key)));
+      await context.exposeFunction("pressedButton", (key) => note(pressed, key));
+      await context.addInitScript(watch);
+    },
+    was: (key) => pressed.get(width)?.has(key),
+    count: () => [...seen].map(([size, keys]) => `${size} px: ${keys.size} buttons`).join(", "),
+    missing: (elsewhere) => [...seen].flatMap(([size, keys]) => [...keys].filter((key) => !pressed.get(size)?.has(key) && !elsewhere.some((one) => one.test(key))).map((key) => `${size} px: ${key}`)),
+  };
+}
+
+// The window that stands open: all that can be pressed in it, its main button last, with something in each field that needs it.
+async function window_(page, buttons, avoid) {
+  for (let round = 0; round < 12; round++) {
+    if (!(await page.$("dialog[open]"))) return;
+    const keys = [...new Set(await page.evaluate(() => window.pressable()))].filter((key) => !buttons.was(key) && !avoid.some((one) => one.test(key)));
+    const closing = (key) => /\| (Cancel|Close the window)$/.test(key), submit = await page.evaluate(() => { const one = document.querySelector("dialog[open] form button:not([type=button])"); return one ? one.textContent.trim() : ""; });
+    const order = (key) => (key.endsWith("| " + submit) ? 2 : closing(key) ? 1 : 0);
+    const key = keys.sort((a, b) => order(a) - order(b))[0];
+    if (key === undefined) { await page.keyboard.press("Escape"); return; }
+    if (key.endsWith("| " + submit)) await fill(page);
+    await press(page, key);
+  }
+  await page.keyboard.press("Escape");
+}
+
+async function fill(page) {
+  const word = await page.$eval("dialog[open]", (one) => [...one.querySelectorAll("form > label > b")].map((b) => b.textContent)[0] || "");
+  for (const input of await page.$$("dialog[open] input:not([type=checkbox]):not([type=file])")) {
+    const [value, needed, labelled, type] = await input.evaluate((one) => [one.value, one.required, !!one.closest("label")?.querySelector("b"), one.type]);
+    if (word && labelled) await input.fill(word);
+    else if (needed && !value) await input.fill(type === "number" ? "5" : "pressed");
+  }
+}
+
+async function press(page, key) {
+  const handle = await page.evaluateHandle((wanted) => window.pressableOf(wanted), key), one = handle.asElement();
+  if (!one) return;
+  await one.click({ timeout: 2000, force: true }).catch(() => {});
+  await page.waitForTimeout(120);
+}
+
+// Presses what was not pressed yet on a page. avoid: patterns of keys that scenes of their own press.
+export async function sweep(page, buttons, way, avoid) {
+  const home = async () => {
+    await page.evaluate((to) => { if (location.hash !== to) location.hash = to; }, "#/" + way);
+    await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("main .empty[aria-busy]"), undefined, { timeout: 4000 }).catch(() => {});
+  };
+  await home();
+  await page.waitForTimeout(350);
+  for (let round = 0; round < 40; round++) {
+    const key = (await page.evaluate(() => window.pressable())).find((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)));
+    if (key === undefined) return;
+    await press(page, key);
+    if (await page.$("dialog[open]")) {
+      // a window has several ends: it is opened once for each
+      for (let end = 0; end < 5; end++) {
+        await window_(page, buttons, avoid);
+        await page.waitForTimeout(60);
+        await home();
+        await press(page, key);
+        const open = await page.evaluate(() => (document.querySelector("dialog[open]") ? window.pressable() : []));
+        if (!open.some((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)))) { if (open.length) await page.keyboard.press("Escape"); break; }
+      }
+    }
+    await home();
+  }
+}
