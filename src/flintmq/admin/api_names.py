@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
@@ -139,7 +139,7 @@ def _flow(name: str, queue: Any) -> int:
     return int(queue.core.flows()[name])
 
 
-_KEYS = {
+_KEYS: dict[str, Callable[[Any], Any]] = {
     "name": lambda queue: queue.name,
     "vhost": lambda queue: queue.vhost,
     "type": lambda queue: queue.policy.queue_type,

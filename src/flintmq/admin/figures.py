@@ -13,6 +13,7 @@ from flintmq import __version__, guard, patterns
 from flintmq.admin.counts import is_hidden, queue_count, scheduled_count
 from flintmq.admin.node_facts import blocked_count, resident_bytes
 from flintmq.admin.parts import Parts
+from flintmq.broker.counters import DEATHS, REASONS
 from flintmq.core.content import bytes_mapped
 from flintmq.guard import guarded
 
@@ -126,7 +127,7 @@ def own_families(parts: Parts) -> list[Family]:
     text.one("messages_unacked", "gauge", "Messages in consumers' hands.", unacked)
     text.one("messages_enqueued", "gauge", "Messages put on the queues that are declared now.", enqueued)
     text.one("messages_delivered", "gauge", "Deliveries of the queues that are declared now.", delivered)
-    letters = sorted(dict(broker.counters.dead_lettered).items())
+    letters = sorted((dict.fromkeys(DEATHS, 0) | dict(broker.counters.dead_lettered)).items())
     text.add("messages_dead_lettered_total", "counter", "Messages that became dead letters.", [({"reason": why}, n) for why, n in letters])
     text.one("process_resident_memory_bytes", "gauge", "Size of the process in memory, which no alarm looks at.", resident_bytes())
     text.one("connections_blocked", "gauge", "Publishers' connections that an alarm blocks.", blocked_count(parts))
@@ -138,7 +139,7 @@ def own_families(parts: Parts) -> list[Family]:
     )
     text.one("publishers_waiting", "gauge", "Publishers that wait for room in a queue (x-overflow block).", len(broker.flow))
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
-    drops = sorted(dict(broker.counters.drops).items())
+    drops = sorted((dict.fromkeys(REASONS, 0) | dict(broker.counters.drops)).items())
     help_text = "Messages that left without a consumer, dead-lettered ones not among them."
     text.add("messages_dropped_total", "counter", help_text, [({"reason": why}, n) for why, n in drops])
     slow = sorted(dict(broker.counters.in_python).items())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flintmq.admin.figures import Family, label_text
+from flintmq.broker.counters import AMQP, HTTP
 
 # group of /metrics/detailed, name, help, what of the loops' counters
 CHANNELS: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], int]], ...] = (
@@ -82,7 +83,7 @@ def of_node(loops: Mapping[str, Any], counters: Any) -> list[Family]:
 def of_logins(counters: Any) -> list[Family]:
     """Attempts to log in, by protocol."""
     logins = dict(counters.logins)
-    protocols = sorted({protocol for protocol, _ in logins} | {"amqp091"})
+    protocols = sorted({protocol for protocol, _ in logins} | {AMQP, HTTP})
     return [
         (
             name,

@@ -19,6 +19,22 @@ from typing import Any
 
 from flintmq.vhost.names import SCHEDULE
 
+# reasons that are shown before their first drop, with 0: a rate of a counter that appears with 1 misses that one
+REASONS = (
+    "dead_letter_cycle",
+    "dead_letter_failed",
+    "dead_letter_refused",
+    "delivery_limit",
+    "expired",
+    "maxlen",
+    "no_dead_letter_exchange",
+    "refused",
+    "rejected",
+    "unreadable_content",
+    "unreadable_properties",
+    "unroutable",
+)
+DEATHS = ("delivery_limit", "expired", "maxlen", "rejected")
 # protocols of logins, as RabbitMQ's metrics name them
 AMQP, HTTP = "amqp091", "http"
 # reasons of drops. passed_on: of those refused, what its queue dead-letters (reject-publish-dlx): no drop

@@ -18,7 +18,7 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.deciding import route_by_key
 from cython.cimports.flintmq.channel.letter_memo import form_t, letter_memo, memo_find, memo_is_cycle, memo_keep
-from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_LETTER, DROP_MAXLEN, connection_t, refused_t
+from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_LETTER, DROP_MAXLEN, DROP_PASSED, connection_t, refused_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
@@ -491,6 +491,7 @@ def letters_drop_head(connection: pointer[connection_t], queue: pointer[queue_t]
 
 def letter_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t]) -> bint:
     run: letter_run_t
+    connection.dropped[DROP_PASSED] += 1
     letters_begin(connection, address(run))
     if not letter_send(queue, content, DEATH_MAXLEN, NULL, address(run)):
         note_refused(connection, queue, content, REASON_DROP)

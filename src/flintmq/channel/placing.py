@@ -231,7 +231,6 @@ def _place(
         tally.refused += 1
         connection.dropped[DROP_REFUSED] += 1
         if destination.flags & DEST_REJECT_DEAD_LETTER:
-            connection.dropped[DROP_PASSED] += 1
             tally.policy = letter_refused(connection, destination.queue, content) or tally.policy
         return
     if destination.flags & DEST_BLOCK and (

@@ -277,7 +277,7 @@ class QueueHandle:
         return queue_unacked_bytes(self.queue)
 
     def flows(self) -> dict:
-        """What its messages did since it is in memory (flows_t): messages by what came of them. O(consumers)."""
+        """Counts of its messages by their ends and deliveries, since it is in memory (flows_t). O(consumers)."""
         flows: flows_t
         queue_flows(self.queue, address(flows))
         others: uint64_t = 0
