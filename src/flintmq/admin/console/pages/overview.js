@@ -42,7 +42,7 @@ function Overview() {
   const trend = grows === null ? "" : grows > 0.5 ? `grows ${rate(grows)}` : grows < -0.5 ? `shrinks ${rate(-grows)}` : "steady";
   return html`<${Head} title="Overview" sub=${`${who.node} · ${who.listeners.map((one) => `${one.protocol} ${one.port}`).join(" · ")}`}>
     ${watches ? html`<div class="row" role="group" aria-label="Time range">${RANGES.map(([value, label]) => html`<button aria-pressed=${seconds === value} class=${seconds === value ? "main" : ""} onClick=${() => range(value)}>${label}</button>`)}</div>` : null}<//>
-  ${(now.alarms || []).map((one) => html`<div class="trouble" role="alert"><strong>Publishers are blocked: low on ${one}</strong> · ${many(now.blocked, "connection")} blocked</div>`)}
+  ${(now.alarms || []).map((one) => html`<div class="trouble" role="alert"><strong>${now.blocked ? "Publishers are blocked" : "Publishers will be blocked"}: low on ${one}</strong> · ${many(now.blocked, "connection")} blocked</div>`)}
   <div class="tiles">
     <${Tile} label="Ready" value=${short(now.messages_ready)} note=${trend} kind=${grows > 50 ? "warn" : ""}><${Spark} values=${last("messages_ready")} /><//>
     <${Tile} label="In flight" value=${short(now.messages_unacked)}><${Spark} values=${last("messages_unacked")} /><//>
