@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,9 @@ def test_totals_of_channels_stay_when_channels_and_queues_are_gone(client: Clien
     connection.drop()
     wait_until(lambda: not client.node.broker.connections)
     assert grown() == keys
-    assert metrics(client, "/metrics/detailed?family=channel_queue_metrics&family=connection_coarse_metrics").keys() <= {
-        one for one in metrics(client, "/metrics/detailed?family=channel_queue_metrics")
-    }
+    families = "channel_exchange_metrics", "channel_queue_metrics", "connection_coarse_metrics"
+    lines = metrics(client, "/metrics/detailed?" + "&".join(f"family={one}" for one in families))
+    assert not [one for one in lines if one.startswith("detailed_c")], "lines of one channel or connection end with it"
 
 
 def test_sums_of_the_overview_stay_when_a_queue_or_its_virtual_host_is_deleted(client: Client, name: str) -> None:
@@ -188,3 +189,31 @@ def test_totals_count_the_queues_that_lists_show(client: Client, connection: Raw
     assert (now["queues"], now["scheduled"]) == (len(listed), 5)
     assert 'queue="' + name in client.get("/metrics/per-object").raw.decode()
     assert len(re.findall(r"^rabbitmq_queue_messages\{", client.get("/metrics/per-object").raw.decode(), re.MULTILINE)) == len(listed)
+
+
+PROPERTIES = {
+    "content_type": "a/b",
+    "headers": {"k": "v" * 300},
+    "delivery_mode": 2,
+    "priority": 3,
+    "correlation_id": "c",
+    "message_id": "m",
+}
+
+
+@pytest.mark.parametrize("others", [{}, PROPERTIES, {"content_encoding": "e", "reply_to": "r", "expiration": "60000"}])
+def test_the_time_of_the_first_message_is_shown(client: Client, connection: RawConnection, name: str, others: dict[str, Any]) -> None:
+    """Wherever the property stands; nothing of a message that has none."""
+    api, channel = Api(client), connection.channel()
+    channel.queue(name)
+    channel.publish(b"plain", routing_key=name)
+    channel.wait_ready(name, 1)
+    assert api.get(f"queues/%2F/{name}")["head_message_timestamp"] is None
+    channel.publish(b"timed", routing_key=name, timestamp=1_700_000_000, **others)
+    channel.wait_ready(name, 2)
+    channel.call("basic.get", queue=name, no_ack=True)
+    assert api.get(f"queues/%2F/{name}")["head_message_timestamp"] == 1_700_000_000
+    if others:
+        return
+    line = f'queue_head_message_timestamp{{vhost="/",queue="{name}"}}'
+    wait_until(lambda: metrics(client, "/metrics/per-object").get(line) == 1_700_000_000, timeout=12, what="the sampler knows the queue")

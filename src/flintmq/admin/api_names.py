@@ -22,7 +22,7 @@ from flintmq.admin.api_call import Call, check_table, flags_of, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
-from flintmq.admin.counts import FLOWS, MESSAGES, add_samples, counted, queue_stats, sums_of
+from flintmq.admin.counts import FLOWS, MESSAGES, add_samples, counted, head_timestamp, queue_stats, sums_of
 from flintmq.admin.forwarding import at_owner
 from flintmq.admin.http_refusals import HttpError, bad, missing, not_found
 from flintmq.admin.json_out import Rows
@@ -121,6 +121,7 @@ def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     value |= {"message_bytes": ready + unacked, "message_bytes_ready": ready, "message_bytes_unacknowledged": unacked}
     value["message_bytes_ram"] = value["memory"] = core.resident_bytes
     value["message_stats"] = counted(rates.rate, queue.queue_id, queue_stats(core))
+    value["head_message_timestamp"] = head_timestamp(core)
     idle_s = call.app.sampler.idle_since_s(queue)
     if idle_s is not None:
         value["idle_since"] = datetime.fromtimestamp(idle_s, UTC).isoformat(timespec="milliseconds")

@@ -37,6 +37,9 @@ _LENGTHS = {
     "messages_ready": ("messages_ready",),
     "messages_unacknowledged": ("messages_unacked",),
 }
+# bytes of a content header's payload before its properties, of which the last two are flags; the flag of the timestamp, and properties
+# before it: short text, table, octet (specification 1.8 and 4.2.6.1)
+_PROPERTIES, _TIMESTAMP, _BEFORE_TIMESTAMP = 14, 1 << 6, "sstoossss"
 # samples of one answer
 _SAMPLES_MAX = 1_000
 
@@ -55,6 +58,20 @@ def scheduled_count(broker: Any) -> int:
     """Messages that wait for their time in all virtual hosts. O(virtual hosts)."""
     schedules = [vhost.schedule for vhost in list(broker.vhosts.values())]
     return sum(queue.core.ready_count() for queue in schedules if queue is not None)
+
+
+def head_timestamp(core: Any) -> int | None:
+    """The property timestamp of a queue's first message, seconds since 1970; None: it has none, or is on disk only. O(1)."""
+    header = core.head_header()
+    if header is None or len(header) < _PROPERTIES or not header[_PROPERTIES - 1] & _TIMESTAMP:
+        return None
+    flags, offset = int.from_bytes(header[_PROPERTIES - 2 : _PROPERTIES]), _PROPERTIES
+    for bit, kind in enumerate(_BEFORE_TIMESTAMP):
+        if flags >> (15 - bit) & 1:
+            offset += 1 if kind == "o" else 1 + header[offset] if kind == "s" else 4 + int.from_bytes(header[offset : offset + 4])
+            if offset >= len(header):
+                return None
+    return int.from_bytes(header[offset : offset + 8])
 
 
 def queue_stats(core: Any) -> dict[str, int]:

@@ -27,7 +27,7 @@ from flintmq.admin import figures, traffic
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
-from flintmq.admin.counts import is_hidden, queue_count
+from flintmq.admin.counts import head_timestamp, is_hidden, queue_count
 from flintmq.admin.figures import Family, label_text, shown_name
 from flintmq.admin.http_refusals import bad
 from flintmq.admin.node_facts import DESCRIPTORS_KEPT, alarms_of, descriptors, disk_free, federation_of, shovels_of
@@ -409,8 +409,9 @@ class Metrics:
         return families
 
     async def _capacities(self, vhosts: frozenset[str] | None) -> list[Family]:
-        """For queues with samples: which part of them found no message that waited for a consumer."""
+        """Of queues with samples: the part of these that found no message waiting for a consumer; and the time of the first message."""
         lines: list[str] = []
+        heads: list[str] = []
         sampled = list(self._sampler.queues.items())
         for start in range(0, len(sampled), SERIES_PIECE):
             for queue_id, series in sampled[start : start + SERIES_PIECE]:
@@ -418,9 +419,14 @@ class Metrics:
                 if queue is not None and (vhosts is None or queue.vhost in vhosts):
                     labels = label_text({"vhost": shown_name(queue.vhost), "queue": shown_name(queue.name)})
                     lines.append(f"{labels} {series.capacity()}\n")
+                    head_s = head_timestamp(queue.core)
+                    if head_s is not None:
+                        heads.append(f"{labels} {head_s}\n")
             await asyncio.sleep(0)
         text = "Part of the samples of the last minute in which its consumers had taken all there was; 0: it has none"
-        return [(f"queue_consumer_{name}", "gauge", text, lines) for name in ("capacity", "utilisation")]
+        capacities = [(f"queue_consumer_{name}", "gauge", text, lines) for name in ("capacity", "utilisation")]
+        text = "Property timestamp of the first message in the queue, if it has one and is in memory"
+        return [*capacities, ("queue_head_message_timestamp", "gauge", text, heads)]
 
     async def _channel_families(self, groups: frozenset[str] | None, vhosts: frozenset[str] | None, *, labelled: bool) -> list[Family]:
         items = [(handler, number) for handler in self._handlers(vhosts) for number in sorted(handler.channels)]

@@ -215,7 +215,7 @@ class Sampler:
     def _lag(self, queue: Any) -> int:
         streams = self._broker.streams
         stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
-        return 0 if stream is None else max((group["lag"] for group in stream.groups().values()), default=0)
+        return 0 if stream is None else int(stream.lag())
 
     def idle_since_s(self, queue: Any) -> int | None:
         """Wall clock, seconds, of the last look that saw a queue work; of one that never did the first look. None: it works, or nobody

@@ -615,6 +615,18 @@ class QueueHandle:
         """As message_at, without a copy of the body."""
         return content_view(_content_at(self.queue, self.log, position))
 
+    def head_header(self) -> bytes | None:
+        """Content header payload of the first available message; None: there is none, or it is not in memory. O(length)."""
+        message_id: uint64_t = 0
+        position: uint64_t = queue_next_available(self.queue, 0)
+        content: pointer[content_t] = NULL
+        if position:
+            content = queue_borrow(self.queue, position, address(message_id))
+        if content == NULL:
+            return None
+        view: ContentView = content_view(content)  # which takes the reference
+        return view.header
+
     def next_available(self, position: int = 0) -> int:
         """Position of the first available entry at or after `position`, 0 at the end."""
         return queue_next_available(self.queue, position)

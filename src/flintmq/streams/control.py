@@ -552,6 +552,21 @@ class StreamQueue:
         }
         return figures
 
+    def lag(self) -> int:
+        visible: uint64_t = self.stream.source.visible(self.stream.source.log)
+        next: uint64_t
+        largest: uint64_t = 0
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        while group != NULL:
+            if at_load32(address(group.started)):
+                spin_lock(address(group.lock))
+                next = cursor_position(address(group.fresh))
+                spin_unlock(address(group.lock))
+                if visible > next and visible - next > largest:
+                    largest = visible - next
+            group = stream_next_group(self.stream, group)
+        return largest
+
     def groups(self) -> dict[bytes, dict[str, int]]:
         figures: dict = {}
         group: pointer[group_t] = stream_next_group(self.stream, NULL)

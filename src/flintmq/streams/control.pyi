@@ -104,6 +104,8 @@ class StreamQueue:
     def wakes(self) -> int: ...
     @property
     def lone_acked(self) -> int: ...
+    def lag(self) -> int:
+        """Messages that the slowest group has not been given; 0: all have all, or there is none. O(groups), some nanoseconds each."""
     def groups(self) -> dict[_Bytes, dict[str, int]]:
         """By name: members, base (all below is done), next, lag (visible, not yet taken), unfinished (lag + open), in_flight, returned,
         delayed, dead_waiting, delivered, redelivered, acked, nacked, expired, dead, dropped, lost, full_waits, cold_reads, cold_messages,
