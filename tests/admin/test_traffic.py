@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flintmq.admin.api_node import Totals
 from flintmq.admin.counts import FLOWS
+from flintmq.broker.counters import Counters
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.conftest import Client
@@ -217,3 +221,28 @@ def test_the_time_of_the_first_message_is_shown(client: Client, connection: RawC
         return
     line = f'queue_head_message_timestamp{{vhost="/",queue="{name}"}}'
     wait_until(lambda: metrics(client, "/metrics/per-object").get(line) == 1_700_000_000, timeout=12, what="the sampler knows the queue")
+
+
+def test_a_virtual_host_that_is_being_deleted_is_in_the_totals_still() -> None:
+    """Between the end of its name and of its last queue."""
+    counters = Counters()
+    core = SimpleNamespace(
+        ready_count=lambda: 1, unacked_count=lambda: 1, consumer_count=lambda: 0, enqueued_total=lambda: 7, delivered_total=lambda: 2
+    )
+    queues = {number: SimpleNamespace(queue_id=number, vhost="v", name=f"q{number}", core=core) for number in range(3)}
+    broker: Any = SimpleNamespace(counters=counters, queues=queues, vhosts={"v": SimpleNamespace(name="v", exchanges={})})
+
+    def sums() -> tuple[int, int]:
+        of = asyncio.run(Totals().of(broker, list(broker.vhosts.values()), every=True))
+        return of["enqueued"], of["ready"]
+
+    assert sums() == (21, 3)
+    counters.queue_leaves(queues, queues[0])
+    assert sums() == (21, 2)
+    broker.vhosts.clear()
+    assert sums() == (21, 0)
+    for queue in list(queues.values()):
+        counters.queue_leaves(queues, queue)
+        assert sums() == (21, 0)
+    counters.vhost_leaves("v")
+    assert sums() == (21, 0)

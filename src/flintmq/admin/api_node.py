@@ -29,6 +29,7 @@ from flintmq.admin.http_refusals import HttpError, bad, missing
 from flintmq.admin.node_facts import alarms_of, descriptors, disk_free, resident_bytes
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
+from flintmq.broker.counters import totals_of
 from flintmq.core.content import bytes_mapped
 from flintmq.core.memory_account import bytes_held
 
@@ -59,13 +60,19 @@ class Totals:
             vhost.name: dict.fromkeys(_SUMS, 0) | {"exchanges": len(vhost.exchanges)} | gone.get(vhost.name, {})
             for vhost in list(broker.vhosts.values())
         }
-        counts[GONE] = dict.fromkeys(_SUMS, 0) | gone.get(GONE, {})
+        counts[GONE] = dict.fromkeys(_SUMS, 0)
+        for vhost_name in gone.keys() - (counts.keys() - {GONE}):
+            for name, count in gone[vhost_name].items():
+                counts[GONE][name] += count
         for start in range(0, len(queues), _PIECE):
             for queue in queues[start : start + _PIECE]:
-                sums = counts.get(queue.vhost)
-                if sums is None or is_hidden(queue):
+                if is_hidden(queue):
                     continue
-                core = queue.core
+                core, sums = queue.core, counts.get(queue.vhost)
+                if sums is None:  # its virtual host is being deleted
+                    for name, count in totals_of(core).items():
+                        counts[GONE][name] += count
+                    continue
                 sums["queues"] += 1
                 sums["ready"] += core.ready_count()
                 sums["unacked"] += core.unacked_count()

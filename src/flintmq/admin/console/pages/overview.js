@@ -52,7 +52,7 @@ function Overview() {
     <${Tile} label="Consumers" value=${count(now.consumers)} />
     <${Tile} label="Queues" value=${count(now.queues)} />
     ${watches ? html`<${Tile} label="Memory" value=${bytes(now.memory_bytes)} note=${`of ${bytes(now.memory_limit)}`} kind=${now.memory_bytes > 0.75 * now.memory_limit ? "bad" : ""} />
-    <${Tile} label="Dropped" value=${short(now.dropped)} note=${Object.entries(now.drops || {}).map(([why, many]) => `${why} ${short(many)}`).join(", ").slice(0, 60)} kind=${now.dropped ? "warn" : ""} />` : null}
+    <${Tile} label="Dropped" value=${short(now.dropped)} note=${Object.entries(now.drops || {}).map(([why, many]) => `${why} ${short(many)}`).join(", ").slice(0, 60)} kind=${history.length && now.dropped > history[0].dropped ? "warn" : ""} />` : null}
   </div>
   ${watches ? html`<div class="grid charts">
     <${Card}><${Chart} title="Messages waiting" times=${data.times} series=${[{ label: "ready", color: "--c1", values: data.messages_ready }, { label: "in flight", color: "--c2", values: data.messages_unacked }]} /><//>
