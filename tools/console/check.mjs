@@ -331,7 +331,12 @@ for (const width of [WIDE, NARROW]) {
   await check(`${width}: every button that no scene pressed is pressed`, async () => {
     for (let count = 0; count < 3; count++) await ask(CONSOLE, "/api/exchanges/%2F/amq.default/publish", "POST", { properties: { headers: { "x-delay": 3600000 } }, routing_key: "emails", payload: "later", payload_encoding: "string" });
     await ask(CONSOLE, "/api/policies/%2F/federated", "PUT", { pattern: "^lost.letters$", "apply-to": "queues", definition: { "federation-upstream-set": "all" } });
-    for (const way of LOOKED.filter((one) => !one.includes("nnn"))) await sweep(at, buttons, way, SCENES);
+    const queue = `sweep${width}`, stock = `/api/v1/queues/%2F/${queue}/messages`;
+    await ask(CONSOLE, `/api/queues/%2F/${queue}`, "PUT", { durable: true });
+    const restock = async () => { const { ready } = (await ask(CONSOLE, `/api/v1/queues/%2F/${queue}`)); for (let count = ready || 0; count < 25; count++) await ask(CONSOLE, stock, "POST", { body: `{"n": ${count}}` }); };
+    await restock();
+    const [{ name }] = (await ask(CONSOLE, "/api/connections")).filter((one) => !one.user_provided_name);
+    for (const way of [...LOOKED.filter((one) => !one.includes("nnn")).map((one) => one.replace("orders.us", queue)), `connection/${encodeURIComponent(name)}`]) await sweep(at, buttons, way, SCENES, restock);
     if ((await at.textContent(".top")).includes("Unlock")) await at.click("button:has-text('Unlock changes')");
     await at.click("button:has-text('Sign out')");
     await at.waitForSelector("input[type=password]");

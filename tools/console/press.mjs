@@ -8,7 +8,9 @@ function watch() {
   const pageOf = () => { const main = document.querySelector("main"), tab = main?.dataset.page === "admin" && main.querySelector("[role=tab][aria-selected=true]"); return (main?.dataset.page || "login") + (tab ? " " + tab.textContent : ""); };
   const keyOf = (one) => {
     const dialog = one.closest("dialog"), frame = one.closest("header.top, nav.side, .login");
-    return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} | ${label(one)}`;
+    const card = one.closest("section.card")?.querySelector("h2")?.textContent.replace(/\d+/g, "#");
+    if (dialog?.getAttribute("aria-label") === "Keyboard") return `frame | Keyboard | ${label(one)}`;
+    return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} |${card ? ` [${card}]` : ""} ${label(one)}`;
   };
   const WHICH = "button, a.button, input[type=checkbox]";
   const usable = () => [...document.querySelectorAll(WHICH)].filter((one) => !one.disabled && one.getClientRects().length && (!document.querySelector("dialog[open]") || one.closest("dialog")));
@@ -35,6 +37,7 @@ export function inventory() {
     swept: new Set(),
     commands: new Set(),
     was(key) { return this.swept.has(`${width} ${key}`); },
+    noted: (key) => pressed.get(width)?.has(key),
     mark(key) { this.swept.add(`${width} ${key}`); },
     count: () => [...seen].map(([size, keys]) => `${size} px: ${keys.size} buttons`).join(", "),
     missing: () => [...seen].flatMap(([size, keys]) => [...keys].filter((key) => !pressed.get(size)?.has(key)).map((key) => `${size} px: ${key}`)),
@@ -70,33 +73,43 @@ async function press(page, buttons, key) {
   const handle = await page.evaluateHandle((wanted) => window.pressableOf(wanted), key), one = handle.asElement();
   if (!one) return;
   await one.click({ timeout: 2000, force: true }).catch(() => {});
+  if (!buttons.noted(key)) await one.evaluate((each) => each.click()).catch(() => {}); // a notice was over it
   await page.waitForTimeout(120);
 }
 
-// Presses what was not pressed yet on a page. avoid: patterns of keys that scenes of their own press.
-export async function sweep(page, buttons, way, avoid) {
+// Presses what was not pressed yet on a page, and what that brings. avoid: patterns of keys that scenes of their own press; restock: makes
+// messages, which windows move and remove. A page stays as its buttons made it; a button that leads away ends a pass, so there are several.
+export async function sweep(page, buttons, way, avoid, restock) {
+  const todo = (keys) => keys.find((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)));
+  const shown = () => page.evaluate(() => window.pressable()), name = way.split(/[/?]/)[0];
+  const settle = async () => { await page.waitForFunction((wanted) => document.querySelector("main")?.dataset.page === wanted && !document.querySelector("main [aria-busy=true]"), name, { timeout: 4000 }).catch(() => {}); await page.waitForTimeout(150); };
   const home = async () => {
-    await page.evaluate((to) => { if (location.hash !== to) location.hash = to; }, "#/" + way);
-    await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("main .empty[aria-busy]"), undefined, { timeout: 4000 }).catch(() => {});
+    await page.evaluate((to) => { location.hash = to; }, "#/" + way);
+    await settle();
+    const file = await page.$("main input[type=file]");
+    if (file) await file.setInputFiles({ name: "none.json", mimeType: "application/json", buffer: Buffer.from('{"queues": []}') });
+    await page.waitForTimeout(200);
   };
-  await home();
-  await page.waitForTimeout(350);
-  for (let round = 0; round < 40; round++) {
-    const key = (await page.evaluate(() => window.pressable())).find((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)));
-    if (key === undefined) return;
-    await press(page, buttons, key);
-    if (await page.$("dialog[open]")) {
+  for (let pass = 0; pass < 6; pass++) {
+    await home();
+    let pressed = 0;
+    for (let round = 0; round < 40; round++) {
+      const key = todo(await shown());
+      if (key === undefined) break;
+      pressed++;
+      await press(page, buttons, key);
       // a window has several ends: it is opened once for each
-      for (let end = 0; end < 5; end++) {
+      for (let end = 0; end < 6 && (await page.$("dialog[open]")); end++) {
         await window_(page, buttons, avoid);
         await page.waitForTimeout(60);
-        await home();
+        await restock();
+        if ((await page.$eval("main", (one) => one.dataset.page).catch(() => "")) !== name) await home();
         await press(page, buttons, key);
-        const open = await page.evaluate(() => (document.querySelector("dialog[open]") ? window.pressable() : []));
-        if (!open.some((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)))) { if (open.length) await page.keyboard.press("Escape"); break; }
+        if (!todo(await page.evaluate(() => (document.querySelector("dialog[open]") ? window.pressable() : [])))) { await page.keyboard.press("Escape"); break; }
       }
+      if ((await page.$eval("main", (one) => one.dataset.page).catch(() => "")) !== name) await home();
     }
-    await home();
+    if (!pressed) return;
   }
 }
 
