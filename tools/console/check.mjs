@@ -333,7 +333,7 @@ for (const width of [WIDE, NARROW]) {
     await ask(CONSOLE, "/api/policies/%2F/federated", "PUT", { pattern: "^lost.letters$", "apply-to": "queues", definition: { "federation-upstream-set": "all" } });
     const queue = `sweep${width}`, stock = `/api/v1/queues/%2F/${queue}/messages`;
     await ask(CONSOLE, `/api/queues/%2F/${queue}`, "PUT", { durable: true });
-    const restock = async () => { const { ready } = (await ask(CONSOLE, `/api/v1/queues/%2F/${queue}`)); for (let count = ready || 0; count < 25; count++) await ask(CONSOLE, stock, "POST", { body: `{"n": ${count}}` }); };
+    const restock = async () => { const { messages_ready } = await ask(CONSOLE, `/api/v1/queues/%2F/${queue}`); for (let count = messages_ready; count < 25; count++) await ask(CONSOLE, stock, "POST", { body: `{"n": ${count}}` }); };
     await restock();
     const [{ name }] = (await ask(CONSOLE, "/api/connections")).filter((one) => !one.user_provided_name);
     for (const way of [...LOOKED.filter((one) => !one.includes("nnn")).map((one) => one.replace("orders.us", queue)), `connection/${encodeURIComponent(name)}`]) await sweep(at, buttons, way, SCENES, restock);
