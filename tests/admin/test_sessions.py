@@ -269,3 +269,14 @@ def test_a_restart_ends_all_sessions() -> None:
 
     _, token = run("x")
     assert run(token)[0] == 401
+
+
+def test_who_lost_its_tags_still_logs_out(api: Api, shared: Client) -> None:
+    api.user("demoted", "management")
+    cookie_pair = pair(login(shared, "demoted", "demoted"))
+    record = api.ask("GET", "users/demoted").json
+    kept = {"password_hash": record["password_hash"], "hashing_algorithm": record["hashing_algorithm"], "tags": ""}
+    assert api.ask("PUT", "users/demoted", kept).status == 204
+    assert ask(shared, cookie_pair).status == 403
+    assert ask(shared, cookie_pair, PATH, "DELETE").json == {"closed": True}
+    assert ask(shared, cookie_pair).status == 401
