@@ -152,7 +152,7 @@ def _of_node(limits: Limits) -> list[Operation]:
         Operation("GET", f"{PREFIX}/openapi.json", "look", v1_node.openapi, "This document"),
         Operation("GET", f"{PREFIX}/overview", "look", part.overview, "The node in a few numbers, and who asks"),
         Operation("POST", SESSION, "look", part.open_session, "Logs the console in: a cookie that goes with X-FlintMQ-Console alone"),
-        Operation("DELETE", SESSION, "look", part.close_session, "Logs the console out", answer=closed),
+        Operation("DELETE", SESSION, Access.LOGGED_IN, part.close_session, "Logs the console out", answer=closed),
         Operation("GET", f"{PREFIX}/samples", "node.look", part.node_samples, "Samples of the node's counters", _seconds(NODE_TIERS)),
         Operation("GET", f"{PREFIX}/diagnosis", "look", part.diagnosis, "What to look at first"),
         Operation("GET", f"{PREFIX}/transactions", "look", part.transactions, "Distributed transactions, those in doubt among them"),
