@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,15 +20,13 @@ from typing import Any
 import click
 
 from flintmq.access.mechanisms import LOGIN_FROM
+from flintmq.cli.limit_options import LIMIT_OPTIONS, LimitOption
+from flintmq.config.units import share_of, size_of
 from flintmq.errors import OperatorError
 from flintmq.loglines import one_line
 
 # bytes of a file that are read
 FILE_BYTES_MAX = 16 << 20
-_UNITS = {
-    "": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6,
-    "g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "t": 1 << 40, "tib": 1 << 40, "tb": 10**12,
-}  # fmt: skip
 _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning", "error": "error", "critical": "error", "none": "error"}
 
 
@@ -59,10 +56,10 @@ def _boolean(text: str) -> bool:
 
 
 def _bytes(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,15})\s*([a-zA-Z]{0,3})", text)
-    if match is None or match[2].lower() not in _UNITS:
-        raise Wrong("is no size such as 2GB")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    try:
+        return size_of(text)
+    except ValueError:
+        raise Wrong("is no size such as 2GB") from None
 
 
 def _listener(result: Result, text: str, port: str) -> None:
@@ -83,12 +80,31 @@ def _host(result: Result, host: str) -> None:
     result.options["host"] = host
 
 
-def _relative(result: Result, text: str) -> None:
-    if not re.fullmatch(r"[01]?\.?[0-9]{1,6}", text) or not 0 < float(text) <= 1:
-        raise Wrong("is no share between 0 and 1")
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    result.options["memory-limit"] = int(total * float(text))
-    result.notes.append(f"vm_memory_high_watermark.relative: of this machine's {total >> 20} MiB; the default is 60 %")
+def _relative(option: str, most: float) -> Callable[[Result, str], None]:
+    """A share of the memory, which stays one: the file may go to another machine."""
+
+    def put(result: Result, text: str) -> None:
+        try:
+            share = share_of(text if "." in text else f"{text}.0", most)
+        except ValueError:
+            share = None
+        if share is None:
+            raise Wrong(f"is no share above 0 and at most {most:g}")
+        result.options[option] = f"{share * 100:.10g}%"
+
+    return put
+
+
+def _limit(option: LimitOption) -> Callable[[Result, str], None]:
+    """A number, or a size, within the range that the option takes."""
+
+    def put(result: Result, text: str) -> None:
+        try:
+            result.options[option.name] = option.kind.convert(text, None, None)
+        except click.BadParameter as error:
+            raise Wrong(f"can't be {option.name}: {error.message}") from None
+
+    return put
 
 
 def _level(result: Result, text: str) -> None:
@@ -140,8 +156,17 @@ _MAPPED: dict[str, Callable[[Result, str], None]] = {
     "auth_ldap.dn_lookup_base": _set("ldap-base"),
     "auth_ldap.dn_lookup_attribute": _set("ldap-attribute"),
     "auth_ldap.group_lookup_base": _set("ldap-group-base"),
-    "vm_memory_high_watermark.relative": _relative,
+    "vm_memory_high_watermark.relative": _relative("memory-limit", 1.0),
     "vm_memory_high_watermark.absolute": _set("memory-limit", _bytes),
+    "disk_free_limit.relative": _relative("disk-free-limit", 10.0),
+    "disk_free_limit.absolute": _set("disk-free-limit", _bytes),
+    **{one.rabbitmq: _limit(one) for one in LIMIT_OPTIONS if one.rabbitmq},
+}
+# RabbitMQ's other names of the same: of 4.x, and of old files
+_MAPPED |= {
+    "max_connections": _MAPPED["connection_max"],
+    "max_channels_per_connection": _MAPPED["channel_max"],
+    "vm_memory_high_watermark": _MAPPED["vm_memory_high_watermark.relative"],
 }
 
 _SAME = "nothing to set"
@@ -161,24 +186,15 @@ _EXPLAINED: dict[str, str] = {
     "management.load_definitions": "flintmq import {value}, when the broker runs",
     "loopback_users": "user guest may come from this machine only: give other users permissions instead",
     "loopback_users.*": "user guest may come from this machine only: give other users permissions instead",
-    "heartbeat": "the broker proposes Limits.heartbeat_s (flintmq.config); clients may ask for another",
-    "channel_max": "Limits.channels_max; flintmq ctl set_user_limit NAME max-channels bounds a user",
     "channel_max_per_node": "flintmq ctl set_user_limit NAME max-channels bounds a user",
-    "connection_max": "flintmq ctl set_vhost_limit max-connections bounds a virtual host",
     "session_max_per_connection": f"{_SAME}: it is of AMQP 1.0",
-    "frame_max": "Limits.frame_size_max",
     "initial_frame_max": "frames before a login have at most 8 KiB",
-    "max_message_size": "Limits.message_size_max",
-    "consumer_max_per_channel": "Limits.channel_consumers_max",
-    "consumer_timeout": "x-consumer-timeout of a queue, or consumer-timeout of a policy",
+    "consumer_timeout": "flintmq ctl set_operator_policy timeout '' '{\"consumer-timeout\": {value}}' --apply-to queues, in each vhost",
     "default_consumer_prefetch.*": "clients set theirs (basic.qos)",
-    "handshake_timeout": "Limits.handshake_ms_max",
-    "ssl_handshake_timeout": "Limits.tls_handshake_ms_max",
-    "disk_free_limit.*": "the log keeps room for what must be written, and blocks publishers before it is gone",
     "vm_memory_high_watermark_paging_ratio": f"{_SAME}: bodies leave memory by queue_hot_bytes",
     "vm_memory_calculation_strategy": f"{_SAME}: what clients make the broker hold is counted",
     "memory_monitor_interval": _SAME,
-    "total_memory_available_override_value": "memory-limit is in bytes",
+    "total_memory_available_override_value": "memory-limit may be a size such as 2GB",
     "background_gc_enabled": _SAME,
     "background_gc_target_interval": _SAME,
     "collect_statistics": f"{_SAME}: counters cost nothing",
@@ -334,6 +350,21 @@ def _toml_value(value: str | int | bool) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def kind_of(file: Path, text: str) -> str:
+    """Tells "definitions" (JSON, whole or broken), "advanced" (Erlang terms) and "conf" (lines of key = value) apart.
+
+    A first line with a key and an equals sign makes a conf of it, whatever the name is; else a bracket or a quote at its start, or the
+    name, tells. So JSON that was cut at its head is JSON still, and its mistake is named.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and line[0] not in "#%"), "")
+    if re.match(r"[A-Za-z0-9_.$-]+\s*=", first):
+        return "conf"
+    if first[:1] == "[" and not file.name.endswith(".json"):
+        return "advanced"
+    return "definitions" if first[:1] in ("{", "[", '"', "}", "]") or file.name.endswith(".json") else "conf"
+
+
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the options to this new file, not to stdout.")
@@ -354,12 +385,15 @@ def convert(context: click.Context, /, file: Path, output: Path | None, strict: 
         raise OperatorError(f"{file} is no text in UTF-8", 65) from None
     if len(raw) > FILE_BYTES_MAX:
         raise OperatorError(f"{file} has more than {FILE_BYTES_MAX >> 20} MiB", 65)
-    if text.lstrip()[:1] == "{":
+    kind = kind_of(file, text)
+    if kind == "definitions":
         _definitions(file, text, uri, user, password)
         return
-    if text.lstrip()[:1] == "[":
+    if kind == "advanced":
         raise OperatorError(f"{file} is an advanced.config (Erlang terms): only rabbitmq.conf and definitions.json are read", 65)
     result = read(text)
+    if result.unknown and not result.options and not result.notes:
+        raise OperatorError(f"{file} is neither JSON nor a rabbitmq.conf: none of its lines has a key of RabbitMQ", 65)
     made = toml(result, str(file))
     if output is None:
         click.echo(made, nl=False)
