@@ -14,7 +14,7 @@ import click
 from flintmq.cli.ctl.session import Session, Verb, change, json_or_text
 from flintmq.errors import OperatorError
 
-# RFC 9110: the request is for what is not there yet, and for what is there
+# RFC 9110: the request makes something new; it changes something that is there
 NEW, THERE = {"If-None-Match": "*"}, {"If-Match": "*"}
 _SHA256 = "rabbit_password_hashing_sha256"
 
