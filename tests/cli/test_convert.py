@@ -153,6 +153,30 @@ def test_a_share_of_the_memory(value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "amqp10_client.ssl_options.verify", "anonymous_login_user", "auth_http.ssl_options.sni", "aws.prefer_imdsv2", "cluster_queue_limit",
+        "cluster_formation.etcd.ssl_options.key.RSAPrivateKey", "cluster_partition_handling.pause_if_all_down.nodes.1", "node_tags.az",
+        "credential_validator.min_length", "default_limits.vhosts.1.max_queues", "default_policies.operator.a.classic_queues.ha_mode",
+        "definitions.tls.versions.1", "erlang.K", "event_exchange.vhost", "federation.queues.shutdown.timeout", "link_max_per_session",
+        "log.connection.rotation.size", "log.file.formatter.json.field_map", "management.oauth_resource_servers.a.oauth_token.b",
+        "management.listener.ssl_opts.certfile", "management.tcp.idle_timeout", "message_interceptors.incoming.a.b", "motd_file",
+        "metadata_store.khepri.default_timeout", "mirroring_sync_max_throughput", "prometheus.ssl.ciphers.1", "queue_types.quorum.enabled",
+        "raft.adaptive_failure_detector.poll_interval", "shovel.topology.predeclared", "ssl_options.crl_sources.1.path", "tracing.dir",
+        "sysmon_handler.triggers.port", "trust_store.providers.1", "web_stomp.ws_path", "stream.replication.port_range.min",
+    ],
+)  # fmt: skip
+def test_keys_of_rabbitmq_4_are_explained(key: str) -> None:
+    """Of each family of its schemas."""
+    result = read(f"{key} = 1")
+    assert (len(result.notes), result.unknown, result.options) == (1, [], {})
+
+
+def test_the_port_of_metrics_is_taken() -> None:
+    assert read("prometheus.tcp.port = 15692").options == {"metrics-port": 15_692}
+
+
+@pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
         ("definitions.json", '"users": []}', "is no JSON"),
