@@ -21,6 +21,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from flintmq import __version__
 from flintmq.cli.ctl import ctl
 from flintmq.cli.ctl.unsupported import ANSWERS
+from flintmq.errors import OperatorError
 from flintmq.testing.broker import Broker
 from tests.cli.test_ctl import Operator
 from tests.support.broker import wait_until
@@ -193,6 +194,39 @@ def test_a_node_is_the_broker_asked_or_refused(operator: Operator) -> None:
     assert text.startswith("no node 'flintmq@elsewhere': the broker at ") and f"is '{own}', and in no cluster" in text
 
 
+def test_a_node_of_a_cluster_is_asked_at_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not there, or has no HTTP, is refused; rabbit@host is none of several."""
+    from flintmq.cli.ctl.remote import Remote
+
+    nodes = [
+        {"name": "a", "addresses": {"http": "10.0.0.1:15672"}},
+        {"name": "b", "addresses": {"http": "10.0.0.2:15672"}},
+        {"name": "c", "addresses": {}},
+    ]
+    asked: list[str] = []
+
+    def answer(self: Remote, method: str, path: str, value: object, headers: object) -> tuple[int, str, bytes, bool]:
+        asked.append(f"{self._uri} {path}")
+        value = {"overview": {"node": "a"}, "v1/cluster": {"cluster": True, "nodes": nodes}}.get(path, {})
+        return 200, "", json.dumps(value).encode(), True
+
+    monkeypatch.setattr(Remote, "_request", answer)
+    for name, uri in (("a", "http://lb"), ("b", "http://10.0.0.2:15672")):
+        remote = Remote("http://lb", "u", "p", node=name)
+        remote.ask("GET", "whoami")
+        remote.check("alarms")
+        assert asked[-2:] == [f"{uri} whoami", f"{uri} health/checks/alarms"]
+    for name, text in (("rabbit@a", "no node 'rabbit@a' in the cluster: its nodes are a, b, c"), ("c", "node 'c' has no HTTP port")):
+        with pytest.raises(OperatorError, match=text):
+            Remote("http://lb", "u", "p", node=name).ask("POST", "v1/stop")
+        assert not asked[-1].endswith("v1/stop")
+
+
+def test_names_that_are_no_text_are_refused_in_words(operator: Operator) -> None:
+    assert "(400)" in operator.run("delete_user", "\udcff", code=65)
+    assert "(400)" in operator.run("add_user", "\udcff", "x", code=65)
+
+
 def test_connections_are_closed_by_vhost_and_by_user(operator: Operator) -> None:
     def closed(*words: str) -> None:
         connections = [pika.BlockingConnection(pika.URLParameters(operator.broker.url)) for _ in range(3)]
@@ -205,6 +239,10 @@ def test_connections_are_closed_by_vhost_and_by_user(operator: Operator) -> None
     closed("close_all_connections", "night", "-p", "/")
     closed("close_all_connections", "--global", "--per-connection-delay", "1", "night")
     closed("close_all_user_connections", "guest", "night")
+    with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
+        operator.run("close_all_user_connections", "guest", "Wartung, später\n→ Ω")
+        with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - Wartung, später → Ω"):
+            connection.process_data_events(5)
     with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
         operator.run("add_vhost", "quiet")
         operator.run("close_all_connections", "night", "-p", "quiet")

@@ -41,7 +41,9 @@ class Session(NamedTuple):
 
     def path(self, template: str, **names: str) -> str:
         """The path with its names percent-encoded."""
-        return template.format(**{key: quote(name, safe="") for key, name in {"vhost": self.vhost, **names}.items()})
+        return template.format(
+            **{key: quote(name, safe="", errors="surrogateescape") for key, name in {"vhost": self.vhost, **names}.items()}
+        )
 
     def say(self, text: str) -> None:
         """A headline: for people, not for programs."""

@@ -17,6 +17,11 @@ from flintmq.errors import OperatorError
 REASON = "closed by an operator"
 
 
+def _told(reason: str) -> dict[str, str]:
+    """The header that tells clients a reason: one line, in UTF-8, which http.client takes as characters of Latin 1."""
+    return {"X-Reason": " ".join(reason.split()).encode("utf-8", "replace").decode("latin-1")}
+
+
 @click.command("list_scheduled", cls=Verb)
 @click.option("--count", type=int, default=50, show_default=True)
 @click.option("--position", default="", help="Where to go on: `next` of the call before.")
@@ -62,7 +67,7 @@ def delete_queue(session: Session, queue: str, if_empty: bool, if_unused: bool) 
 @click.pass_obj
 def close_connection(session: Session, connection: str, reason: str) -> None:
     """Close a connection, by its name in list_connections name; the client is told the REASON."""
-    session.remote.ask("DELETE", session.path("connections/{name}", name=connection), None, {"X-Reason": reason})
+    session.remote.ask("DELETE", session.path("connections/{name}", name=connection), None, _told(reason))
     session.done("close_connection")
 
 
@@ -79,7 +84,7 @@ def close_all_connections(session: Session, reason: str, everywhere: bool, limit
     closed = 0
     for name in names[: limit or None]:
         try:
-            session.remote.ask("DELETE", session.path("connections/{name}", name=name), None, {"X-Reason": reason})
+            session.remote.ask("DELETE", session.path("connections/{name}", name=name), None, _told(reason))
             closed += 1
         except OperatorError as error:
             if "(404)" not in str(error):  # it went by itself
@@ -95,7 +100,7 @@ def close_all_connections(session: Session, reason: str, everywhere: bool, limit
 @click.pass_obj
 def close_all_user_connections(session: Session, user: str, reason: str) -> None:
     """Close all connections of a user; the clients are told the REASON."""
-    session.remote.ask("DELETE", session.path("connections/username/{user}", user=user), None, {"X-Reason": reason})
+    session.remote.ask("DELETE", session.path("connections/username/{user}", user=user), None, _told(reason))
     session.done("close_all_user_connections")
 
 
