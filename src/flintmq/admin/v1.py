@@ -5,7 +5,7 @@ in: handlers of v1_messages, v1_queues, v1_node, v1_schedules, v1_cluster. out: 
 
 from __future__ import annotations
 
-from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_queues, v1_schedules
+from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_operator, v1_queues, v1_schedules
 from flintmq.admin.auth import HEADER
 from flintmq.admin.events import TOPICS
 from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
@@ -36,7 +36,7 @@ _MESSAGES = record(("messages",), {"messages": listing(OBJECT), "next": {"type":
 
 def operations(limits: Limits) -> list[Operation]:
     """The rows of /api/v1."""
-    return [*_messages(limits), *_management(limits), *_of_node(limits), *_cluster()]
+    return [*_messages(limits), *_management(limits), *_of_node(limits), *v1_operator.operations(), *_cluster()]
 
 
 def _messages(limits: Limits) -> list[Operation]:
