@@ -20,6 +20,7 @@ from flintmq.admin.app import Application
 from flintmq.admin.http_refusals import HttpError
 from flintmq.admin.metrics import Metrics
 from flintmq.admin.pools import WHO
+from flintmq.admin.samples import Sampler
 from flintmq.core.shares import Pool, Who
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
@@ -264,7 +265,7 @@ def test_who_does_not_read_its_answer_holds_up_nobody(client: Client) -> None:
     """The turn of /metrics/per-object was given back when the answer was read: one client that did not read stopped all others."""
 
     async def run() -> None:
-        metrics = Metrics(client.node.http._parts, "n")  # type: ignore[union-attr]
+        metrics = Metrics(client.node.http._parts, "n", Sampler(client.node.http._parts))  # type: ignore[union-attr]
         for text in (metrics.per_object, lambda: metrics.detailed(["queue_metrics"], []), metrics.aggregated):
             slow = text()
             await anext(slow)  # and no further

@@ -182,8 +182,9 @@ def test_dead_letter_queue_keeps_its_own_limit(ch: RawChannel, broker: Any) -> N
     ch.queue("q", arguments={"x-dead-letter-exchange": "dlx", "x-max-length": 0})
     for number in range(5):
         ch.publish(b"%d" % number, routing_key="q")
-    # What is over a limit goes in slices: five of q, three that dead drops, three that full refuses.
-    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] == 11)
+    # What is over a limit goes in slices: five letters of q, three that dead drops, three that full refuses.
+    counters = broker.node.broker.counters
+    wait_until(lambda: (counters.dead_lettered["maxlen"], counters.drops["maxlen"], counters.drops["dead_letter_refused"]) == (5, 3, 3))
     assert drain(ch, "dead") == [b"3", b"4"]
     assert drain(ch, "full") == [b"0", b"1"]
 

@@ -238,7 +238,8 @@ def test_limits_of_the_queue_count_when_it_comes(channel: RawChannel, broker: An
     for name in ("full", "letters", "ring"):
         channel.wait_ready(name, 1)
     assert channel.call("basic.get", queue="full", no_ack=True).body == b"1"
-    wait_until(lambda: broker.node.broker.counters.drops["refused"] == 6)
+    wait_until(lambda: broker.node.broker.counters.drops["refused"] == 3)
+    assert broker.node.broker.counters.dead_lettered["maxlen"] == 3
 
 
 def test_reply_addresses_and_expirations_are_of_then(channel: RawChannel) -> None:

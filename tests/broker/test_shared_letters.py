@@ -111,7 +111,8 @@ def test_what_expires_has_a_letter_though_nobody_consumes(begin: Any, connect: A
     got = [get(channel, "dlq") for _ in range(5)]
     assert [one.body for one in got] == [b"%d" % number for number in range(5)]
     assert deaths(got[0]) == [("s", "expired", 1)]
-    wait_until(lambda: broker.node.broker.counters.drops["expired"] == 5)
+    wait_until(lambda: broker.node.broker.counters.dead_lettered["expired"] == 5)
+    assert broker.node.broker.counters.drops["expired"] == 0
 
 
 def test_a_queue_of_retries_that_leads_back(begin: Any, connect: Any, engine: OwnEngine) -> None:
@@ -148,7 +149,9 @@ def test_who_comes_back_too_often_ends(begin: Any, connect: Any, engine: OwnEngi
     wait_for(broker, "dlq", 1 if target else 0)
     if target:
         assert deaths(get(channel, "dlq")) == [("s", "delivery_limit", 1)]
-    wait_until(lambda: broker.node.broker.counters.drops["delivery_limit"] == 1)
+    counters = broker.node.broker.counters
+    wait_until(lambda: counters.drops["delivery_limit"] + counters.dead_lettered["delivery_limit"] == 1)
+    assert counters.dead_lettered["delivery_limit"] == (1 if target else 0)
 
 
 def test_counts_of_deliveries_survive_the_broker(begin: Any, connect: Any, engine: OwnEngine) -> None:
@@ -311,7 +314,8 @@ def test_the_oldest_go_above_the_limit(begin: Any, connect: Any, engine: OwnEngi
         publish(channel, b"%d" % number)
         channel.expect("basic.ack")
     wait_for(broker, "s", 3)
-    wait_until(lambda: broker.node.broker.counters.drops["maxlen"] == 5)
+    counters = broker.node.broker.counters
+    wait_until(lambda: (counters.drops["maxlen"], counters.dead_lettered["maxlen"]) == ((0, 5) if letters else (5, 0)))
     assert [get(channel).body for _ in range(3)] == [b"5", b"6", b"7"]
     if letters:
         wait_for(broker, "dlq", 5)

@@ -84,23 +84,19 @@ def test_who_may_see_less_is_told_so_and_who_may_nothing_is_refused(broker: Brok
     assert isinstance(away.exception, OperatorError) and away.exception.exit_code == 69
 
 
-def test_figures_of_the_node() -> None:
-    class Remote:
-        def ask(self, method: str, path: str) -> Any:
-            node = {
-                "fd_total": 65_536,
-                "fd_used": 60_000,
-                "mem_used": 90,
-                "mem_limit": 100,
-                "disk_free": 3 << 20,
-                "disk_free_limit": 1 << 20,
-            }
-            return [node, node | {"fd_total": 1_024, "mem_used": 1, "disk_free": 1 << 40}]
-
-    titles = [one.title for one in doctor._node(Remote())]
-    assert titles == ["Descriptors run out", "The disk is nearly full", "Memory is nearly short", "Few descriptors"]
+def test_versions_and_clocks_that_differ() -> None:
     now = {"now": {"at_ms": 0}, "version": "0.0.1"}
     assert [one.title for one in doctor._versions(now)] == ["Versions differ", "Clocks differ"]
+
+
+def test_the_doctor_and_the_diagnosis_say_the_same(broker: Broker) -> None:
+    """One list of rules: what the broker's diagnosis shows, the command shows, and of the broker nothing else but its own login."""
+    api, host = Api(Client(broker)), broker.node.broker.vhosts["/"]
+    host.run(host.declare_queue("q", arguments={"x-dead-letter-exchange": "none"}))
+    value = {"src-uri": "amqp://", "src-queue": "nowhere", "src-predeclared": True, "dest-uri": "amqp://", "dest-queue": "d"}
+    api.put("parameters/shovel/%2F/s", {"value": value})
+    cards = {one["title"] for one in api.get("v1/diagnosis")["cards"]}
+    assert cards | {"The password that everybody knows"} == set(ask(*uri(broker)))
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@ deduplication, dead letters (at-most-once and at-least-once), scheduled delivery
 over the wire, on a clock that stands.
 
 The model says after each step what is in the queue, in hands, waiting and dead, and why. Nothing may be lost, nothing may come twice, each
-priority and group has its order, limits hold, and a dead letter has its reason. A long run: `make model` (FLINTMQ_MODEL_EXAMPLES, ARGS).
+priority and group has its order, limits hold, and a dead letter has its reason. Conservation: what the broker counted as acked, purged,
+dead-lettered and dropped, by reason, is what became of the messages. A long run: `make model` (FLINTMQ_MODEL_EXAMPLES, ARGS).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,6 +154,8 @@ class Model:
         self.letters: list[tuple[Message, str]] = []
         self.paused = False
         self.dead: list[tuple[bytes, str]] = []
+        # what became of messages, as the broker's counters name it
+        self.fates: Counter[str] = Counter()
 
     # --- arrivals
     def refuses(self) -> bool:
@@ -174,18 +178,23 @@ class Model:
         """False: it is refused. compared: it does not come from the schedule."""
         if self.refuses():
             if self.rules.overflow == "reject-publish-dlx":
+                self.fates["never came"] += 1
                 self.letter(message, "maxlen")
+            else:
+                self.fates["dropped: refused"] += 1
             return False
         if self.rules.once and compared:
             if self.has(message.key):
                 return True  # confirmed, and dropped
             message.known = True
         self.index += 1
+        self.fates["arrived"] += 1
         message.order = (-min(message.priority, self.rules.levels), self.index)
         message.expires = self.now + message.ttl if message.ttl else 0
         if self.rules.last_value:
             for other in [*self.ready, *self.hands.values(), *(one for _, _, one in self.waits)]:
                 other.replaced |= other.key == message.key
+            self.fates["replaced"] += sum(one.replaced for one in self.ready)
             self.ready = [one for one in self.ready if not one.replaced]
         self.put(message)
         return True
@@ -193,6 +202,7 @@ class Model:
     def put(self, message: Message) -> None:
         """Into its place, and what is too many goes."""
         if message.replaced:
+            self.fates["replaced"] += 1
             return None
         if 0 < message.expires <= self.now:
             return self.letter(message, "expired")
@@ -209,11 +219,13 @@ class Model:
 
     def letter(self, message: Message, reason: str) -> None:
         if not self.rules.dead:
+            self.fates[f"dropped: {reason}"] += 1
             return
         full = len(self.dead) >= self.rules.dead_most
         if self.rules.keeps and (self.letters or full):
             self.letters.append((message, reason))
         elif not full:
+            self.fates[f"letter: {reason}"] += 1
             self.dead.append((message.body, reason))
 
     # --- consumers
@@ -239,6 +251,7 @@ class Model:
         message.count += 1
         message.out = True
         if message.replaced:
+            self.fates["replaced"] += 1
             return
         if self.rules.limit is not None and message.count > self.rules.limit:
             self.letter(message, "delivery_limit")
@@ -277,6 +290,7 @@ class Model:
     def try_letters(self) -> None:
         while self.letters and len(self.dead) < self.rules.dead_most:
             message, reason = self.letters.pop(0)
+            self.fates[f"letter: {reason}"] += 1
             self.dead.append((message.body, reason))
 
     def restart(self) -> None:
@@ -347,8 +361,10 @@ class Run:
         limit = {} if rules.dead_most >= 1_000 else {"x-max-length": rules.dead_most, "x-overflow": "reject-publish"}
         self.ch.call("queue.declare", queue=self.dead, durable=True, arguments=limit)
         self.ch.call("queue.declare", queue=self.name, durable=True, arguments=rules.arguments(self.dead))
+        self.before = self.counted()
 
     def connect(self) -> None:
+        wait_until(lambda: not self.site.broker.node.broker.connections, timeout=SETTLE_S, step=0.001)  # the one before has counted all
         self.connection = RawConnection("127.0.0.1", self.site.broker.port).open()
         self.ch = self.connection.channel()
         self.ch.call("confirm.select")
@@ -360,6 +376,38 @@ class Run:
         if core.returned_count or waiting != len(self.model.waits):
             return ()  # the clock must not move before the broker has taken note of what came back
         return core.ready_count(), core.unacked_count(), dead.ready_count(), vhost.schedule.core.ready_count() if vhost.schedule else 0
+
+    def counted(self) -> Counter[str]:
+        """What became of messages, as the broker counted it."""
+        broker = self.site.broker.node.broker
+        core = broker.vhosts["/"].queues[self.name].core
+        flows = core.flows()
+        seen = Counter({f"dropped: {reason}": count for reason, count in broker.counters.drops.items()})
+        seen.update({f"letter: {reason}": count for reason, count in broker.counters.dead_lettered.items()})
+        seen.update({"arrived": core.enqueued_total(), "acked": flows["ack"], "purged": flows["purge"]})
+        seen.update({"ended: expire": flows["expire"], "ended: reject": flows["reject"], "ended: drop": flows["drop"]})
+        return seen
+
+    def conserved(self) -> None:
+        """Each message that arrived is somewhere, and was counted once when it left."""
+        fates = self.model.fates
+        died = {why: fates[f"letter: {why}"] + fates[f"dropped: {why}"] for why in ("maxlen", "expired", "rejected", "delivery_limit")}
+        wanted = Counter({name: count for name, count in fates.items() if name not in ("replaced", "never came")})
+        wanted["ended: expire"] = died["expired"]
+        wanted["ended: reject"] = died["rejected"] + died["delivery_limit"]
+        wanted["ended: drop"] = died["maxlen"] - fates["never came"] + fates["replaced"]
+        seen: list[Counter[str]] = []
+
+        def same() -> bool:
+            counted = self.counted()
+            counted.subtract(self.before)
+            seen.append(+counted)
+            return seen[-1] == +wanted
+
+        try:
+            wait_until(same, timeout=2, step=0.001)
+        except AssertionError:
+            raise AssertionError(f"counted is {seen[-1]}, and should be {+wanted}") from None
 
     def settle(self) -> None:
         wanted = self.model.counts()
@@ -411,6 +459,7 @@ class Run:
         if how == "ack":
             self.ch.send("basic.ack", delivery_tag=tag)
             del self.model.hands[tag]
+            self.model.fates["acked"] += 1
         elif how == "back":
             self.ch.send("basic.nack", delivery_tag=tag, requeue=True)
             self.model.back(tag)
@@ -438,6 +487,7 @@ class Run:
         """What consumers hold, what waits for its next delivery and what is scheduled is not in the queue, and stays."""
         answer = self.ch.call("queue.purge", queue=self.name)
         assert answer.message_count == len(self.model.ready)
+        self.model.fates["purged"] += answer.message_count
         self.model.ready.clear()
 
     def purge_schedule(self) -> None:
@@ -466,7 +516,10 @@ class Run:
         self.connection.drop()
         self.site.restart()
         self.model.restart()
+        self.model.fates.clear()
         self.connect()
+        self.settle()
+        self.before = self.counted()
 
     def end(self) -> None:
         """All that is there comes, in its order, once."""
@@ -481,6 +534,7 @@ class Run:
             self.get()
             self.settled("ack", 0)
         self.get()
+        self.conserved()
         self.ch.call("queue.delete", queue=self.name)
         self.ch.call("queue.delete", queue=self.dead)
         vhost = self.site.broker.node.broker.vhosts["/"]
@@ -510,6 +564,7 @@ def play(site: Site, rules: Rules, steps: list[tuple[Any, ...]]) -> None:
             run.step(step)
     except Tie:
         event("ends at a tie")
+        run.conserved()
     else:
         run.end()
         return
@@ -532,6 +587,13 @@ def site() -> Any:
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME, suppress_health_check=list(HealthCheck))
 @given(rules(), st.lists(STEPS, max_size=30))
 def test_features_hold_together(site: Site, rules: Rules, steps: list[tuple[Any, ...]]) -> None:
+    play(site, rules, steps)
+
+
+@settings(max_examples=max(EXAMPLES // 3, 2), deadline=None, derandomize=SAME, suppress_health_check=list(HealthCheck))
+@given(rules(), st.lists(STEPS, min_size=25, max_size=40))
+def test_each_message_is_counted_once_where_it_went(site: Site, rules: Rules, steps: list[tuple[Any, ...]]) -> None:
+    """Long histories: a count that is made twice, or never, shows when several rules met the same messages."""
     play(site, rules, steps)
 
 

@@ -21,6 +21,7 @@ from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import Call, nothing, waited
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.admin.api_names import shown
+from flintmq.admin.counts import counted
 from flintmq.admin.http_refusals import HttpError, bad, missing
 from flintmq.admin.json_out import Rows
 from flintmq.admin.messages import plain
@@ -30,6 +31,10 @@ from flintmq.broker import client_properties, closing
 # channels that one slice of a loop tells about
 _AT_ONCE = 64
 _REASON_MAX = 200
+# what a socket counts (SocketPort.traffic), by RabbitMQ's names: bytes and calls of the system
+TRAFFIC = ("recv_oct", "recv_cnt", "send_oct", "send_cnt")
+# what a channel counts (Connection.totals)
+CHANNEL_STATS = ("publish", "confirm", "deliver_get", "redeliver", "ack", "return_unroutable", "drop_unroutable")
 
 
 # --- connections ------------------------------------------------------------------------------------------------------------
@@ -48,6 +53,8 @@ def _connections(call: Call) -> list[Any]:
 
 def show_connection(call: Call, handler: Any) -> dict[str, Any]:
     host, _, port = call.broker.listen_name.rpartition(":")
+    socket = handler.socket
+    traffic = dict(zip(TRAFFIC, (0, 0, 0, 0) if socket is None else socket.traffic(), strict=True))
     return {
         "name": handler.name,
         "user": shown(handler.user),
@@ -70,6 +77,7 @@ def show_connection(call: Call, handler: Any) -> dict[str, Any]:
         "connected_at": handler.connected_at_ms,
         "client_properties": plain(client_properties.told(handler.client_properties)),
         "user_provided_name": plain(client_properties.connection_name(handler.client_properties)),
+        **counted(call.app.rates.rate, ("connection", handler.connection_id), traffic),
     }
 
 
@@ -147,6 +155,7 @@ def show_channel(call: Call, item: tuple[Any, int]) -> dict[str, Any]:
     state, link = handler.channels.get(number), handler.connection
     gone = state is None or handler.ended
     unacked, unconfirmed, publishes, settles = (0, 0, 0, 0) if gone else link.figures(number)
+    totals = (0,) * len(CHANNEL_STATS) if gone else link.totals(number)
     return {
         "name": _channel_name(item),
         "number": number,
@@ -164,6 +173,7 @@ def show_channel(call: Call, item: tuple[Any, int]) -> dict[str, Any]:
         "messages_unconfirmed": unconfirmed,
         "messages_uncommitted": publishes,
         "acks_uncommitted": settles,
+        "message_stats": dict(zip(CHANNEL_STATS, totals, strict=True)),
     }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -21,7 +22,7 @@ from flintmq.admin.api_call import Call, check_table, flags_of, nothing, waited
 from flintmq.admin.api_lists import KEYS_PIECE, Listing, in_order, listed, one
 from flintmq.admin.api_schemas import BODY_ACTION, BODY_BINDING, BODY_EXCHANGE, BODY_QUEUE
 from flintmq.admin.arguments import path_name
-from flintmq.admin.counts import MESSAGES, add_samples, counted, sums_of
+from flintmq.admin.counts import FLOWS, MESSAGES, add_samples, counted, queue_stats, sums_of
 from flintmq.admin.forwarding import at_owner
 from flintmq.admin.http_refusals import HttpError, bad, missing, not_found
 from flintmq.admin.json_out import Rows
@@ -116,10 +117,13 @@ def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     if queue.policy.keeps_letters:
         value["messages_dlx"], value["message_bytes_dlx"] = call.broker.letters.waiting(queue)
     value["consumers"] = core.consumer_count()
-    value["message_bytes_ready"] = core.ready_bytes()
-    value["memory"] = core.resident_bytes
-    stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
-    value["message_stats"] = counted(rates.rate, queue.queue_id, stats)
+    ready, unacked = core.ready_bytes(), core.unacked_bytes()
+    value |= {"message_bytes": ready + unacked, "message_bytes_ready": ready, "message_bytes_unacknowledged": unacked}
+    value["message_bytes_ram"] = value["memory"] = core.resident_bytes
+    value["message_stats"] = counted(rates.rate, queue.queue_id, queue_stats(core))
+    idle_s = call.app.sampler.idle_since_s(queue)
+    if idle_s is not None:
+        value["idle_since"] = datetime.fromtimestamp(idle_s, UTC).isoformat(timespec="milliseconds")
     if queue.exclusive_owner is not None:
         handler = call.broker.connections.get(queue.exclusive_owner)
         if handler is not None:
@@ -131,7 +135,11 @@ def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
         value["single_active_consumer_tag"] = None if active is None else active.tag
 
 
-_KEYS = {
+def _flow(name: str, queue: Any) -> int:
+    return int(queue.core.flows()[name])
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
     "name": lambda queue: queue.name,
     "vhost": lambda queue: queue.vhost,
     "type": lambda queue: queue.policy.queue_type,
@@ -140,10 +148,13 @@ _KEYS = {
     "messages_ready": lambda queue: queue.core.ready_count(),
     "messages_unacknowledged": lambda queue: queue.core.unacked_count(),
     "message_bytes_ready": lambda queue: queue.core.ready_bytes(),
+    "message_bytes": lambda queue: queue.core.ready_bytes() + queue.core.unacked_bytes(),
+    "message_bytes_unacknowledged": lambda queue: queue.core.unacked_bytes(),
     "consumers": lambda queue: queue.core.consumer_count(),
     "memory": lambda queue: queue.core.resident_bytes,
     "message_stats.publish": lambda queue: queue.core.enqueued_total(),
     "message_stats.deliver_get": lambda queue: queue.core.delivered_total(),
+    **{f"message_stats.{name}": partial(_flow, name) for name in FLOWS},
 }
 
 

@@ -24,15 +24,19 @@ from flintmq.admin.api_call import Call, fixed, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
-from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, sums_of
+from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, is_hidden, sums_of
 from flintmq.admin.http_refusals import HttpError, bad, missing
+from flintmq.admin.node_facts import alarms_of, descriptors, disk_free, resident_bytes
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
 from flintmq.core.content import bytes_mapped
+from flintmq.core.memory_account import bytes_held
 
 # queues that are summed up in one piece, and seconds that a sum is kept
 _PIECE = 1_000
 _KEEP_S = 1.0
+# counts of virtual hosts that are gone
+GONE = ""
 _SUMS = ("ready", "unacked", "enqueued", "delivered", "consumers", "queues", "exchanges")
 _EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 _SINGLE = {"status": "ok", "reason": "single node cluster"}
@@ -50,26 +54,32 @@ class Totals:
         """Messages, counters and objects of each virtual host. In pieces."""
         if time.monotonic() - self._at_s < _KEEP_S:
             return self._kept
-        counts: dict[str, dict[str, int]] = {}
-        for vhost in list(broker.vhosts.values()):
-            queues = list(vhost.queues.values())
-            sums = counts[vhost.name] = dict.fromkeys(_SUMS, 0) | {"queues": len(queues), "exchanges": len(vhost.exchanges)}
-            for start in range(0, len(queues), _PIECE):
-                for queue in queues[start : start + _PIECE]:
-                    core = queue.core
-                    sums["ready"] += core.ready_count()
-                    sums["unacked"] += core.unacked_count()
-                    sums["enqueued"] += core.enqueued_total()
-                    sums["delivered"] += core.delivered_total()
-                    sums["consumers"] += core.consumer_count()
-                await asyncio.sleep(0)
+        queues, gone = broker.counters.with_gone(broker.queues)
+        counts = {
+            vhost.name: dict.fromkeys(_SUMS, 0) | {"exchanges": len(vhost.exchanges)} | gone.get(vhost.name, {})
+            for vhost in list(broker.vhosts.values())
+        }
+        counts[GONE] = dict.fromkeys(_SUMS, 0) | gone.get(GONE, {})
+        for start in range(0, len(queues), _PIECE):
+            for queue in queues[start : start + _PIECE]:
+                sums = counts.get(queue.vhost)
+                if sums is None or is_hidden(queue):
+                    continue
+                core = queue.core
+                sums["queues"] += 1
+                sums["ready"] += core.ready_count()
+                sums["unacked"] += core.unacked_count()
+                sums["enqueued"] += core.enqueued_total()
+                sums["delivered"] += core.delivered_total()
+                sums["consumers"] += core.consumer_count()
+            await asyncio.sleep(0)
         self._at_s, self._kept = time.monotonic(), counts
         return counts
 
-    async def of(self, broker: Any, vhosts: Iterable[Any]) -> dict[str, int]:
-        """Of these virtual hosts together."""
+    async def of(self, broker: Any, vhosts: Iterable[Any], every: bool = False) -> dict[str, int]:
+        """Of these virtual hosts together. Args: every: and of those that are gone."""
         known = await self.by_vhost(broker)
-        some = [known[vhost.name] for vhost in vhosts if vhost.name in known]
+        some = [known[vhost.name] for vhost in vhosts if vhost.name in known] + ([known[GONE]] if every else [])
         return {name: sum(one[name] for one in some) for name in _SUMS}
 
 
@@ -78,29 +88,29 @@ class Rates:
 
     def __init__(self, most: int = 50_000) -> None:
         self._most = most
-        self._looks: dict[Any, tuple[float, int, float]] = {}  # -> time, count, rate
+        self._looks: dict[Any, tuple[float, int, float | None]] = {}  # -> time, count, rate
 
-    def rate(self, key: Any, count: int) -> float:
-        """The rate of a counter, a second; 0 at the first look."""
+    def rate(self, key: Any, count: int) -> float | None:
+        """The rate of a counter, a second; None until a second look, a second later at least, is known."""
         now = time.monotonic()
         known = self._looks.get(key)
         if known is None:
             if len(self._looks) >= self._most:
-                self._looks.clear()
-            self._looks[key] = now, count, 0.0
-            return 0.0
+                del self._looks[next(iter(self._looks))]  # the count that was seen first
+            self._looks[key] = now, count, None
+            return None
         at_s, before, rate = known
         if now - at_s >= 1.0:
             rate = (count - before) / (now - at_s)
             self._looks[key] = now, count, rate
-        return round(rate, 2)
+        return None if rate is None else round(rate, 2)
 
 
 async def overview(call: Call) -> Response:
     parts, broker, rates = call.app.parts, call.broker, call.app.rates
     vhosts = call.vhosts()
-    sums = await call.app.totals.of(broker, vhosts)
     every = sees_everything(call.tags)
+    sums = await call.app.totals.of(broker, vhosts, every)
     handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
     scope = "all" if every else call.caller.user
     totals, stats = counted(rates.rate, scope, sums_of(MESSAGES, sums)), counted(rates.rate, scope, sums_of(STATS, sums))
@@ -147,17 +157,9 @@ def _listeners(call: Call) -> list[dict[str, Any]]:
 def _node(call: Call) -> dict[str, Any]:
     """Facts of the process. Asks the operating system: in a thread."""
     parts = call.app.parts
-    with open("/proc/self/statm", encoding="ascii") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    files = os.listdir("/proc/self/fd")
-    free, directory = 0, ""
-    if parts.store is not None and parts.directory is not None:
-        directory = str(parts.directory)
-        space = os.statvfs(directory)
-        free = space.f_bavail * space.f_frsize
-    memory, disk = _alarms(call)
-    import resource
-
+    opened, most = descriptors()
+    directory = "" if parts.store is None or parts.directory is None else str(parts.directory)
+    memory, disk = alarms_of(parts)
     return {
         "name": call.app.node_name,
         "type": "disc",
@@ -166,17 +168,18 @@ def _node(call: Call) -> dict[str, Any]:
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count() or 1,
         "run_queue": 0,
-        "fd_used": len(files),
-        "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "fd_used": opened,
+        "fd_total": most,
         "sockets_used": len(call.broker.connections),
         "sockets_total": call.broker.limits.connections_max,
         "proc_used": 0,
         "proc_total": 0,
-        "mem_used": resident,
+        "mem_used": bytes_held(),
+        "resident_memory": resident_bytes(),
         "mem_limit": parts.memory_limit,
         "mem_alarm": memory,
         "message_memory": bytes_mapped(),
-        "disk_free": free,
+        "disk_free": disk_free(parts) or 0,
         "disk_free_limit": parts.disk_reserve,
         "disk_free_alarm": disk,
         "rates_mode": "basic",
@@ -195,13 +198,6 @@ def _node(call: Call) -> dict[str, Any]:
 def _mechanisms(call: Call) -> list[str]:
     """What clients may log in with, of those that have a certificate, too."""
     return [*call.broker.config.auth_mechanisms, *([EXTERNAL] if call.broker.config.tls_ca else [])]
-
-
-def _alarms(call: Call) -> tuple[bool, bool]:
-    """(memory, disk): what publishers wait for."""
-    loops = call.broker.loops
-    disk = any(loop.disk_low for loop in loops)
-    return any(loop.alarmed for loop in loops) and bytes_mapped() > call.app.parts.memory_limit // 2 and not disk, disk
 
 
 def _other_nodes(call: Call) -> list[dict[str, Any]]:
@@ -242,7 +238,7 @@ async def node_memory(call: Call) -> Response:
     _own_node(call)
     value = await asyncio.to_thread(_node, call)
     held = {} if call.broker.memory is None else dict(call.broker.memory.figures()["held"])
-    return answer({"memory": {**held, "total": {"rss": value["mem_used"], "allocated": value["mem_used"]}, "strategy": "rss"}})
+    return answer({"memory": {**held, "total": {"rss": value["resident_memory"], "allocated": value["mem_used"]}, "strategy": "rss"}})
 
 
 async def whoami(call: Call) -> Response:
@@ -279,7 +275,7 @@ def _failed(reason: str, **facts: Any) -> HttpError:
 
 
 async def alarms(call: Call) -> Response:
-    memory, disk = _alarms(call)
+    memory, disk = alarms_of(call.app.parts)
     if memory or disk:
         raise _failed("Alarms are in effect in the cluster", alarms=[name for name, on in (("memory", memory), ("disk", disk)) if on])
     return answer({"status": "ok"})

@@ -50,12 +50,12 @@ class Application:
         self.limits = parts.broker.limits
         self.node_name = parts.node_name
         self.guard = Guard(*parts.names)
-        self.metrics = metrics.Metrics(parts, parts.node_name)
         self.pools = parts.pools = Pools(self.limits, parts.broker.quotas.alone)
         self.authenticator = Authenticator(parts.broker, self.pools.logins)
         self.rates = api_node.Rates()
         self.totals = api_node.Totals()
         self.sampler = Sampler(parts)
+        self.metrics = metrics.Metrics(parts, parts.node_name, self.sampler)
         self.diagnosis = Diagnosis(parts, self.sampler)
         self.hub = Hub(parts, partial(v1_node.overview_of, parts, self.sampler))
         # (virtual host, kind) -> version of the definitions, and its names in order

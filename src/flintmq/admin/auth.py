@@ -40,6 +40,7 @@ from flintmq.access.token_user import TokenUser, is_token
 from flintmq.admin.http_refusals import HttpError, busy, closing, of_peer_error
 from flintmq.admin.sessions import CHALLENGE, PATH, Session, Sessions, token_of
 from flintmq.admin.sessions import HEADER as CONSOLE
+from flintmq.broker.counters import HTTP
 from flintmq.config import Limits
 from flintmq.core.shares import Pool, Who
 from flintmq.errors import PeerError
@@ -178,7 +179,9 @@ class Authenticator:
             bearer = None if tokens is None else parse_bearer(header)
             user, password = ("", bearer) if bearer is not None else parse_basic(header, self._limits)
             if tokens is not None and is_token(password):
-                return await self._token_caller(password, peer, gone)
+                known = await self._token_caller(password, peer, gone)
+                self._broker.counters.login(HTTP, True)
+                return known
             if bearer is not None:
                 raise _unauthenticated("the Bearer credentials are no token")
             users = self._broker.users
@@ -193,9 +196,11 @@ class Authenticator:
         except HttpError as error:
             self.refused += error.status == 401
             if header is not None and error.status == 401:
+                self._broker.counters.login(HTTP, False)
                 reason = ": ".join((error.reason, *getattr(error, "__notes__", ())))
                 self._broker.audit.refused(user, f"login over HTTP: {reason}", peer)
             raise
+        self._broker.counters.login(HTTP, True)
         return before if type(login) is str and login == user else Caller.of(login, self._broker)
 
     async def _token_caller(self, token: Secret, peer: str, gone: asyncio.Future[None] | None) -> Caller:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flintmq.vhost.names import SCHEDULE
+
 # member of an answer -> the sum that it has: of virtual hosts and the node (admin.api_node.Totals)
 MESSAGES: Mapping[str, tuple[str, ...]] = {
     "messages": ("ready", "unacked"),
@@ -18,6 +20,8 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
     "messages_unacknowledged": ("unacked",),
 }
 STATS: Mapping[str, tuple[str, ...]] = {"publish": ("enqueued",), "deliver_get": ("delivered",)}
+# figures of a queue's core (QueueHandle.flows) by the names of message_stats
+FLOWS = ("deliver", "deliver_no_ack", "get", "get_no_ack", "redeliver", "ack")
 CHURN = {
     "connection_created": "connections_opened",
     "connection_closed": "connections_closed",
@@ -37,8 +41,31 @@ _LENGTHS = {
 _SAMPLES_MAX = 1_000
 
 
-def counted(rate: Callable[[Any, int], float], scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Members with a count each, and their rates. Args: rate: of a key and its count; scope: whose counts they are."""
+def is_hidden(queue: Any) -> bool:
+    """Whether no list shows a queue: it is the broker's own, and no total counts it."""
+    return bool(queue.name == SCHEDULE)
+
+
+def queue_count(broker: Any) -> int:
+    """Queues that lists show. O(virtual hosts)."""
+    return len(broker.queues) - sum(vhost.schedule is not None for vhost in list(broker.vhosts.values()))
+
+
+def scheduled_count(broker: Any) -> int:
+    """Messages that wait for their time in all virtual hosts. O(virtual hosts)."""
+    schedules = [vhost.schedule for vhost in list(broker.vhosts.values())]
+    return sum(queue.core.ready_count() for queue in schedules if queue is not None)
+
+
+def queue_stats(core: Any) -> dict[str, int]:
+    """message_stats of a queue, without rates. O(its consumers)."""
+    flows = core.flows()
+    return {"publish": core.enqueued_total(), "deliver_get": core.delivered_total(), **{name: flows[name] for name in FLOWS}}
+
+
+def counted(rate: Callable[[Any, int], float | None], scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Members with a count each, and their rates: null until two looks at the count are known. Args: rate: of a key and its count; scope:
+    whose counts they are."""
     figures: dict[str, Any] = {}
     for name, count in counts.items():
         figures |= {name: count, f"{name}_details": {"rate": rate((scope, name), count)}}

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flintmq import __version__, guard, patterns
+from flintmq.admin.counts import is_hidden, queue_count, scheduled_count
+from flintmq.admin.node_facts import blocked_count, resident_bytes
 from flintmq.admin.parts import Parts
+from flintmq.broker.counters import DEATHS, REASONS
 from flintmq.core.content import bytes_mapped
 from flintmq.guard import guarded
 
@@ -97,6 +100,8 @@ def own_families(parts: Parts) -> list[Family]:
     queues = list(broker.queues.values())
     ready = unacked = ready_bytes = consumers = enqueued = delivered = 0
     for queue in queues:
+        if is_hidden(queue):
+            continue
         core = queue.core
         ready += core.ready_count()
         unacked += core.unacked_count()
@@ -108,7 +113,13 @@ def own_families(parts: Parts) -> list[Family]:
     text.one("connections_opened_total", "counter", "AMQP connections opened.", broker.counters.connections_opened)
     text.one("connections_closed_total", "counter", "AMQP connections closed.", broker.counters.connections_closed)
     text.one("channels_opened_total", "counter", "AMQP channels opened.", broker.counters.channels_opened)
-    text.one("queues", "gauge", "Declared queues.", len(queues))
+    text.one("queues", "gauge", "Declared queues.", queue_count(broker))
+    text.one(
+        "messages_scheduled",
+        "gauge",
+        "Messages that wait for their time (x-deliver-at, x-delay); in no queue yet.",
+        scheduled_count(broker),
+    )
     text.one("queues_paused", "gauge", "Queues whose deliveries rest.", len(broker.paused))
     text.one("consumers", "gauge", "Consumers of all queues, groups of pulls among them.", consumers)
     text.one("messages_ready", "gauge", "Messages that wait in declared queues.", ready)
@@ -116,6 +127,10 @@ def own_families(parts: Parts) -> list[Family]:
     text.one("messages_unacked", "gauge", "Messages in consumers' hands.", unacked)
     text.one("messages_enqueued", "gauge", "Messages put on the queues that are declared now.", enqueued)
     text.one("messages_delivered", "gauge", "Deliveries of the queues that are declared now.", delivered)
+    letters = sorted((dict.fromkeys(DEATHS, 0) | dict(broker.counters.dead_lettered)).items())
+    text.add("messages_dead_lettered_total", "counter", "Messages that became dead letters.", [({"reason": why}, n) for why, n in letters])
+    text.one("process_resident_memory_bytes", "gauge", "Size of the process in memory, which no alarm looks at.", resident_bytes())
+    text.one("connections_blocked", "gauge", "Publishers' connections that an alarm blocks.", blocked_count(parts))
     text.one("message_memory_bytes", "gauge", "Memory that message contents take.", bytes_mapped())
     if broker.memory is not None:
         _memory(text, parts, broker.memory.figures())
@@ -124,8 +139,9 @@ def own_families(parts: Parts) -> list[Family]:
     )
     text.one("publishers_waiting", "gauge", "Publishers that wait for room in a queue (x-overflow block).", len(broker.flow))
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
-    drops = sorted(dict(broker.counters.drops).items())
-    text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
+    drops = sorted((dict.fromkeys(REASONS, 0) | dict(broker.counters.drops)).items())
+    help_text = "Messages that left without a consumer, dead-lettered ones not among them."
+    text.add("messages_dropped_total", "counter", help_text, [({"reason": why}, n) for why, n in drops])
     slow = sorted(dict(broker.counters.in_python).items())
     text.add("messages_in_python_total", "counter", "Messages that Python handled, by reason.", [({"kind": kind}, n) for kind, n in slow])
     if broker.spans is not None:

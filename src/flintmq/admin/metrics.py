@@ -14,7 +14,6 @@ Source: metrics.md and metrics-detailed.md of RabbitMQ's rabbitmq_prometheus plu
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import time
 from collections import Counter
@@ -24,20 +23,25 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 
 from flintmq import __version__
-from flintmq.admin import figures
+from flintmq.admin import figures, traffic
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
+from flintmq.admin.counts import is_hidden, queue_count
 from flintmq.admin.figures import Family, label_text, shown_name
 from flintmq.admin.http_refusals import bad
+from flintmq.admin.node_facts import DESCRIPTORS_KEPT, alarms_of, descriptors, disk_free, federation_of, shovels_of
 from flintmq.admin.parts import Parts
 from flintmq.admin.pools import take
-from flintmq.core.content import bytes_mapped
+from flintmq.admin.samples import Sampler
+from flintmq.core.memory_account import bytes_held
 from flintmq.core.shares import Holding
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # objects that are looked at in one piece
 PIECE = 250
+# queues whose samples are looked at in one piece
+SERIES_PIECE = 50
 # lines of one piece of an answer
 LINES = 500
 _BOUNDS = ("100", "1000", "10000", "100000", "1000000", "10000000", "50000000", "100000000", "+Inf")
@@ -120,7 +124,15 @@ _OF_QUEUES: tuple[tuple[str, str, str, str, Callable[[Any], int]], ...] = (
         lambda q: q.ready_count() + q.unacked_count(),
     ),
     ("queue_consumer_count", "queue_consumers", "gauge", "Consumers on a queue", lambda q: q.consumer_count()),
+    (
+        "queue_metrics",
+        "queue_messages_bytes",
+        "gauge",
+        "Size in bytes of ready and unacknowledged messages",
+        lambda q: q.ready_bytes() + q.unacked_bytes(),
+    ),
     ("queue_metrics", "queue_messages_ready_bytes", "gauge", "Size in bytes of ready messages", lambda q: q.ready_bytes()),
+    ("queue_metrics", "queue_messages_unacked_bytes", "gauge", "Size in bytes of all unacknowledged messages", lambda q: q.unacked_bytes()),
     (
         "queue_metrics",
         "queue_messages_ram_bytes",
@@ -145,8 +157,11 @@ _OF_QUEUES: tuple[tuple[str, str, str, str, Callable[[Any], int]], ...] = (
     ),
 )
 
-# name, help, value of (consumers, (unacked, unconfirmed, publishes, settles), prefetch)
-_OF_CHANNELS: tuple[tuple[str, str, Callable[[tuple[int, tuple[int, int, int, int], int]], int]], ...] = (
+# counters of queues -> what broker.counters.totals_of calls them: their sums include queues that are gone
+_OF_GONE = {"queue_messages_published_total": "enqueued", "queue_messages_delivered_total": "delivered"}
+
+# name, help, value of (consumers, (unacked, unconfirmed, publishes, settles), prefetch, totals)
+_OF_CHANNELS: tuple[tuple[str, str, Callable[[tuple[int, tuple[int, int, int, int], int, tuple[int, ...]]], int]], ...] = (
     ("channel_consumers", "Consumers on a channel", lambda c: c[0]),
     ("channel_messages_unacked", "Delivered but not yet acknowledged messages", lambda c: c[1][0]),
     ("channel_messages_unconfirmed", "Published but not yet confirmed messages", lambda c: c[1][1]),
@@ -168,6 +183,10 @@ _HERE = frozenset(
         "queue_delivery_metrics",
         "channel_metrics",
         "connection_metrics",
+        "connection_coarse_metrics",
+        "channel_exchange_metrics",
+        "channel_queue_metrics",
+        "auth_attempt_metrics",
         "vhost_status",
         "exchange_names",
         "exchange_bindings",
@@ -175,13 +194,9 @@ _HERE = frozenset(
 )
 _ELSEWHERE = frozenset(
     {
-        "auth_attempt_metrics",
         "auth_attempt_detailed_metrics",
-        "channel_exchange_metrics",
         "channel_process_metrics",
         "channel_queue_exchange_metrics",
-        "channel_queue_metrics",
-        "connection_coarse_metrics",
         "exchange_metrics",
         "node_persister_metrics",
         "queue_exchange_metrics",
@@ -204,6 +219,12 @@ def counters(parts: Parts) -> dict[str, Any]:
     return sums | {"get_empty": parts.broker.counters.gets_empty}
 
 
+def _by_state(links: Iterable[Mapping[str, Any]], field: str) -> list[str]:
+    """A line for each state of shovels, or of links of federation. O(those)."""
+    states = Counter(str(one[field]) for one in links)
+    return [f'{{status="{state}"}} {count}\n' for state, count in sorted(states.items())] or ['{status="running"} 0\n']
+
+
 def _one(name: str, kind: str, text: str, value: float, labels: str = "") -> Family:
     return name, kind, text, [f"{labels} {value}\n"]
 
@@ -211,8 +232,9 @@ def _one(name: str, kind: str, text: str, value: float, labels: str = "") -> Fam
 class Metrics:
     """What the three endpoints answer. For one event loop."""
 
-    def __init__(self, parts: Parts, node_name: str) -> None:
+    def __init__(self, parts: Parts, node_name: str, sampler: Sampler) -> None:
         self._parts = parts
+        self._sampler = sampler
         self._node = node_name
         self._turn = asyncio.Lock()
 
@@ -223,7 +245,8 @@ class Metrics:
             own = await asyncio.to_thread(figures.own_families, self._parts)
             families = [*self._identity("aggregated"), *await self._node_families(), *self._global()]
             families += await self._queue_families(None, None, labelled=False)
-            families += await self._channel_families(None, labelled=False)
+            families += await self._channel_families(None, None, labelled=False)
+            families += traffic.of_node(counters(self._parts), self._parts.broker.counters)
         for prefix, some in (("flintmq_", own), ("rabbitmq_", families)):
             for piece in _text(prefix, some):
                 yield piece
@@ -233,8 +256,9 @@ class Metrics:
         async with self._turn:
             families = [*self._identity("per-object"), *await self._node_families(), *self._global()]
             families += await self._queue_families(None, None, labelled=True)
-            families += await self._channel_families(None, labelled=True)
+            families += await self._channel_families(None, None, labelled=True)
             families.append(await self._connection_channels(None))
+            families += traffic.of_connections(None, self._handlers(None)) + traffic.of_logins(self._parts.broker.counters)
         for piece in _text("rabbitmq_", families):
             yield piece
 
@@ -246,10 +270,13 @@ class Metrics:
             if "queue_metrics" in chosen:
                 chosen |= {"queue_consumer_count"}  # a subset of it
             chosen_families += await self._queue_families(chosen, seen, labelled=True)
-            if "channel_metrics" in chosen:
-                chosen_families += await self._channel_families(seen, labelled=True)
+            if chosen & {"channel_metrics", "channel_exchange_metrics", "channel_queue_metrics"}:
+                chosen_families += await self._channel_families(chosen, seen, labelled=True)
             if "connection_metrics" in chosen:
                 chosen_families.append(await self._connection_channels(seen))
+            chosen_families += traffic.of_connections(chosen, self._handlers(seen))
+            if "auth_attempt_metrics" in chosen:
+                chosen_families += traffic.of_logins(self._parts.broker.counters)
             cluster = await self._definitions(chosen, seen)
         for prefix, some in (
             ("rabbitmq_", self._identity("detailed")),
@@ -283,7 +310,10 @@ class Metrics:
         ]
 
     async def _node_families(self) -> list[Family]:
-        return [family for _, family in await self._grouped_node_families()] + self._alarms() + self._totals()
+        families = [family for _, family in await self._grouped_node_families()]
+        values = {name: lines for name, _, _, lines in families}
+        opened, most = (int(values[name][0]) for name in ("process_open_fds", "process_max_fds"))
+        return families + self._alarms(opened + DESCRIPTORS_KEPT >= most) + self._totals()
 
     async def _grouped_node_families(self) -> list[tuple[str, Family]]:
         broker = self._parts.broker
@@ -300,12 +330,12 @@ class Metrics:
         facts = await asyncio.to_thread(_of_process, self._parts)  # asks the operating system
         return families + [(group, _one(name, "gauge", text, value)) for group, name, text, value in facts]
 
-    def _alarms(self) -> list[Family]:
-        loops = self._parts.broker.loops
-        disk = any(loop.disk_low for loop in loops)
-        memory = any(loop.alarmed for loop in loops) and bytes_mapped() > self._parts.memory_limit // 2 and not disk
+    def _alarms(self, few: bool) -> list[Family]:
+        """Args: few: descriptors are free."""
+        memory, disk = alarms_of(self._parts)
         help_text = "is 1 if an alarm is in effect"
         return [
+            _one("alarms_file_descriptor_limit", "gauge", f"{help_text}: few descriptors are free", int(few)),
             _one("alarms_memory_used_watermark", "gauge", f"{help_text}: memory", int(memory)),
             _one("alarms_free_disk_space_watermark", "gauge", f"{help_text}: disk", int(disk)),
         ]
@@ -319,15 +349,11 @@ class Metrics:
             _one("connections", "gauge", "Connections currently open", len(handlers)),
             _one("channels", "gauge", "Channels currently open", sum(len(handler.channels) for handler in handlers)),
             _one("consumers", "gauge", "Consumers currently connected", consumers),
-            _one("queues", "gauge", "Queues available", len(broker.queues)),
-            ("federation_links", "gauge", "Federation links, by their status", self._federation()),
+            _one("queues", "gauge", "Queues available", queue_count(broker)),
+            ("federation_links", "gauge", "Federation links, by their status", _by_state(federation_of(self._parts), "status")),
+            ("shovel_dynamic", "gauge", "Shovels, by their status", _by_state(shovels_of(self._parts), "state")),
             _one("global_consumers", "gauge", "Consumers currently connected", consumers, _PROTOCOL),
         ]
-
-    def _federation(self) -> list[str]:
-        links = self._parts.links
-        states = Counter(one["status"] for one in (() if links is None else links.federation()))
-        return [f'{{status="{state}"}} {count}\n' for state, count in sorted(states.items())] or ['{status="running"} 0\n']
 
     def _global(self) -> list[Family]:
         counts = counters(self._parts)
@@ -339,13 +365,14 @@ class Metrics:
             lines.append(f'_bucket{{protocol="amqp091",le="{bound}"}} {below}\n')
         lines += [f"_count{_PROTOCOL} {below}\n", f"_sum{_PROTOCOL} {counts['size_sum']}\n"]
         families.append(("message_size_bytes", "histogram", "Size of messages received from publishers", lines))
-        letters, drops = dict(self._parts.broker.counters.dead_lettered), dict(self._parts.broker.counters.drops)
+        counted = self._parts.broker.counters
+        letters, drops, homeless = dict(counted.dead_lettered), dict(counted.drops), dict(counted.homeless)
         for reason in ("expired", "rejected", "maxlen", "delivery_limit"):
             labels = 'queue_type="rabbit_classic_queue",dead_letter_strategy='
-            text = "Total number of messages dead-lettered (strategy disabled: dropped, as there is no dead-letter exchange)"
+            text = "Total number of messages dead-lettered (strategy disabled: dropped, for want of a dead-letter exchange)"
             lines = [
                 f'{{{labels}"at_most_once"}} {letters.get(reason, 0)}\n',
-                f'{{{labels}"disabled"}} {drops.get(reason, 0)}\n',
+                f'{{{labels}"disabled"}} {drops.get(reason, 0) + homeless.get(reason, 0)}\n',
             ]
             families.append((f"global_messages_dead_lettered_{reason}_total", "counter", text, lines))
         return families
@@ -359,11 +386,11 @@ class Metrics:
             return []
         values = [one[4] for one in metrics]
         columns: list[list[str]] = [[] for _ in metrics]
-        sums = [0] * len(metrics)
-        queues = list(self._parts.broker.queues.values())
+        queues, gone = self._parts.broker.counters.with_gone(self._parts.broker.queues)
+        sums = [sum(counts[_OF_GONE.get(one[1], "")] for counts in gone.values()) for one in metrics]
         for start in range(0, len(queues), PIECE):
             for queue in queues[start : start + PIECE]:
-                if vhosts is not None and queue.vhost not in vhosts:
+                if is_hidden(queue) or (vhosts is not None and queue.vhost not in vhosts):
                     continue
                 core = queue.core
                 if not labelled:
@@ -376,18 +403,37 @@ class Metrics:
             await asyncio.sleep(0)
         if not labelled:
             columns = [[f" {count}\n"] for count in sums]
-        return [(one[1], one[2], one[3], column) for one, column in zip(metrics, columns, strict=True)]
+        families = [(one[1], one[2], one[3], column) for one, column in zip(metrics, columns, strict=True)]
+        if labelled and (groups is None or "queue_metrics" in groups):
+            families += await self._capacities(vhosts)
+        return families
 
-    async def _channel_families(self, vhosts: frozenset[str] | None, *, labelled: bool) -> list[Family]:
+    async def _capacities(self, vhosts: frozenset[str] | None) -> list[Family]:
+        """For queues with samples: which part of them found no message that waited for a consumer."""
+        lines: list[str] = []
+        sampled = list(self._sampler.queues.items())
+        for start in range(0, len(sampled), SERIES_PIECE):
+            for queue_id, series in sampled[start : start + SERIES_PIECE]:
+                queue = self._parts.broker.queues.get(queue_id)
+                if queue is not None and (vhosts is None or queue.vhost in vhosts):
+                    labels = label_text({"vhost": shown_name(queue.vhost), "queue": shown_name(queue.name)})
+                    lines.append(f"{labels} {series.capacity()}\n")
+            await asyncio.sleep(0)
+        text = "Part of the samples of the last minute in which its consumers had taken all there was; 0: it has none"
+        return [(f"queue_consumer_{name}", "gauge", text, lines) for name in ("capacity", "utilisation")]
+
+    async def _channel_families(self, groups: frozenset[str] | None, vhosts: frozenset[str] | None, *, labelled: bool) -> list[Family]:
         items = [(handler, number) for handler in self._handlers(vhosts) for number in sorted(handler.channels)]
         rows = await on_loops(items, _channel_row)
+        gauges = _OF_CHANNELS if groups is None or "channel_metrics" in groups else ()
         if not labelled:
-            return [(name, "gauge", text, [f" {sum(value(row) for row in rows)}\n"]) for name, text, value in _OF_CHANNELS]
-        labels = [label_text({"channel": f"{handler.name} ({number})"}) for handler, number in items]
+            return [(name, "gauge", text, [f" {sum(value(row) for row in rows)}\n"]) for name, text, value in gauges]
+        names = [f"{handler.name} ({number})" for handler, number in items]
+        labels = [label_text({"channel": name}) for name in names]
         return [
             (name, "gauge", text, [f"{label} {value(row)}\n" for label, row in zip(labels, rows, strict=True)])
-            for name, text, value in _OF_CHANNELS
-        ]
+            for name, text, value in gauges
+        ] + traffic.of_channels(groups, names, [row[3] for row in rows])
 
     async def _connection_channels(self, vhosts: frozenset[str] | None) -> Family:
         lines = [f"{label_text({'connection': one.name})} {len(one.channels)}\n" for one in self._handlers(vhosts)]
@@ -455,34 +501,36 @@ async def detailed(call: Call) -> Response:
     return scrape(call, call.app.metrics.detailed(families, vhosts))
 
 
-def _channel_row(item: tuple[Any, int]) -> tuple[int, tuple[int, int, int, int], int]:
+def _channel_row(item: tuple[Any, int]) -> tuple[int, tuple[int, int, int, int], int, tuple[int, ...]]:
     """On the loop of the channel's connection; zeros for one that ended meanwhile."""
     handler, number = item
     state = handler.channels.get(number)
     if state is None or handler.ended:
-        return 0, (0, 0, 0, 0), 0
-    return len(state.consumers), handler.connection.figures(number), handler.connection.prefetch(number)
+        return 0, (0, 0, 0, 0), 0, (0,) * traffic.TOTALS
+    link = handler.connection
+    return len(state.consumers), link.figures(number), link.prefetch(number), link.totals(number)
 
 
 def _of_process(parts: Parts) -> list[tuple[str, str, str, float]]:
     """(group, name, help, value)."""
-    import resource
-
-    with open("/proc/self/statm", encoding="ascii") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     limits = parts.broker.limits
+    opened, most = descriptors()
     facts: list[tuple[str, str, str, float]] = [
-        ("node_coarse_metrics", "process_open_fds", "Open file descriptors", len(os.listdir("/proc/self/fd"))),
+        ("node_coarse_metrics", "process_open_fds", "Open file descriptors", opened),
         ("node_coarse_metrics", "process_open_tcp_sockets", "Open TCP sockets", len(parts.broker.connections) + parts.connections()),
-        ("node_coarse_metrics", "process_resident_memory_bytes", "Memory used in bytes", resident),
-        ("node_metrics", "process_max_fds", "Open file descriptors limit", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        (
+            "node_coarse_metrics",
+            "process_resident_memory_bytes",
+            "Memory in bytes that counts for the limit: what clients make the broker hold",
+            bytes_held(),
+        ),
+        ("node_metrics", "process_max_fds", "Open file descriptors limit", most),
         ("node_metrics", "process_max_tcp_sockets", "Open TCP sockets limit", limits.connections_max),
         ("node_metrics", "resident_memory_limit_bytes", "Memory high watermark in bytes", parts.memory_limit),
         ("node_metrics", "erlang_uptime_seconds", "Node uptime", round(time.monotonic() - parts.started_s, 3)),
     ]
-    if parts.directory is not None:
-        space = os.statvfs(str(parts.directory))
-        free = space.f_bavail * space.f_frsize
+    free = disk_free(parts)
+    if free is not None:
         facts.append(("node_coarse_metrics", "disk_space_available_bytes", "Disk space available in bytes", free))
         low = "Free disk space low watermark in bytes"
         facts.append(("node_metrics", "disk_space_available_limit_bytes", low, parts.disk_reserve))

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from flintmq.admin.counts import is_hidden, queue_count
 from flintmq.core.memory_account import MemoryShare, bytes_held
 from flintmq.guard import guarded
 
@@ -33,14 +34,18 @@ NODE_COLUMNS = (
     "consumers",
     "queues",
     "memory_bytes",
+    "unroutable",
 )
-QUEUE_COLUMNS = ("messages_ready", "messages_unacked", "enqueued", "delivered", "consumers")
+# lag: messages that the slowest group of a stream has not been given; 0 of other queues
+QUEUE_COLUMNS = ("messages_ready", "messages_unacked", "enqueued", "delivered", "consumers", "lag")
 # queues that are looked at in one piece
 _PIECE = 500
 # queues up to which sums are made each second; with more they are made as often as queues are looked at
 _EACH_SECOND = 1_000
 # bytes of a ring besides its numbers: objects, tables
 _RING_BYTES = 600
+# counters of a queue that did nothing yet
+_NOTHING = (0, 0, 0)
 
 
 class Ring:
@@ -101,6 +106,12 @@ class Series:
         columns = ring.columns(max(2, seconds // ring.every_s))
         return {"every_s": ring.every_s, "end_s": ring.last_s, "samples": dict(zip(self.names, columns, strict=True))}
 
+    def capacity(self) -> float:
+        """Of a queue: the part of the last minute's samples in which consumers were there and no message waited for them."""
+        columns = self.of(60)["samples"]
+        seen = list(zip(columns["messages_ready"], columns["consumers"], strict=True))
+        return round(sum(bool(consumers) and not ready for ready, consumers in seen) / len(seen), 2) if seen else 0.0
+
     @property
     def bytes(self) -> int:
         return sum(ring.bytes for ring in self.rings)
@@ -116,7 +127,9 @@ class Sampler:
         self.node = Series(NODE_COLUMNS, NODE_TIERS)
         # queue id -> its samples, the one that something happened to longest ago first
         self.queues: OrderedDict[int, Series] = OrderedDict()
-        self._before: dict[int, tuple[int, int, int]] = {}
+        # queue id -> counters, and when they were seen to move
+        self._before: dict[int, tuple[int, int, int, int]] = {}
+        self.began_s = 0
         self._share = MemoryShare("definitions")
         self._share.add(self.node.bytes)
         self._task: asyncio.Task[None] | None = None
@@ -130,6 +143,7 @@ class Sampler:
 
     async def _run(self) -> None:
         clock = self._broker.clock
+        self.began_s = clock.wall_ms() // 1000
         while not self._parts.pulls.stopping:
             if self.rounds % QUEUE_TIERS[0][0] == 0 or len(self._broker.queues) <= _EACH_SECOND:
                 await self.sum_up()
@@ -146,15 +160,19 @@ class Sampler:
         """The node's counters now. O(connections); of queues the sums of the last look at them."""
         broker, sums = self._broker, self.sums
         channels = sum(len(one.channels) for one in list(broker.connections.values()))
-        drops = sum(dict(broker.counters.drops).values())
-        return [*sums[:4], drops, len(broker.connections), channels, sums[4], len(broker.queues), bytes_held()]
+        drops = dict(broker.counters.drops)
+        queues, lost = queue_count(broker), drops.get("unroutable", 0)
+        return [*sums[:4], sum(drops.values()), len(broker.connections), channels, sums[4], queues, bytes_held(), lost]
 
     async def sum_up(self) -> None:
-        """Sums over all queues, in pieces."""
-        ready = unacked = enqueued = delivered = consumers = 0
-        queues = list(self._broker.queues.values())
+        """Sums over all queues that lists show, in pieces; of counts of events with those of queues that are gone."""
+        queues, gone = self._broker.counters.with_gone(self._broker.queues)
+        ready = unacked = consumers = 0
+        enqueued, delivered = (sum(counts[name] for counts in gone.values()) for name in ("enqueued", "delivered"))
         for start in range(0, len(queues), _PIECE):
             for queue in queues[start : start + _PIECE]:
+                if is_hidden(queue):
+                    continue
                 core = queue.core
                 ready += core.ready_count()
                 unacked += core.unacked_count()
@@ -170,6 +188,8 @@ class Sampler:
         alive = set()
         for start in range(0, len(queues), _PIECE):
             for queue in queues[start : start + _PIECE]:
+                if is_hidden(queue):
+                    continue
                 alive.add(queue.queue_id)
                 guarded("samples", "a queue", self._queue, queue, now_s)
             await asyncio.sleep(0)
@@ -180,9 +200,9 @@ class Sampler:
         core, queue_id = queue.core, queue.queue_id
         enqueued, delivered, consumers = core.enqueued_total(), core.delivered_total(), core.consumer_count()
         facts = enqueued, delivered, consumers
-        moved = facts != self._before.get(queue_id, (0, 0, 0))
+        moved = facts != self._before.get(queue_id, _NOTHING)[:3]
         if moved:
-            self._before[queue_id] = facts
+            self._before[queue_id] = *facts, now_s
         known = self.queues.get(queue_id)
         if known is None:
             if not moved:
@@ -190,7 +210,20 @@ class Sampler:
             known = self._room(queue_id)
         elif moved:
             self.queues.move_to_end(queue_id)
-        known.add(now_s, (core.ready_count(), core.unacked_count(), enqueued, delivered, consumers))
+        known.add(now_s, (core.ready_count(), core.unacked_count(), enqueued, delivered, consumers, self._lag(queue)))
+
+    def _lag(self, queue: Any) -> int:
+        streams = self._broker.streams
+        stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
+        return 0 if stream is None else max((group["lag"] for group in stream.groups().values()), default=0)
+
+    def idle_since_s(self, queue: Any) -> int | None:
+        """Wall clock, seconds, of the last look that saw a queue work; of one that never did the first look. None: it works, or nobody
+        has looked yet. O(its consumers)."""
+        core = queue.core
+        known = self._before.get(queue.queue_id, (*_NOTHING, self.began_s))
+        facts = core.enqueued_total(), core.delivered_total(), core.consumer_count()
+        return known[3] if self.rounds and facts == known[:3] else None
 
     def _room(self, queue_id: int) -> Series:
         while len(self.queues) >= self._most:

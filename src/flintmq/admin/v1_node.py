@@ -19,8 +19,10 @@ from flintmq.admin import sessions as sessions_of
 from flintmq.admin.answers import answer
 from flintmq.admin.api_call import Call
 from flintmq.admin.api_names import shown
+from flintmq.admin.counts import scheduled_count
 from flintmq.admin.events import TOPICS
 from flintmq.admin.http_refusals import HttpError, bad
+from flintmq.admin.node_facts import alarms_of, blocked_count
 from flintmq.admin.samples import QUEUE_TIERS
 from flintmq.core.content import bytes_mapped
 
@@ -30,12 +32,13 @@ STREAM_TYPE = "text/event-stream"
 def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
     """The node in a few numbers: what the console's tiles show. O(connections)."""
     broker, row = parts.broker, dict(zip(sampler.node.names, sampler.node_row(), strict=True))
-    low = sorted({resource for loop in broker.loops for resource in (("disk",) if loop.disk_low else ("memory",) if loop.alarmed else ())})
+    low = [name for name, on in zip(("memory", "disk"), alarms_of(parts), strict=True) if on]
     return {
         "at_ms": broker.clock.wall_ms(),
         **row,
         "drops": dict(broker.counters.drops),
-        "blocked": sum(bool(one.is_blocked) for one in list(broker.connections.values())),
+        "scheduled": scheduled_count(broker),
+        "blocked": blocked_count(parts),
         "alarms": low,
         "memory_limit": parts.memory_limit,
         "content_bytes": bytes_mapped(),
@@ -253,7 +256,7 @@ def _streams(vhost: Any, streams: Any) -> list[dict[str, Any]]:
 
 async def diagnosis(call: Call) -> Response:
     """GET diagnosis"""
-    return answer({"cards": call.app.diagnosis.cards(call)})
+    return answer(await call.app.diagnosis.cards(call))
 
 
 async def actors(call: Call) -> Response:

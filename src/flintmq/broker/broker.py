@@ -266,7 +266,7 @@ class Broker(NodeState):
         """The control plane deleted a queue: its consumers are cancelled, its entries are swept in slices."""
         queue_id = queue.queue_id
         self.events.queue(queue, False)
-        self.queues.pop(queue_id, None)
+        self.counters.queue_leaves(self.queues, queue)
         self.counters.queues_deleted += 1
         if queue.name == SCHEDULE:
             self.schedules.purged(queue.vhost)

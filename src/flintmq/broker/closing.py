@@ -66,12 +66,16 @@ def end_vhost(state: NodeState, name: str, done: Callable[[bool], object]) -> No
     state.forbid_old_openings()
     remaining, lock = [len(state.loops) or 1], threading.Lock()
 
+    def ended(whole: bool) -> None:
+        state.counters.vhost_leaves(name)
+        done(whole)
+
     def closed(whole: bool) -> None:
         with lock:
             remaining[0] -= 1
             last = not remaining[0]
         if last:
-            state.loops.in_slices(partial(vhost.end_some, ENDS_AT_ONCE), done)
+            state.loops.in_slices(partial(vhost.end_some, ENDS_AT_ONCE), ended)
 
     if not state.loops:
         closed(True)

@@ -39,6 +39,8 @@ log = logging.getLogger("flintmq.publishing")
 SHORTSTR_MAX = 255
 # key of Counters.in_python
 LETTER = "dead_letter"
+# reason of a drop: a letter that a full queue refused (channel/connection.DROP_NAMES)
+LETTER_REFUSED = "dead_letter_refused"
 # delivery mode
 PERSISTENT = 2
 # Bounds of decoding a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
@@ -168,16 +170,18 @@ class DeadLetters:
 
         Args: reason: rejected, expired, maxlen, delivery_limit; transaction: publish as a part of it: the letter is seen when the
         transaction takes effect; original: the entry, whose end the log gets with the letter's last place.
+        What becomes of it is counted here, as a letter or a drop (broker.counters.C1).
         Returns: queues it was put on; 0 when the queue has no dead-letter exchange, the exchange is gone, the message went in a circle, or
         nothing can be made of it (D1).
         Raises: StoreError, MemoryError (D2).
         """
-        if queue.policy.dead_letter_exchange is None:
-            return 0
         counters = self._state.counters
+        if queue.policy.dead_letter_exchange is None:
+            counters.drop(reason)
+            return 0
         counters.in_python[LETTER] += 1
         if not self.has_exchange(queue):
-            counters.drop("no_dead_letter_exchange")
+            counters.drop_homeless(reason)
             return 0
         letter, targets, cyclic = self.addressed(queue, message, reason)
         if letter is None:
@@ -287,7 +291,7 @@ class DeadLetters:
         if queue.policy.is_shared:
             return 1 if self.place_shared(queue, letter.message, expires_at) else 0
         if is_full(queue, letter):
-            state.counters.drop("maxlen")
+            state.counters.drop(LETTER_REFUSED)
             return 0
         if transaction is None:
             placed = core.publish(*letter.message, expires_at, original)

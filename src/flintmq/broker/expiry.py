@@ -162,8 +162,6 @@ class Expiry:
                 return False
         while True:
             ended, held = self._dead_letters.expire(queue, now_ms, LETTERS_AT_ONCE)
-            if ended:
-                counters.drop("expired", ended)
             if held:
                 self._expire_held(queue, held)
             elif not ended:
@@ -175,8 +173,8 @@ class Expiry:
         """A message whose letter is left to Python."""
         if queue.policy.keeps_letters:
             self._letters.bury(queue, position, EXPIRED)
-        elif self._dead_letters.publish_and_end(queue, position, EXPIRED, DequeueReason.EXPIRE):
-            self._state.counters.drop("expired")
+        else:
+            self._dead_letters.publish_and_end(queue, position, EXPIRED, DequeueReason.EXPIRE)
 
     def _keep_limits(self, until_ns: int) -> bool:
         """Queues that consumers had their turn in drop their heads. True: the step is over."""

@@ -264,8 +264,6 @@ class Letters:
 
     def _end(self, queue: Any, position: int, reason: str) -> None:
         queue.core.settle_held(position, _ENDS[reason], False)
-        if reason != REJECTED:
-            self._state.counters.drop("expired" if reason == EXPIRED else "delivery_limit")
         self._forget_done(queue.queue_id, position)
 
     def _note(self, queue: Any, position: int, reason: str) -> bool:

@@ -147,8 +147,8 @@ class QueueLimits:
             if held:
                 if queue.policy.is_shared:
                     self._letters.bury(queue, held, MAXLEN)  # which counts it when it ends
-                elif self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP):
-                    counters.drop("maxlen")
+                else:
+                    self._dead_letters.publish_and_end(queue, held, MAXLEN, DequeueReason.DROP)
             elif not ended:
                 return True
             if self._state.clock.monotonic_ns() >= until_ns:
@@ -190,5 +190,6 @@ class QueueLimits:
             return
         if queue.policy.dead_letter_exchange is not None:
             self._dead_letters.publish_at(queue, position, DELIVERY_LIMIT)
+        else:
+            self._state.counters.drop(DELIVERY_LIMIT)
         queue.core.settle_held(position, DequeueReason.REJECT, False)
-        self._state.counters.drop("delivery_limit")

@@ -439,8 +439,9 @@ class Schedules:
             if not taken:
                 state.counters.drop("refused")
         for queue in plan.refused:
-            state.counters.drop("refused")
-            if queue.policy.overflow == REJECT_PUBLISH_DLX and queue.core.dead_letters:
+            if queue.policy.overflow != REJECT_PUBLISH_DLX or not queue.core.dead_letters:
+                state.counters.drop("refused")
+            else:
                 guarded("dead letters", queue.name, self._dead_letters.publish, queue, firing.message(index), MAXLEN, firing)
 
     def _settle_limits(self, plans: list[tuple[int, _Plan]], others: list[int]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.broker.dead_letters import DeadLetters, Letter
+from flintmq.broker.dead_letters import LETTER_REFUSED, DeadLetters, Letter
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
@@ -47,14 +47,13 @@ _ENDS = {
     DELIVERY_LIMIT: DequeueReason.REJECT,
     MAXLEN: DequeueReason.DROP,
 }
-# names in the broker's counts of drops; what is rejected is counted as a dead letter alone
-_DROPS = {EXPIRED: "expired", DELIVERY_LIMIT: "delivery_limit", MAXLEN: "maxlen"}
 
 
 class _Dead:
-    """A message that died. done: ids of the targets that have the letter; ok: the attempt met no refusal; waits: for the next one."""
+    """A message that died. done: ids of the targets that have the letter; ok: the attempt met no refusal; waits: for the next one;
+    lettered: a letter could be made of it."""
 
-    __slots__ = ("core", "done", "ok", "outstanding", "position", "queue", "reason", "size", "waits")
+    __slots__ = ("core", "done", "lettered", "ok", "outstanding", "position", "queue", "reason", "size", "waits")
 
     def __init__(self, queue: Any, position: int, reason: str) -> None:
         self.queue = queue
@@ -66,6 +65,7 @@ class _Dead:
         self.outstanding = 0
         self.ok = True
         self.waits = False
+        self.lettered = False
 
 
 class _Kept:
@@ -148,11 +148,14 @@ class SharedLetters:
         """Gives the letter to the targets that do not have it. False: there is none, and it waits. Raises: StoreError, MemoryError."""
         counters, queue = self._state.counters, dead.queue
         patient = queue.policy.dead_letter_strategy == AT_LEAST_ONCE
-        if queue.policy.dead_letter_exchange is None or queue.deleted:
+        if queue.deleted:
+            return True
+        if queue.policy.dead_letter_exchange is None:
+            counters.drop(dead.reason)
             return True
         if not self._dead_letters.has_exchange(queue):
             if not patient:
-                counters.drop("no_dead_letter_exchange")
+                counters.drop_homeless(dead.reason)
             return not patient
         try:
             message = dead.core.message_at(dead.position)
@@ -163,6 +166,7 @@ class SharedLetters:
         letter, targets, _ = self._dead_letters.addressed(queue, message, dead.reason)
         if letter is None:
             return True
+        dead.lettered = True
         for target in targets:
             if target.queue_id not in dead.done:
                 self._place(dead, target, letter, patient)
@@ -180,7 +184,8 @@ class SharedLetters:
                 on_outcome = partial(self._answered, dead, queue_id)
                 placed = state.shared is not None and state.shared.publish(target.core, letter.message, expires_at, on_outcome)
             elif target.policy.overflow not in DROPPING and target.core.refuses(len(letter.body)):
-                state.counters.drop("maxlen")
+                if not patient:
+                    state.counters.drop(LETTER_REFUSED)
                 placed = not patient
                 if placed:
                     self._answered(dead, queue_id, True)
@@ -234,9 +239,8 @@ class SharedLetters:
             dead.core.settle_held(dead.position, DequeueReason.PURGE, False)
         else:
             dead.core.settle_held(dead.position, _ENDS[dead.reason], False)
-            self._state.counters.dead_letter(dead.reason)
-            if dead.reason in _DROPS:
-                self._state.counters.drop(_DROPS[dead.reason])
+            if dead.lettered:
+                self._state.counters.dead_letter(dead.reason)
         with self._lock:
             self._account.add(-_LETTER_BYTES)
             kept = self._kept[queue.queue_id]

@@ -28,7 +28,7 @@ from cython.cimports.flintmq.channel.types import (
     AUTHORIZED_MAX, REPLY_NAME_MAX, SLOWLY_BY_CONTENT, SLOWLY_IN_PYTHON, channel_t, connection_channel, connection_t, refused_t,
     subscription_t, unacked_t,
 )  # fmt: skip
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import (
@@ -69,7 +69,7 @@ from flintmq.channel.placing import pack_keys
 
 # of connections that no loop has
 _uncounted = declare(counters_t)
-DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected", "dead_letter_cycle")
+DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected", "dead_letter_cycle", "dead_letter_refused", "passed_on")
 
 
 @cfunc
@@ -319,8 +319,7 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that it makes the broker hold by itself: output, messages that are not complete, open transactions, unacked maps.
-        O(channels)."""
+        """Bytes that it makes the broker hold by itself: output, incomplete messages, open transactions, unacked maps. O(channels)."""
         total: uint64_t = self.connection.out.size
         channel: pointer[channel_t] = self.connection.open_channels
         while channel != NULL:
@@ -484,6 +483,11 @@ class Connection:
         channel: pointer[channel_t] = self.channel(number)
         return (channel.unacked.count, channel.pending_count, channel.tx_publish_count, channel.tx_settle_count)
 
+    def totals(self, number: int) -> tuple:
+        """Messages of an open channel: (published, confirmed, delivered, redelivered, acknowledged, returned, unroutable and dropped)."""
+        one: pointer[channel_t] = self.channel(number)
+        return one.published, one.answered, one.delivered, one.redelivered, one.acknowledged, one.returned, one.unroutable
+
     def consumer_figures(self, number: int, tag: bytes) -> tuple:
         """(messages that a consumer took, those that it has not settled, its prefetch); zeros when there is no such consumer."""
         subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
@@ -598,11 +602,10 @@ class Connection:
         channel: pointer[channel_t] = self.channel(number)
         delivery: delivery_t
         item: pointer[unacked_t]
-        if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
-            if not expire_now(address(self.connection), handle.queue):
-                # More are past their time: the request is made again after the next pass, for the next slice of them.
-                ask_again(address(self.connection))
-                return None
+        if 0 < queue_next_expiry(handle.queue) <= wall_ms() and not expire_now(address(self.connection), handle.queue):
+            # More are past their time: the request is made again after the next pass, for the next slice of them.
+            ask_again(address(self.connection))
+            return None
         if channel.getter == 0:
             channel.getter = owner_id_new()
             if channel.getter == 0:
@@ -634,13 +637,8 @@ class Connection:
             counted = content_with_field(self.connection.arena, delivery.content, b"x-delivery-count", delivery.delivery_count)
             if counted != NULL:
                 delivery.content = counted
-        written: bint = write_get_ok(
-            address(self.connection),
-            number,
-            address(delivery),
-            channel.unacked.last_tag,
-            cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
-        )
+        ready: uint32_t = cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF))
+        written: bint = write_get_ok(address(self.connection), number, address(delivery), channel.unacked.last_tag, ready)
         if written and at_load32(address(self.connection.traced)):
             note_delivery(address(self.connection), number, handle.queue, delivery.redelivered, delivery.content)
         if counted != NULL:
@@ -650,10 +648,12 @@ class Connection:
         if no_ack:
             queue_settle(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us())
             self.connection.counters.got_auto += 1
+            at_add64(address(handle.queue.puller.auto_acked), 1)
         else:
             entry_sent(delivery.slot)
             self.connection.counters.got_manual += 1
         self.connection.counters.redelivered += 1 if delivery.redelivered else 0
+        channel.redelivered += 1 if delivery.redelivered else 0
         channel.delivered += 1
         return True
 

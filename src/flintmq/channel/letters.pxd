@@ -38,7 +38,8 @@ cdef struct letter_run_t:       # what one piece of work made; zeroed but for th
     uint64_t copied             # bytes of bodies: a piece of work ends with the letter that goes beyond LETTER_COPY_MAX
     uint64_t letters[DEATH_REASONS]  # messages that were published to their dead-letter exchanges
     uint64_t cycles             # queues that would have closed a circle
-    uint64_t refused            # letters that a full queue did not take, and heads of queues that they filled
+    uint64_t dropped            # heads of queues without a dead-letter exchange that letters filled
+    uint64_t refused            # letters that a full queue did not take
     uint32_t filled_count
     queue_t *filled[FILLED_MAX] # counted: above their limits, and dead-letter what they drop
 

@@ -18,7 +18,7 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.deciding import route_by_key
 from cython.cimports.flintmq.channel.letter_memo import form_t, letter_memo, memo_find, memo_is_cycle, memo_keep
-from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_MAXLEN, connection_t, refused_t
+from cython.cimports.flintmq.channel.types import DROP_CYCLE, DROP_LETTER, DROP_MAXLEN, DROP_PASSED, connection_t, refused_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
@@ -232,7 +232,7 @@ def _place(
     if position == 0 or not destination.flags & DEST_LIMITED or not queue_over_limit(queue) or queue_limit_waits(queue):
         return
     if not destination.flags & DEST_DEAD_LETTERS:
-        run.refused += drop_head(queue)
+        run.dropped += drop_head(queue)
     else:
         _note_filled(queue, run)
 
@@ -409,7 +409,6 @@ def letters_make_room(queue: pointer[queue_t], most: uint32_t, run: pointer[lett
             break
         queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP)
         ended += 1
-    run.refused += ended
     return ended
 
 
@@ -448,7 +447,8 @@ def letters_end(connection: pointer[connection_t], run: pointer[letter_run_t]) -
     for i in range(run.filled_count):
         note_refused(connection, run.filled[i], NULL, REASON_DROP)
         queue_decref(run.filled[i])
-    connection.dropped[DROP_MAXLEN] += run.refused
+    connection.dropped[DROP_MAXLEN] += run.dropped
+    connection.dropped[DROP_LETTER] += run.refused
     connection.dropped[DROP_CYCLE] += run.cycles
     for i in range(DEATH_REASONS):
         connection.letters[i] += run.letters[i]
@@ -491,6 +491,7 @@ def letters_drop_head(connection: pointer[connection_t], queue: pointer[queue_t]
 
 def letter_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t]) -> bint:
     run: letter_run_t
+    connection.dropped[DROP_PASSED] += 1
     letters_begin(connection, address(run))
     if not letter_send(queue, content, DEATH_MAXLEN, NULL, address(run)):
         note_refused(connection, queue, content, REASON_DROP)
@@ -565,7 +566,8 @@ class LetterWork:
         for i in range(run.filled_count):
             filled.append(run.filled[i].id)
             queue_decref(run.filled[i])
-        drops: dict = {name: count for name, count in (("maxlen", run.refused), ("dead_letter_cycle", run.cycles)) if count}
+        lost: tuple = (("maxlen", run.dropped), ("dead_letter_refused", run.refused), ("dead_letter_cycle", run.cycles))
+        drops: dict = {name: count for name, count in lost if count}
         letters: dict = {name: count for name, count in zip(REASONS, run.letters, strict=True) if count}
         if drops or letters:
             self.counters.add_drops(drops)

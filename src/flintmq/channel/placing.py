@@ -22,7 +22,9 @@ from cython.cimports.flintmq.channel.arrival import drop_head, expiry_on
 from cython.cimports.flintmq.channel.delivery import write_confirm, write_return
 from cython.cimports.flintmq.channel.letters import letter_refused, letters_drop_head, note_refused
 from cython.cimports.flintmq.channel.slow import SLOW_POLICY
-from cython.cimports.flintmq.channel.types import DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t
+from cython.cimports.flintmq.channel.types import (
+    DROP_MAXLEN, DROP_PASSED, DROP_REFUSED, DROP_UNROUTABLE, channel_t, connection_t, pending_confirm_t,
+)  # fmt: skip
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
@@ -133,14 +135,16 @@ def _was_wide(connection: pointer[connection_t], route: pointer[route_t]) -> bin
 def place_copy(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> bint:
     tally: tally_t
     refused: uint64_t = connection.dropped[DROP_REFUSED]
+    passed: uint64_t = connection.dropped[DROP_PASSED]
     i: uint32_t
     memset(address(tally), 0, sizeof(tally_t))
     for i in range(route.count):
         _place(connection, address(route.destinations[i]), content, FOR_NOBODY, -1, address(tally))
     if tally.gone:
         _place_anew(connection, route, content, FOR_NOBODY, -1, address(tally))
-    connection.dropped[DROP_MAXLEN] += connection.dropped[DROP_REFUSED] - refused
+    connection.dropped[DROP_MAXLEN] += connection.dropped[DROP_REFUSED] - refused - (connection.dropped[DROP_PASSED] - passed)
     connection.dropped[DROP_REFUSED] = refused
+    connection.dropped[DROP_PASSED] = passed
     if tally.ticket:
         _note_logged(connection, address(tally), False)
         receipt_decref(ticket_receipt(tally.ticket))
@@ -180,6 +184,7 @@ def _answer_not_placed(
     elif tally.refused == 0:
         connection.dropped[DROP_UNROUTABLE] += 1
         connection.counters.dropped += 1
+        channel.unroutable += 1
 
 
 @cfunc
@@ -552,6 +557,7 @@ def _ack_up_to(connection: pointer[connection_t], channel: pointer[channel_t], t
         check(tag <= channel.publish_tag, b"placing I5 no tag is answered that was not published", tag, channel.publish_tag)
         write_confirm(connection, channel.number, BASIC_ACK, tag, tag > channel.confirmed + 1)
         connection.counters.confirmed += tag - channel.confirmed
+        channel.answered += tag - channel.confirmed
         channel.confirmed = tag
 
 

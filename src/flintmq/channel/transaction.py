@@ -265,6 +265,7 @@ class Transaction(Landing):
             if route.count == 0 and not publish.bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE):
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
                 self.connection.connection.counters.dropped += 1
+                self.channel.unroutable += 1
                 return 0
             late = self._add(LATE_IMMEDIATE if route.count else LATE_RETURN, NULL, route, content)
             late.bits = publish.bits
@@ -293,6 +294,8 @@ class Transaction(Landing):
                 late.bits = publish.bits
             else:
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
+                self.connection.connection.counters.dropped += 1
+                self.channel.unroutable += 1
         if content.message_id and content.flags & CONTENT_SHARED:
             self.log.port.placed(self.log.port.context, content)
         return 0

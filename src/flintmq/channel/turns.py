@@ -313,7 +313,9 @@ def _send(
         connection.counters.consumed_manual += 1
     channel.delivered += 1
     connection.deliveries += 1
-    connection.counters.redelivered += 1 if delivery.redelivered else 0
+    if delivery.redelivered:
+        connection.counters.redelivered += 1
+        channel.redelivered += 1
 
 
 @cfunc

@@ -140,6 +140,9 @@ cdef struct channel_t:
     uint64_t delivered
     uint64_t acknowledged
     uint64_t returned
+    uint64_t redelivered      # of `delivered`: with the flag
+    uint64_t unroutable       # messages that no queue was there for, and that did not go back
+    uint64_t answered         # publishes that were confirmed
     bint publishing           # it has published: counters_t.publishers counts it
 
 cdef enum:                    # index of connection_t.dropped
@@ -148,7 +151,9 @@ cdef enum:                    # index of connection_t.dropped
     DROP_MAXLEN = 2           # by a full queue (drop-head)
     DROP_REJECTED = 3         # by its consumer, and no dead-letter exchange
     DROP_CYCLE = 4            # a dead letter would have gone in a circle
-    DROP_REASONS = 5
+    DROP_LETTER = 5           # a dead letter that a full queue refused
+    DROP_PASSED = 6           # of DROP_REFUSED: by reject-publish-dlx, so that what became of them is counted with the dead letters
+    DROP_REASONS = 7
 
 cdef enum:                    # bits of channel_t.slow_publish
     SLOWLY_IN_PYTHON = 1      # its properties or its exchange need Python

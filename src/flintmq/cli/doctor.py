@@ -30,8 +30,6 @@ _ORDER = (ERROR, WARNING, HINT)
 _DESCRIPTORS, _FREE_BYTES, _CLOCK_S = 4_096, 1 << 30, 5
 # file systems that lose what was synced, and those whose locks or syncs depend on another machine
 _VOLATILE, _REMOTE = ("tmpfs", "ramfs"), ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs")
-# queues and exchanges that are looked at
-_OBJECTS = 5_000
 
 
 class Finding(NamedTuple):
@@ -99,17 +97,19 @@ def _of_broker(uri: str, user: str, password: str) -> list[tuple[str, Callable[[
     return [
         ("the diagnosis", lambda: _cards(remote)),
         ("versions and clocks", lambda: _versions(overview)),
-        ("the node's limits", lambda: _node(remote)),
-        ("users", lambda: _users(remote, overview, user == password == "guest")),
-        ("dead-letter and alternate exchanges", lambda: _targets(remote)),
-        ("shovels and federation", lambda: _links(remote)),
+        *([("the login", lambda: _login(overview))] if user == password == "guest" else []),
     ]
 
 
 def _cards(remote: Any) -> Findings:
-    for card in remote.ask("GET", "v1/diagnosis")["cards"]:
+    """What the broker says: the rules are its own (admin.diagnosis), as the console shows them."""
+    diagnosis = remote.ask("GET", "v1/diagnosis")
+    for card in diagnosis["cards"]:
         where = f" (vhost {card['vhost']})" if "vhost" in card else ""
         yield Finding(card["level"], card["title"], card["text"] + where, card["advice"])
+    for subject, tag in diagnosis["left_out"].items():
+        needs = "Ask as an administrator" if tag == "administrator" else f"Ask as a user with the tag {tag}"
+        yield Finding(HINT, f"No look at {subject}", "the user may not see that", needs)
 
 
 def _versions(overview: dict[str, Any]) -> Findings:
@@ -122,74 +122,11 @@ def _versions(overview: dict[str, Any]) -> Findings:
         yield Finding(WARNING, "Clocks differ", text, "Expiry and schedules go by the broker's: run a time service on both")
 
 
-def _node(remote: Any) -> Findings:
-    for node in remote.ask("GET", "nodes"):
-        if not node.get("running", True):
-            yield Finding(WARNING, "A node is down", node["name"], "Start it, or forget it: flintmq cluster remove")
-        elif node.get("being_drained"):
-            yield Finding(HINT, "A node is drained", node["name"], "Stop it, and start it again: it takes no clients")
-        if "fd_total" not in node:
-            continue  # another one of the cluster, which says the rest by itself
-        if node["fd_total"] < _DESCRIPTORS:
-            text = f"the broker may open {node['fd_total']} files, and each connection and stream takes one"
-            yield Finding(WARNING, "Few descriptors", text, "Raise ulimit -n (LimitNOFILE)")
-        elif node["fd_used"] > 0.8 * node["fd_total"]:
-            text = f"{node['fd_used']} of {node['fd_total']} files are open"
-            yield Finding(WARNING, "Descriptors run out", text, "Raise ulimit -n (LimitNOFILE), or close connections")
-        free, floor = node.get("disk_free"), node.get("disk_free_limit")
-        if isinstance(free, int) and isinstance(floor, int) and floor and free < 4 * floor:
-            text = f"{free >> 20} MiB are free, and publishers are blocked below {floor >> 20}"
-            yield Finding(WARNING, "The disk is nearly full", text, "Free space, or consume messages")
-        if node["mem_used"] > 0.8 * node["mem_limit"] > 0:
-            text = f"the broker uses {node['mem_used'] >> 20} MiB, and publishers are blocked at {node['mem_limit'] >> 20}"
-            yield Finding(WARNING, "Memory is nearly short", text, "Consume messages, or give the broker memory")
-
-
-def _users(remote: Any, overview: dict[str, Any], as_guest: bool) -> Findings:
+def _login(overview: dict[str, Any]) -> Findings:
+    """Asked with user guest and its password, which the command knows and the broker does not keep."""
     far = [one for one in overview["listeners"] if one["address"] not in ("127.0.0.1", "::1", "localhost")]
-    if as_guest:
-        text = "user guest has the password guest; it may come from this machine only"
-        yield Finding(WARNING if far else HINT, "The password that everybody knows", text, "Change it, or delete the user")
-    plain = sorted({one["protocol"] for one in far if one["protocol"] in ("amqp", "http")})
-    if plain:
-        text = f"{' and '.join(plain)} without TLS can be reached from other machines"
-        yield Finding(HINT, "Passwords go over the network as they are", text, "Give certificates (--tls-cert), or listen on loopback")
-    known = remote.ask("GET", "users")
-    empty = [one["name"] for one in known if not one["password_hash"] and one["tags"]]
-    if empty:
-        yield Finding(HINT, "Users without a password", ", ".join(empty[:10]), "Only a certificate lets them in: is that meant")
-
-
-def _targets(remote: Any) -> Findings:
-    """Exchanges that are named, and are not there: what is led to them is lost."""
-    exchanges = remote.ask("GET", "exchanges?columns=vhost,name,arguments,policy")[:_OBJECTS]
-    known = {(one["vhost"], one["name"]) for one in exchanges}
-    queues = remote.ask("GET", "queues?columns=vhost,name,arguments,effective_policy_definition")[:_OBJECTS]
-    for kind, things, names in (
-        ("queue", queues, ("x-dead-letter-exchange", "dead-letter-exchange")),
-        ("exchange", exchanges, ("alternate-exchange", "alternate-exchange")),
-    ):
-        missing = []
-        for one in things:
-            policy = one.get("effective_policy_definition") or {}
-            target = one["arguments"].get(names[0], policy.get(names[1]))
-            if isinstance(target, str) and target and (one["vhost"], target) not in known:
-                missing.append(f"{kind} '{one['name']}' in vhost '{one['vhost']}' names '{target}'")
-        if missing:
-            title = "A dead-letter exchange is missing" if kind == "queue" else "An alternate exchange is missing"
-            suffix = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            yield Finding(WARNING, title, "; ".join(missing[:3]) + suffix + ": messages are lost", "Declare it, or change the name")
-
-
-def _links(remote: Any) -> Findings:
-    for one in remote.ask("GET", "shovels"):
-        if one["state"] == "terminated":
-            text = f"shovel '{one['name']}' in vhost '{one['vhost']}': {one.get('reason', '')}"
-            yield Finding(WARNING, "A shovel does not run", text, "Mend its cause; flintmq ctl restart_shovel tries at once")
-    for one in remote.ask("GET", "federation-links"):
-        if one["status"] == "error":
-            text = f"{one['type']} '{one[one['type']]}' in vhost '{one['vhost']}' from '{one['upstream']}': {one.get('error', '')}"
-            yield Finding(WARNING, "A link of federation does not run", text, "Mend its cause; flintmq ctl restart_federation_link")
+    text = "user guest has the password guest; it may come from this machine only"
+    yield Finding(WARNING if far else HINT, "The password that everybody knows", text, "Change it, or delete the user")
 
 
 # --- a directory ------------------------------------------------------------------------------------------------------------

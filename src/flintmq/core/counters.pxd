@@ -18,6 +18,10 @@ cdef struct counters_t:
     uint64_t got_manual
     uint64_t redelivered      # deliveries that carried the flag
     uint64_t acknowledged
+    uint64_t received_bytes   # of sockets of clients, as the system gave and took them
+    uint64_t received_packets # reads, and below: writes
+    uint64_t sent_bytes
+    uint64_t sent_packets
     uint64_t publishers       # channels that have published and are open
     uint64_t size_sum         # bytes of bodies
     uint64_t sizes[SIZE_BUCKETS]  # messages from publishers by the size of their bodies

@@ -722,6 +722,10 @@ class Loop:
                 socket_ended(address(self.io), entry)
             return 0
         self.subject = entry
+        entry.received_bytes += count
+        entry.received_packets += 1
+        self.counts.received_bytes += count
+        self.counts.received_packets += 1
         if cast(size_t, count) == room and entry.read_size < READ_SIZE:
             entry.read_size *= 2
         entry.received_ms = monotonic_ms()

@@ -83,6 +83,10 @@ cdef struct socket_t:
     socket_t *next[LIST_COUNT]
     int64_t received_ms       # monotonic
     int64_t sent_ms
+    uint64_t received_bytes   # figures of a connection: bytes and calls of the system
+    uint64_t received_packets
+    uint64_t sent_bytes
+    uint64_t sent_packets
 
 cdef enum:                    # io_t.alarm
     ALARM_MEMORY = 1

@@ -296,6 +296,11 @@ class Socket:
     def sent_ms(self) -> int:
         return self.socket.sent_ms
 
+    def traffic(self) -> tuple:
+        """(bytes received, reads, bytes sent, writes) of the socket so far. Any thread: each number as it was a moment ago."""
+        socket: pointer[socket_t] = address(self.socket)
+        return (socket.received_bytes, socket.received_packets, socket.sent_bytes, socket.sent_packets)
+
     @property
     def spared(self) -> bool:
         """True: under the memory alarm its publishes go on up to the hard limit. Written by the memory keeper, read by the loop."""
@@ -449,6 +454,11 @@ def _send(io: pointer[io_t], entry: pointer[socket_t], out: pointer[outbuf_t]) -
             return False
         out_sent(out, count)
         entry.sent_ms = monotonic_ms()
+        entry.sent_bytes += count
+        entry.sent_packets += 1
+        if entry.connection != NULL:
+            entry.connection.counters.sent_bytes += count
+            entry.connection.counters.sent_packets += 1
     socket_interest(io, entry, entry.interest & ~cast(uint32_t, EPOLLOUT))
     return True
 

@@ -3,7 +3,7 @@
 # list_t.lock held. Callers keep the consumer alive: its own loop, or its send_lock.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport consumer_t, queue_t, selection_t, slot_t, waiter_t
+from flintmq.queue.types cimport consumer_t, flows_t, queue_t, selection_t, slot_t, waiter_t
 
 cdef enum:
     NOTIFY_NOT = 0              # it can take nothing
@@ -72,3 +72,5 @@ cdef void manager_figures(queue_t *queue, uint64_t *acquired, uint64_t *acquired
 cdef void manager_count(queue_t *queue, consumer_t *consumer) noexcept nogil
 # Deliveries of attached and former consumers. O(consumers).
 cdef uint64_t manager_delivered(queue_t *queue) noexcept nogil
+# The part of a queue's flows that its consumers know. O(consumers).
+cdef void manager_flows(queue_t *queue, flows_t *flows) noexcept nogil

@@ -29,8 +29,8 @@ from cython.cimports.flintmq.queue.selections import (
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
-    CONSUMER_NO_ACK, CONSUMER_REMOVED, CONSUMER_SELECTS, consumer_list_t, consumer_t, credit_t, group_t, manager_t, queue_t, selection_t,
-    selections_t, slot_t, waiter_t,
+    CONSUMER_NO_ACK, CONSUMER_REMOVED, CONSUMER_SELECTS, consumer_list_t, consumer_t, credit_t, flows_t, group_t, manager_t, queue_t,
+    selection_t, selections_t, slot_t, waiter_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -352,6 +352,9 @@ def manager_forget(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> vo
     check(consumer.list == CONSUMER_REMOVED, b"consumer_manager I1 who is forgotten is on no list", consumer.id, consumer.list)
     _count(manager, consumer)
     at_store64(address(manager.delivered), manager.delivered + consumer.delivered)
+    at_store64(address(manager.redelivered), manager.redelivered + consumer.redelivered)
+    if consumer.flags & CONSUMER_NO_ACK:
+        at_store64(address(manager.auto_acked), manager.auto_acked + consumer.delivered)
     if consumer.all_prev != NULL:
         consumer.all_prev.all_next = consumer.all_next
     else:
@@ -768,3 +771,22 @@ def manager_delivered(queue: pointer[queue_t]) -> uint64_t:
         consumer = consumer.all_next
     spin_unlock(address(manager.lock))
     return delivered
+
+
+def manager_flows(queue: pointer[queue_t], flows: pointer[flows_t]) -> void:
+    manager: pointer[manager_t] = address(queue.manager)
+    consumer: pointer[consumer_t]
+    delivered: uint64_t
+    spin_lock(address(manager.lock))
+    flows.delivered = manager.delivered
+    flows.redelivered = manager.redelivered
+    flows.delivered_auto = manager.auto_acked
+    consumer = manager.all
+    while consumer != NULL:
+        delivered = at_load64(address(consumer.delivered))
+        flows.delivered += delivered
+        flows.redelivered += at_load64(address(consumer.redelivered))
+        if consumer.flags & CONSUMER_NO_ACK:
+            flows.delivered_auto += delivered
+        consumer = consumer.all_next
+    spin_unlock(address(manager.lock))

@@ -22,17 +22,18 @@ from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed, queue_borrow, queue_cold_count, queue_consumer_count, queue_decref, queue_delivered_total, queue_dequeue,
     queue_enqueue, queue_enqueue_letter, queue_enqueue_once, queue_enqueued_total, queue_expire_many, queue_facts, queue_failed_count,
-    queue_forget_logged, queue_get_id, queue_hold_arrivals, queue_hold_at, queue_housekeeping, queue_is_deleted, queue_keep,
+    queue_flows, queue_forget_logged, queue_get_id, queue_hold_arrivals, queue_hold_at, queue_housekeeping, queue_is_deleted, queue_keep,
     queue_mark_deleted, queue_new, queue_next_available, queue_peek, queue_priorities, queue_publish_held, queue_ready_bytes,
     queue_ready_count, queue_rearm, queue_release, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_letters,
-    queue_set_name, queue_set_ports, queue_settle, queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_count,
+    queue_set_name, queue_set_ports, queue_settle, queue_tail, queue_take_at, queue_take_expired, queue_take_head, queue_unacked_bytes,
+    queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.restoring import original_of, queue_held_bytes
 from cython.cimports.flintmq.queue.returns import queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED,
-    RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, group_t, original_t, queue_t,
-    restored_t, returned_t,
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASONS, REASON_ACK, REASON_DROP, REASON_EXPIRE, REASON_MOVE, REASON_NONE,
+    REASON_PURGE, REASON_REJECT, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED,
+    RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, flows_t, group_t, original_t, queue_t, restored_t, returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
@@ -270,6 +271,33 @@ class QueueHandle:
 
     def ready_bytes(self) -> int:
         return queue_ready_bytes(self.queue)
+
+    def unacked_bytes(self) -> int:
+        """Bytes of bodies in consumers' hands. O(consumers)."""
+        return queue_unacked_bytes(self.queue)
+
+    def flows(self) -> dict:
+        """Counts of its messages by their ends and deliveries, since it is in memory (flows_t). O(consumers)."""
+        flows: flows_t
+        queue_flows(self.queue, address(flows))
+        others: uint64_t = 0
+        i: c_int
+        for i in range(REASONS):
+            others += flows.ended[i]
+        return {
+            "deliver": flows.delivered - flows.delivered_auto,
+            "deliver_no_ack": flows.delivered_auto,
+            "get": flows.got - flows.got_auto,
+            "get_no_ack": flows.got_auto,
+            "redeliver": flows.redelivered,
+            "ack": flows.dequeued - others - flows.delivered_auto - flows.got_auto,
+            "reject": flows.ended[REASON_REJECT],
+            "expire": flows.ended[REASON_EXPIRE],
+            "drop": flows.ended[REASON_DROP],
+            "purge": flows.ended[REASON_PURGE],
+            "move": flows.ended[REASON_MOVE],
+            "delete": flows.ended[REASON_NONE],
+        }
 
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)

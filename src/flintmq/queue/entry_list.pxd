@@ -35,12 +35,12 @@ cdef uint64_t list_find_floor(list_t *entries, place_t *place, uint32_t level, u
 cdef void list_raise_floor(list_t *entries, uint32_t level, uint64_t index, uint64_t released) noexcept nogil
 
 cdef slot_t *list_slot_locked(list_t *entries, uint64_t position, segment_t **segment) noexcept nogil
-# A dequeued entry becomes deleted; its segment is unlinked when it was the last one there.
-cdef void list_delete_locked(list_t *entries, slot_t *slot, segment_t *segment) noexcept nogil
+# A dequeued entry becomes deleted, and is counted by `reason` (REASON_*); its segment is unlinked when it was the last one there.
+cdef void list_delete_locked(list_t *entries, slot_t *slot, segment_t *segment, int reason) noexcept nogil
 # ACQUIRED(owner) -> DEQUEUED. 0: not the owner's; 1: deleted, the caller drops `*content`; 2: dequeued and logged: the caller
 # tells the log, then calls list_finish. `*content` is NULL when it was not resident; `*spilled`: its id in the page log, or 0.
-cdef int list_dequeue(list_t *entries, uint64_t position, uint32_t owner, slot_t **slot, content_t **content, uint64_t *spilled) noexcept nogil
-cdef void list_finish(list_t *entries, uint64_t position) noexcept nogil
+cdef int list_dequeue(list_t *entries, uint64_t position, uint32_t owner, int reason, slot_t **slot, content_t **content, uint64_t *spilled) noexcept nogil
+cdef void list_finish(list_t *entries, uint64_t position, int reason) noexcept nogil
 # ACQUIRED(owner) -> AVAILABLE in its old place.
 cdef bint list_release(list_t *entries, uint64_t position, uint32_t owner, bint delivered, uint32_t *wanted) noexcept nogil
 

@@ -31,8 +31,8 @@ from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
     BEHIND_RING, ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_DELETED, ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_HELD,
-    ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, found_t, level_t, list_t, place_t,
-    segment_t, slot_t,
+    ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, REASON_ACK, found_t, level_t, list_t,
+    place_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -643,7 +643,7 @@ def list_slot_locked(entries: pointer[list_t], position: uint64_t, segment: poin
     return holding.slots + (index - holding.base)
 
 
-def list_delete_locked(entries: pointer[list_t], slot: pointer[slot_t], segment: pointer[segment_t]) -> void:
+def list_delete_locked(entries: pointer[list_t], slot: pointer[slot_t], segment: pointer[segment_t], reason: c_int) -> void:
     level: pointer[level_t] = entries.levels + segment.level
     state: uint64_t = at_load64(address(slot.state))
     body_len: uint64_t = slot_body_len(slot)
@@ -659,6 +659,8 @@ def list_delete_locked(entries: pointer[list_t], slot: pointer[slot_t], segment:
     if not state & ENTRY_HELD:
         at_store64(address(entries.dequeued), entries.dequeued + 1)
         at_store64(address(entries.dequeued_bytes), entries.dequeued_bytes + body_len)
+        if reason != REASON_ACK:  # here, since no entry ends elsewhere: tests/session/test_features_together.py
+            at_store64(address(entries.ended[reason]), entries.ended[reason] + 1)
     level.live -= 1
     segment.live -= 1
     if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):
@@ -669,6 +671,7 @@ def list_dequeue(
     entries: pointer[list_t],
     position: uint64_t,
     owner: uint32_t,
+    reason: c_int,
     slot: pointer[pointer[slot_t]],
     content: pointer[pointer[content_t]],
     spilled: pointer[uint64_t],
@@ -686,18 +689,18 @@ def list_dequeue(
     if at_load64(address(ended.state)) & ENTRY_LOGGED:
         spin_unlock(address(entries.lock))
         return 2
-    list_delete_locked(entries, ended, segment)
+    list_delete_locked(entries, ended, segment, reason)
     spin_unlock(address(entries.lock))
     return 1
 
 
-def list_finish(entries: pointer[list_t], position: uint64_t) -> void:
+def list_finish(entries: pointer[list_t], position: uint64_t, reason: c_int) -> void:
     segment: pointer[segment_t] = NULL
     slot: pointer[slot_t]
     spin_lock(address(entries.lock))
     slot = list_slot_locked(entries, position, address(segment))
     if slot != NULL and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED:
-        list_delete_locked(entries, slot, segment)
+        list_delete_locked(entries, slot, segment, reason)
     spin_unlock(address(entries.lock))
 
 

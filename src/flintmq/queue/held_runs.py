@@ -37,8 +37,8 @@ from cython.cimports.flintmq.queue.slot import (
 from cython.cimports.flintmq.queue.spans import span_find
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_FAILED, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, level_t,
-    list_t, queue_t, segment_t, slot_t,
+    ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, REASON_ACK,
+    level_t, list_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import int32_t, uint16_t, uint32_t, uint64_t, uint8_t
@@ -372,7 +372,7 @@ def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: ui
             if slot.message_id >> MESSAGE_SPILLED_BIT:
                 spilled[spilled_count] = slot.message_id
                 spilled_count += 1
-            list_delete_locked(list_, slot, segment)
+            list_delete_locked(list_, slot, segment, REASON_ACK)
         spin_unlock(address(list_.lock))
         due_worked(queue)
         for i in range(content_count):

@@ -1,6 +1,6 @@
 # Housekeeping and figures of a queue. Re-exported by queue_core.pxd.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport delivery_t, list_t, log_port_t, queue_t, segment_t
+from flintmq.queue.types cimport delivery_t, flows_t, list_t, log_port_t, queue_t, segment_t
 
 # Lower bound of the next expiry (ms on the wall clock), 0 when nothing expires: before it queue_take_expired finds nothing.
 cdef int64_t queue_next_expiry(queue_t *queue) noexcept nogil
@@ -9,6 +9,8 @@ cdef void queue_housekeeping(queue_t *queue) noexcept nogil
 cdef uint64_t queue_ready_count(queue_t *queue) noexcept nogil
 cdef uint64_t queue_unacked_count(queue_t *queue) noexcept nogil
 cdef uint64_t queue_ready_bytes(queue_t *queue) noexcept nogil                         # of bodies, resident or not
+cdef uint64_t queue_unacked_bytes(queue_t *queue) noexcept nogil                       # of bodies in consumers' hands; 0 of a stream
+cdef void queue_flows(queue_t *queue, flows_t *flows) noexcept nogil                    # O(consumers)
 cdef uint32_t queue_consumer_count(queue_t *queue) noexcept nogil
 cdef int queue_priorities(queue_t *queue) noexcept nogil                               # the seed's getPriorities
 cdef uint64_t queue_enqueued_total(queue_t *queue) noexcept nogil

@@ -18,7 +18,7 @@ from cython.cimports.flintmq.core.atomics import (
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    manager_delivered, manager_figures, manager_quiet, manager_wake_one, manager_wake_waiters,
+    manager_delivered, manager_figures, manager_flows, manager_quiet, manager_wake_one, manager_wake_waiters,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.deduplication import once_upkeep
@@ -33,7 +33,7 @@ from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot
 from cython.cimports.flintmq.queue.spans import spans_free
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ASIDE, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_NOT_RESIDENT, FIGURE_ENQUEUED, FIGURE_READY, FIGURE_READY_BYTES, FIGURE_UNACKED,
-    MESSAGE_SPILLED_BIT, delivery_t, found_t, level_t, list_t, log_port_t, place_t, queue_t, segment_t, slot_t,
+    MESSAGE_SPILLED_BIT, REASONS, delivery_t, flows_t, found_t, level_t, list_t, log_port_t, place_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_has_available, queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -187,6 +187,29 @@ def queue_enqueued_total(queue: pointer[queue_t]) -> uint64_t:
 
 def queue_delivered_total(queue: pointer[queue_t]) -> uint64_t:
     return manager_delivered(queue) + at_load64(address(queue.puller.delivered))
+
+
+def queue_flows(queue: pointer[queue_t], flows: pointer[flows_t]) -> void:
+    i: c_int
+    memset(flows, 0, sizeof(flows_t))
+    manager_flows(queue, flows)
+    flows.got = at_load64(address(queue.puller.delivered))
+    flows.got_auto = at_load64(address(queue.puller.auto_acked))
+    flows.redelivered += at_load64(address(queue.puller.redelivered))
+    flows.dequeued = at_load64(address(queue.entries.dequeued))
+    for i in range(REASONS):
+        flows.ended[i] = at_load64(address(queue.entries.ended[i]))
+
+
+def queue_unacked_bytes(queue: pointer[queue_t]) -> uint64_t:
+    acquired: uint64_t = 0
+    bytes_: uint64_t = 0
+    back: uint64_t = at_load64(address(queue.entries.released_bytes)) + at_load64(address(queue.entries.dequeued_bytes))
+    if queue.ops != NULL:
+        return 0  # what a stream's consumers hold stays in the stream
+    manager_figures(queue, address(acquired), address(bytes_))
+    bytes_ += at_load64(address(queue.puller.acquired_bytes)) + at_load64(address(queue.entries.taken_bytes))
+    return bytes_ - back if bytes_ > back else 0
 
 
 def queue_peek(queue: pointer[queue_t], position: uint64_t, out: pointer[delivery_t]) -> bint:

@@ -190,6 +190,8 @@ def _fill(queue: pointer[queue_t], consumer: pointer[consumer_t], entry: pointer
     check(state >> ENTRY_OWNER_SHIFT == consumer.id, b"pull I5 a delivered entry is acquired by its consumer", entry.position, state)
     delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, state)
     at_store64(address(consumer.delivered), consumer.delivered + 1)
+    if out.redelivered:
+        at_store64(address(consumer.redelivered), consumer.redelivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
         queue_read_ahead(queue, entry.position)
 
@@ -557,6 +559,8 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
         if owner:
             at_store64(address(puller.delivered), puller.delivered + 1)
         delivery_fill(out, entry.slot, slot_content(entry.slot), entry.position, at_load64(address(entry.slot.state)))
+        if owner and out.redelivered:
+            at_store64(address(puller.redelivered), puller.redelivered + 1)
     else:
         puller.released = entry.position
         out.position = entry.position

@@ -24,7 +24,7 @@ from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT,
-    MESSAGE_SPILLED_BIT, SWEPT_MAX, level_t, list_t, queue_t, segment_t, slot_t, swept_t,
+    MESSAGE_SPILLED_BIT, REASON_NONE, REASON_PURGE, SWEPT_MAX, level_t, list_t, queue_t, segment_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -178,7 +178,7 @@ def _finish(sweep: pointer[sweep_t], segment: pointer[segment_t], gone: pointer[
     for i in range(count):
         contents[i] = slot_content(gone[i])
         spilled[i] = gone[i].message_id if gone[i].message_id >> MESSAGE_SPILLED_BIT else 0
-        list_delete_locked(address(queue.entries), gone[i], segment)
+        list_delete_locked(address(queue.entries), gone[i], segment, REASON_NONE if sweep.ending else REASON_PURGE)
     spin_unlock(address(queue.entries.lock))
     for i in range(count):
         if contents[i] != NULL:

@@ -13,7 +13,7 @@ from flintmq.queue.types cimport (
 from flintmq.queue.pull cimport entry_sent, queue_deliver_single, queue_pull, queue_release, queue_take_head
 from flintmq.queue.housekeeping cimport (
     queue_acquired_failed, queue_consumer_count, queue_content_failed, queue_delivered_total, queue_enqueued_total, queue_failed_count,
-    queue_housekeeping, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
+    queue_housekeeping, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_bytes, queue_unacked_count, queue_flows,
 )
 from flintmq.queue.residency cimport (
     queue_add_waiter, queue_cold_count, queue_content_loaded, queue_load_room, queue_next_cold, queue_remove_waiter,

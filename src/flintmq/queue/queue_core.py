@@ -588,14 +588,14 @@ def queue_settle(
     done: c_int
     if queue.ops != NULL:
         return queue.ops.settle(queue, slot, position, owner, reason)
-    done = list_dequeue(address(queue.entries), position, owner, address(ended), address(content), address(spilled))
+    done = list_dequeue(address(queue.entries), position, owner, reason, address(ended), address(content), address(spilled))
     if done == 0:
         return False
     due_worked(queue)
     if done == 2:
         if queue.port != NULL and queue.port.dequeue != NULL:
             queue.port.dequeue(queue.port.context, queue, position, ended, owner, reason, delivered_us)
-        list_finish(address(queue.entries), position)
+        list_finish(address(queue.entries), position, reason)
     if content != NULL:
         content_decref(content)
     if spilled and queue.port != NULL and queue.port.unspill != NULL:

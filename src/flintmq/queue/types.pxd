@@ -49,6 +49,8 @@ cdef enum:                      # reasons of a dequeue (also in the log, issue "
     REASON_DROP = 4
     REASON_PURGE = 5
     REASON_MOVE = 6
+    REASONS = 7                 # list_t.ended has one count for each; REASON_NONE: with its queue
+    REASON_NONE = 0
 
 cdef enum:                      # restored_t.flags
     RESTORED_REDELIVERED = 1
@@ -172,6 +174,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t released_bytes
     uint64_t dequeued
     uint64_t dequeued_bytes
+    uint64_t ended[REASONS]     # of `dequeued`, those that ended otherwise than by an ack: by REASON_*
     uint64_t taken              # acquired by expiry
     uint64_t taken_bytes
     uint64_t enqueued_before    # at the last housekeeping
@@ -469,6 +472,8 @@ cdef struct manager_t:
     uint64_t acquired           # figures of all others, those that left included
     uint64_t acquired_bytes
     uint64_t delivered          # of consumers that left
+    uint64_t redelivered        # of those
+    uint64_t auto_acked         # of those: to consumers that need no ack
     uint64_t visited            # consumers looked at in loops under the lock: what many consumers cost
     selections_t *selections    # atomic: NULL until a consumer with a selector came
 
@@ -495,6 +500,7 @@ cdef struct consumer_t:
     slot_t *offered             # entry acquired on its behalf by an offer, not yet sent (owner is this consumer); atomic
     uint64_t offered_position
     uint64_t delivered          # statistics
+    uint64_t redelivered        # of those: with the flag
     void *context               # the session's own record of this consumer
     void *reader                # of a queue with ops: its cursor (streams/stream_queue.pxd), freed with the consumer; else NULL
     # --- the queue core's own ---
@@ -535,6 +541,8 @@ cdef struct puller_t:           # the pointer of basic.get and of the broker's o
     uint64_t acquired           # figures, written under `lock`
     uint64_t acquired_bytes
     uint64_t delivered
+    uint64_t redelivered        # of those: with the flag
+    uint64_t auto_acked         # and those that needed no ack; atomic
 
 cdef struct waiter_t
 
@@ -623,6 +631,15 @@ cdef struct once_t:             # which values of a header are in the queue (ded
 cdef enum:                      # queue_t.durable
     QUEUE_LOGGED = 1            # persistent messages are told to its log port
     QUEUE_MIRRORED = 2          # all messages are: a shared queue on the node that owns it (mirror/mirror.pxd). Transactions log nothing of it
+
+cdef struct flows_t:            # what a queue's messages did since it is in memory: figures, each exact when nothing runs
+    uint64_t delivered          # to consumers
+    uint64_t delivered_auto     # of those: to consumers that need no ack
+    uint64_t got                # by basic.get
+    uint64_t got_auto
+    uint64_t redelivered        # of both, with the flag
+    uint64_t dequeued           # entries that ended; by REASON_* the acked ones are the rest
+    uint64_t ended[REASONS]
 
 cdef struct queue_t:
     list_t entries              # first: what every message touches

@@ -16,6 +16,7 @@ from flintmq.access.mechanisms import EXTERNAL, SCRAM, certificate_user, parse_r
 from flintmq.access.secret import Secret
 from flintmq.access.token_user import TokenUser, is_token
 from flintmq.broker import client_properties
+from flintmq.broker.counters import AMQP
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
@@ -297,6 +298,7 @@ def _authenticated(handler: Session, user: str, ok: bool | None) -> None:
         _refused(handler, user, "wrong user or password")
     else:
         broker = handler.broker
+        broker.counters.login(AMQP, True)
         broker.events.login(handler, user, True)
         handler.logged_in(user, broker.users.born(user))
         handler.state = TUNE
@@ -308,6 +310,7 @@ def _authenticated(handler: Session, user: str, ok: bool | None) -> None:
 
 def _refused(handler: Session, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
+    handler.broker.counters.login(AMQP, False)
     handler.broker.events.login(handler, user, False)
     handler.complain(log.error, "connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
     handler.broker.audit.refused(user, f"login over AMQP: {reason}", handler.peer_host)
