@@ -10,6 +10,7 @@ $bin/mypy
 $bin/python tools/gen_amqp091.py --check
 $bin/python -m tools.gen_arguments --check
 $bin/python -m tools.gen_states --check
+$bin/python -m tools.reference
 $bin/python tools/waits.py
 $bin/python tools/compiled.py
 $bin/python tools/tidy.py

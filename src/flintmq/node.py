@@ -125,6 +125,7 @@ class DurableStore:
                 container_size=size,
                 initial_containers=max(2, config.initial_containers),
                 max_write_buffers=max(1, config.max_write_buffers),
+                disk_free_limit=config.disk_free_limit or 0,
                 store_uuid=definitions.store_uuid,
                 known_queues=known,
                 queue_high_water=definitions.queue_id_high_water,
@@ -205,6 +206,8 @@ class Node:
         self._told: Any = None
         self._to_nodes: ssl.SSLContext | None = None
         self.following: Any = None
+        # `serve` sets it: an operator's request to stop becomes a signal; None: this node is a part of another program
+        self.stop_process: Callable[[], object] | None = None
         # before a stop: (seconds at most) its clients and queues go to other nodes of the cluster
         self._leave: Callable[[float], object] = bool
         definitions: Definitions = MemoryDefinitions()
@@ -282,6 +285,7 @@ class Node:
             parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names, pipeline)
             parts.definitions = self.definitions
             parts.links = self.links
+            parts.stop = lambda: self.stop_process
             parts.node_name = name
             parts.listeners = self.listening
             parts.http_port = lambda: self.http_port

@@ -72,6 +72,27 @@ def test_nothing_is_inline_and_nothing_makes_markup_of_text() -> None:
             assert url.startswith("http://www.w3.org/"), (path, url)
 
 
+def test_a_count_stands_before_no_plural_of_its_own() -> None:
+    """`1 consumers` is no English: ui.many writes the noun."""
+    for path, text in OWN.items():
+        if path.endswith(".js"):
+            assert not re.search(
+                r"\$\{(?:count\()?[\w.]+\)?\} (?:queue|connection|channel|consumer|message|binding|exchange|vhost)s\b", text
+            ), path
+
+
+def test_the_page_and_its_names_change_together() -> None:
+    """One state holds both: with two, a page asked for `/undefined` while the other one was loaded."""
+    text = OWN["app.js"]
+    assert text.count("place()") == 2 and text.count("turn({") == 1 and "turn({ at: to, Page: found," in text
+
+
+def test_what_an_administrator_makes_anew_replaces_nothing() -> None:
+    assert '"if-none-match": "*"' in OWN["api.js"]
+    for caption in ("Users", "Virtual hosts"):
+        assert re.search(rf'caption="{caption}" thing="[a-z ]+" once ', OWN["pages/admin.js"]), caption
+
+
 def test_the_vendored_files_are_those_that_were_vendored() -> None:
     tool = Path(__file__).parents[2] / "tools/vendor_console.py"
     subprocess.run([sys.executable, str(tool), "--check"], check=True)

@@ -233,6 +233,19 @@ def test_logins_without_end_keep_no_more_than_the_limits(made: Callable[..., tup
     assert len(sessions) == 50 and len(sessions._users) == 50
 
 
+def test_a_login_takes_out_no_more_sessions_than_the_loop_has_time_for(made: Callable[..., tuple[Sessions, Any]]) -> None:
+    sessions, broker = made(http_session_idle_ms=1_000)
+    for number in range(1_000):
+        sessions.open(Caller.of(f"u{number}", broker))
+    broker.clock.advance(ms=1_000)
+    counts = []
+    while not counts or counts[-1]:
+        before = len(sessions)
+        sessions.open(Caller.of("one", broker))
+        counts.append(before + 1 - len(sessions))
+    assert max(counts) <= 64 and sum(counts) == 1_000, "all of them go, in pieces"
+
+
 def test_the_broker_keeps_no_token(made: Callable[..., tuple[Sessions, Any]]) -> None:
     sessions, broker = made()
     token, _ = sessions.open(Caller.of("u", broker))
@@ -256,3 +269,14 @@ def test_a_restart_ends_all_sessions() -> None:
 
     _, token = run("x")
     assert run(token)[0] == 401
+
+
+def test_who_lost_its_tags_still_logs_out(api: Api, shared: Client) -> None:
+    api.user("demoted", "management")
+    cookie_pair = pair(login(shared, "demoted", "demoted"))
+    record = api.ask("GET", "users/demoted").json
+    kept = {"password_hash": record["password_hash"], "hashing_algorithm": record["hashing_algorithm"], "tags": ""}
+    assert api.ask("PUT", "users/demoted", kept).status == 204
+    assert ask(shared, cookie_pair).status == 403
+    assert ask(shared, cookie_pair, PATH, "DELETE").json == {"closed": True}
+    assert ask(shared, cookie_pair).status == 401

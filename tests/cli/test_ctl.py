@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -17,9 +18,11 @@ from flintmq.testing.broker import Broker
 
 
 class Operator:
-    def __init__(self, broker: Broker) -> None:
+    """Args: broker; uri: of its HTTP port, where it is in another process (broker is None then)."""
+
+    def __init__(self, broker: Any, uri: str = "") -> None:
         self.broker = broker
-        self.uri = f"http://127.0.0.1:{broker.node.http_port}"
+        self.uri = uri or f"http://127.0.0.1:{broker.node.http_port}"
 
     def run(self, *words: str, code: int = 0, uri: str = "") -> str:
         result = CliRunner().invoke(cli, ["ctl", "--uri", uri or self.uri, *words])
@@ -45,8 +48,8 @@ def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
     run("-p", "shop/eu", "set_topic_permissions", "app", "amq.topic", "^a", ".*")
     operator.broker.node.broker.vhosts["shop/eu"].run(operator.broker.node.broker.vhosts["shop/eu"].declare_queue("orders", durable=True))
     assert run("-p", "shop/eu", "list_queues") == "Listing queues for vhost shop/eu ...\nname\tmessages\norders\t0\n"
-    assert run("-q", "-p", "shop/eu", "list_queues", "name", "durable") == "orders\ttrue\n"
-    assert run("-q", "-p", "shop/eu", "list_queues", "effective_arguments", "ignored_arguments") == "[]\t[]\n"
+    assert run("-s", "-p", "shop/eu", "list_queues", "name", "durable") == "orders\ttrue\n"
+    assert run("-s", "-p", "shop/eu", "list_queues", "effective_arguments", "ignored_arguments") == "[]\t[]\n"
     assert json.loads(run("-p", "shop/eu", "--formatter", "json", "list_permissions"))[0]["read"] == "^o"
     assert run("--formatter", "csv", "list_users", "name").splitlines() == ["name", "app", "guest"]
     run("-p", "shop/eu", "set_policy", "short", "^o", '{"max-length": 5}', "--apply-to", "queues", "--priority", "2")
@@ -77,7 +80,7 @@ def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
         ("delete_vhost", "shop/eu"),
     ):
         assert run(*words).endswith("done\n")
-    assert run("-q", "list_vhosts") == "/\n" and run("-q", "list_users", "name") == "guest\n"
+    assert run("-s", "list_vhosts") == "/\n" and run("-s", "list_users", "name") == "guest\n"
 
 
 def test_words_of_rabbitmqctl(operator: Operator) -> None:
@@ -88,7 +91,7 @@ def test_words_of_rabbitmqctl(operator: Operator) -> None:
     run("set_permissions", "-p", "after", "ann", "^c", "^w", "^r")
     operator.broker.node.broker.vhosts["after"].run(operator.broker.node.broker.vhosts["after"].declare_queue("q"))
     assert run("list_queues", "-p", "after", "name") == "Listing queues for vhost after ...\nname\nq\n"
-    assert run("list_queues", "name", "--vhost", "after", "-q") == "q\n"
+    assert run("list_queues", "name", "--vhost", "after", "-s") == "q\n"
     assert json.loads(run("list_queues", "--formatter", "json", "-p", "after")) == [{"name": "q", "messages": 0}]
     assert run("list_user_permissions", "ann") == (
         'Listing permissions for user "ann" ...\nvhost\tconfigure\twrite\tread\nafter\t^c\t^w\t^r\n'
@@ -120,8 +123,8 @@ def test_words_of_rabbitmqctl(operator: Operator) -> None:
 def test_connections(operator: Operator) -> None:
     with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
         connection.channel()
-        (name,) = operator.run("-q", "list_connections", "name").splitlines()
-        assert operator.run("-q", "list_channels", "name") == f"{name} (1)\n"
+        (name,) = operator.run("-s", "list_connections", "name").splitlines()
+        assert operator.run("-s", "list_channels", "name") == f"{name} (1)\n"
         operator.run("close_connection", name, "maintenance")
         with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - maintenance"):
             while True:
@@ -150,8 +153,10 @@ def test_definitions(operator: Operator, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("-p", "nope", "list_queues"), 65, "Not Found (404)"),
-        (("delete_user", "nobody"), 65, "Not Found (404)"),
+        (("-p", "nope", "list_queues"), 65, "no vhost 'nope' (404)"),
+        (("delete_user", "nobody"), 65, "no user 'nobody' (404)"),
+        (("purge_queue", "absent"), 65, "no queue 'absent' in vhost '/' (404)"),
+        (("trace_on", "-p", "nope"), 65, "no vhost 'nope' (404)"),
         (("set_policy", "p", "a", "{"), 64, "DEFINITION is no JSON"),
         (("set_policy", "p", "(", '{"max-length": 1}'), 65, "Validation failed"),
         (("--password", "wrong", "ping"), 77, "Login failed (401)"),

@@ -54,7 +54,7 @@ def test_container_sizes_are_rounded_up(tmp_path: Path) -> None:
     with serving("--data-dir", str(tmp_path / "odd"), "--container-size", "700000", "--initial-containers", "5", home=tmp_path) as (_, log):
         assert set(containers(tmp_path / "odd")) == {700416}
         assert len(containers(tmp_path / "odd")) >= 5
-    assert "--container-size 700000 is rounded up to 700416" in log.read_text()
+    assert "--container-size of 700000 bytes is rounded up to 700416" in log.read_text()
 
 
 def test_another_size_or_number_on_an_existing_log_is_ignored_with_a_warning(tmp_path: Path) -> None:

@@ -30,6 +30,14 @@ def test_reserves_leave_room_for_buffers_definitions_and_the_next_start() -> Non
     assert page_reserves(reserves).last == reserves.roomy
 
 
+def test_an_operators_limit_blocks_publishers_earlier_and_leaves_acks_their_room() -> None:
+    """One below the log's own need changes nothing."""
+    own = message_reserves(1 << 20, 10 << 20)
+    assert message_reserves(1 << 20, 10 << 20, own.roomy - 1) == own
+    more = message_reserves(1 << 20, 10 << 20, 5 << 30)
+    assert (more.last, more.tight, more.roomy) == (own.last, own.tight, 5 << 30) and more.resume > more.roomy
+
+
 def test_publishers_are_blocked_before_the_disk_is_full() -> None:
     """The pressure says disk at `roomy`, not at the first failure; what is ready then is `needed`, and no call failed for space."""
     rig = small_rig(40)

@@ -555,3 +555,52 @@ def test_a_lone_consumer_waits_for_an_offset_that_is_not_there_yet() -> None:
     assert drain(group) == [3, 4, 5, 6]
     never = member(stream, 10, group=None, start="offset", value=1 << 63)
     assert drain(never) == []
+
+
+@pytest.mark.parametrize("hot", [0, 100])
+def test_a_group_without_members_is_reset(hot: int) -> None:
+    """What was open is done, the group reads from its new place, first-time offsets alone are not flagged, and the place is saved."""
+    log, stream = filled(10, hot=hot, open_max=3, batch_messages=2)
+    consumer = member(stream)
+    assert drain(consumer) == [0, 1, 2] and consumer.ack(1)
+    with pytest.raises(ValueError, match="in use"):
+        stream.reset(GROUP, 0)
+    consumer.detach()
+    assert consumer.nack(0) and consumer.nack(2)
+    del consumer  # its seat goes with it
+    with pytest.raises(KeyError):
+        stream.reset(b"nobody", 0)
+    assert stream.reset(GROUP, 100) == 10 and stream.groups()[GROUP]["lag"] == 0
+    assert stream.reset(GROUP, 1) == 1
+    assert (stream.groups()[GROUP]["unfinished"], stream.groups()[GROUP]["in_flight"]) == (9, 0)
+    state = dict(stream.changed())[GROUP]
+    other = member(stream)
+    taken = []
+    while len(taken) < 9:
+        got = other.deliver()
+        if got is None:
+            assert stream.step_reads() or other.told(), taken
+            continue
+        taken.append((got[0], got[2]))
+        assert other.ack(got[0])
+    assert [offset for offset, _ in taken] == list(range(1, 10))
+    assert all(flag for offset, flag in taken if offset < 3)
+    other.detach()
+    del other
+    log.truncate(5)
+    assert stream.reset(GROUP, 0) == 5
+    fresh = stream_of(log.copy())
+    fresh.restore(GROUP, state)
+    assert fresh.groups()[GROUP]["base"] == 1
+
+
+def test_a_dead_letter_that_waits_keeps_its_group_from_a_reset() -> None:
+    _, stream = filled(3, dead_letters=True)
+    consumer = member(stream)
+    assert consumer.deliver() and consumer.reject(0)
+    consumer.detach()
+    del consumer  # its seat goes with it
+    with pytest.raises(ValueError, match="in use"):
+        stream.reset(GROUP, 2)
+    assert [one[1] for one in stream.take_dead()] == [0] and stream.dead_done(GROUP, 0)
+    assert stream.reset(GROUP, 2) == 2

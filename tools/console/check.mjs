@@ -2,7 +2,7 @@
 import { createRequire } from "node:module";
 import { mkdirSync, readFileSync } from "node:fs";
 import { scenes, ask } from "./forms.mjs";
-import { inventory, sweep } from "./press.mjs";
+import { commands, inventory, sweep } from "./press.mjs";
 
 const require = createRequire(process.env.MODULES + "/");
 const { chromium } = require("playwright-core");
@@ -292,7 +292,7 @@ await check("a reload and a new tab need no password, no script reads the sessio
 
 const LOOKED = [...PAGES.map(([way]) => way), "queue/%2F/orders.us", "queue/%2F/" + "n".repeat(200), "queue/%2F/emails?tab=consumers", "queue/%2F/orders.us?tab=bindings", "queue/%2F/orders.us?tab=settings", "exchange/%2F/" + "n".repeat(200), ...["users", "permissions", "policies", "vhosts", "limits", "definitions"].map((part) => "admin?part=" + part)];
 // Scenes press these at each width: elsewhere they would take the broker, or the load on it, away.
-const SCENES = [/^frame \| Sign out$/, /^admin (users|vhosts|permissions) \| Delete the \| Delete$/, /^connection \| Close the \| Close$/, /^queue \| (Delete|Purge) the \| (Delete|Purge)$/, /^exchange \| Delete the \| Delete$/, /^admin users \| Edit user \| Save$/];
+const SCENES = [/^frame \| Sign out$/, /^admin (Users|Virtual hosts|Permissions) \| Delete the \| Delete$/, /^connection \| Close the \| Close$/, /^queue \| (Delete|Purge) the \| (Delete|Purge)$/, /^exchange \| Delete the \| Delete$/, /^admin Users \| Edit user \| Save$/];
 
 for (const width of [WIDE, NARROW]) {
   const at = await open("guest", "guest", "light", width);
@@ -303,6 +303,8 @@ for (const width of [WIDE, NARROW]) {
       await at.evaluate((to) => { location.hash = to; }, "/" + way);
       await at.waitForTimeout(500);
       const [scroll, client] = await at.evaluate(() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]);
+      const names = await at.evaluate(() => [...document.querySelectorAll("main tbody td:first-child")].map((one) => Math.round(one.getBoundingClientRect().width)));
+      if (names.some((one) => one < 120)) wide.push(`${way.slice(0, 40)}: a name is ${Math.min(...names)} px wide`);
       if (scroll > client) wide.push(`${way.slice(0, 40)}: ${scroll} of ${client}`);
     }
     await at.goto(CONSOLE + "/console/#/overview");
@@ -329,7 +331,12 @@ for (const width of [WIDE, NARROW]) {
   await check(`${width}: every button that no scene pressed is pressed`, async () => {
     for (let count = 0; count < 3; count++) await ask(CONSOLE, "/api/exchanges/%2F/amq.default/publish", "POST", { properties: { headers: { "x-delay": 3600000 } }, routing_key: "emails", payload: "later", payload_encoding: "string" });
     await ask(CONSOLE, "/api/policies/%2F/federated", "PUT", { pattern: "^lost.letters$", "apply-to": "queues", definition: { "federation-upstream-set": "all" } });
-    for (const way of LOOKED.filter((one) => !one.includes("nnn"))) await sweep(at, buttons, way, SCENES);
+    const queue = `sweep${width}`, stock = `/api/v1/queues/%2F/${queue}/messages`;
+    await ask(CONSOLE, `/api/queues/%2F/${queue}`, "PUT", { durable: true });
+    const restock = async () => { const { messages_ready } = await ask(CONSOLE, `/api/v1/queues/%2F/${queue}`); for (let count = messages_ready; count < 25; count++) await ask(CONSOLE, stock, "POST", { body: `{"n": ${count}}` }); };
+    await restock();
+    const [{ name }] = (await ask(CONSOLE, "/api/connections")).filter((one) => !one.user_provided_name);
+    for (const way of [...LOOKED.filter((one) => !one.includes("nnn")).map((one) => one.replace("orders.us", queue)), `connection/${encodeURIComponent(name)}`]) await sweep(at, buttons, way, SCENES, restock);
     if ((await at.textContent(".top")).includes("Unlock")) await at.click("button:has-text('Unlock changes')");
     await at.click("button:has-text('Sign out')");
     await at.waitForSelector("input[type=password]");
@@ -338,7 +345,19 @@ for (const width of [WIDE, NARROW]) {
 }
 await check("each button of each page was pressed at each width", async () => {
   console.log("      " + buttons.count());
-  must(!buttons.missing([]).length, buttons.missing([]).join("\n"));
+  must(!buttons.missing().length, buttons.missing().join("\n"));
+});
+await check("each command that a page showed is one, as a shell reads it", async () => {
+  const { wrong, count } = await commands(buttons.commands, SHOTS, process.env.BIN);
+  console.log(`      ${buttons.commands.size} lines, ${count} commands`);
+  must(count > 30 && !wrong.length, wrong.join("\n"));
+});
+await check("a rate is unknown at the first look, and one of a thing is one thing", async () => {
+  const other = await open();
+  await other.waitForSelector(".tiles");
+  const words = await other.evaluate(async () => { const { rateOf, many } = await import("/console/ui.js"); return [rateOf(0, 1), rateOf(0, 2), rateOf(3, 1), many(1, "consumer"), many(2, "consumer"), many(0, "consumer")]; });
+  must(JSON.stringify(words) === JSON.stringify(["–", "0/s", "3/s", "1 consumer", "2 consumers", "0 consumers"]), JSON.stringify(words));
+  await other.context().close();
 });
 await check("no other site shows the console in a frame", async () => {
   const other = await (await browser.newContext()).newPage();

@@ -4,17 +4,20 @@
 // runs in the page, before its own scripts
 function watch() {
   const label = (one) => (one.getAttribute("aria-label") || one.textContent || one.closest("label")?.textContent || one.type).replace(/\d+/g, "#").replace(/[↓↑]/g, "").trim().slice(0, 60);
-  const pageOf = () => { const [way, query] = location.hash.slice(2).split("?"), part = new URLSearchParams(query).get("part"); return (way.split("/")[0] || "overview") + (part ? " " + part : ""); };
+  // the page that is shown, not the one that the address names: that one may be on its way
+  const pageOf = () => { const main = document.querySelector("main"), tab = main?.dataset.page === "admin" && main.querySelector("[role=tab][aria-selected=true]"); return (main?.dataset.page || "login") + (tab ? " " + tab.textContent : ""); };
   const keyOf = (one) => {
     const dialog = one.closest("dialog"), frame = one.closest("header.top, nav.side, .login");
-    return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} | ${label(one)}`;
+    const card = one.closest("section.card")?.querySelector("h2")?.textContent.replace(/\d+/g, "#");
+    if (dialog?.getAttribute("aria-label") === "Keyboard") return `frame | Keyboard | ${label(one)}`;
+    return dialog ? `${pageOf()} | ${dialog.getAttribute("aria-label").split(" ").slice(0, 2).join(" ")} | ${label(one)}` : frame ? `frame | ${label(one)}` : `${pageOf()} |${card ? ` [${card}]` : ""} ${label(one)}`;
   };
   const WHICH = "button, a.button, input[type=checkbox]";
   const usable = () => [...document.querySelectorAll(WHICH)].filter((one) => !one.disabled && one.getClientRects().length && (!document.querySelector("dialog[open]") || one.closest("dialog")));
   window.pressable = () => usable().map(keyOf);
   window.pressableOf = (key) => usable().find((one) => keyOf(one) === key);
   let due = 0;
-  const look = () => { clearTimeout(due); due = setTimeout(() => window.sawButtons && window.sawButtons(usable().map(keyOf)), 60); };
+  const look = () => { clearTimeout(due); due = setTimeout(() => { if (window.sawButtons) window.sawButtons(usable().map(keyOf), [...document.querySelectorAll(".command code")].map((one) => one.textContent)); }, 60); };
   addEventListener("DOMContentLoaded", () => new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled"] }));
   addEventListener("click", (event) => { const one = event.target.closest && event.target.closest(WHICH); if (one && window.pressedButton) window.pressedButton(keyOf(one)); }, true);
 }
@@ -26,13 +29,18 @@ export function inventory() {
   return {
     at(size) { width = size; },
     async follow(context) {
-      await context.exposeFunction("sawButtons", (keys) => keys.forEach((key) => note(seen, key)));
+      await context.exposeFunction("sawButtons", (keys, lines) => { keys.forEach((key) => note(seen, key)); lines.forEach((line) => this.commands.add(line)); });
       await context.exposeFunction("pressedButton", (key) => note(pressed, key));
       await context.addInitScript(watch);
     },
-    was: (key) => pressed.get(width)?.has(key),
+    // what the sweep pressed, whatever scenes did: they open a window and press its main button alone
+    swept: new Set(),
+    commands: new Set(),
+    was(key) { return this.swept.has(`${width} ${key}`); },
+    noted: (key) => pressed.get(width)?.has(key),
+    mark(key) { this.swept.add(`${width} ${key}`); },
     count: () => [...seen].map(([size, keys]) => `${size} px: ${keys.size} buttons`).join(", "),
-    missing: (elsewhere) => [...seen].flatMap(([size, keys]) => [...keys].filter((key) => !pressed.get(size)?.has(key) && !elsewhere.some((one) => one.test(key))).map((key) => `${size} px: ${key}`)),
+    missing: () => [...seen].flatMap(([size, keys]) => [...keys].filter((key) => !pressed.get(size)?.has(key)).map((key) => `${size} px: ${key}`)),
   };
 }
 
@@ -46,7 +54,7 @@ async function window_(page, buttons, avoid) {
     const key = keys.sort((a, b) => order(a) - order(b))[0];
     if (key === undefined) { await page.keyboard.press("Escape"); return; }
     if (key.endsWith("| " + submit)) await fill(page);
-    await press(page, key);
+    await press(page, buttons, key);
   }
   await page.keyboard.press("Escape");
 }
@@ -60,36 +68,64 @@ async function fill(page) {
   }
 }
 
-async function press(page, key) {
+async function press(page, buttons, key) {
+  buttons.mark(key);
   const handle = await page.evaluateHandle((wanted) => window.pressableOf(wanted), key), one = handle.asElement();
   if (!one) return;
   await one.click({ timeout: 2000, force: true }).catch(() => {});
+  if (!buttons.noted(key)) await one.evaluate((each) => each.click()).catch(() => {}); // a notice was over it
   await page.waitForTimeout(120);
 }
 
-// Presses what was not pressed yet on a page. avoid: patterns of keys that scenes of their own press.
-export async function sweep(page, buttons, way, avoid) {
+// Presses what was not pressed yet on a page, and what that brings. avoid: patterns of keys that scenes of their own press; restock: makes
+// messages, which windows move and remove. A page stays as its buttons made it; a button that leads away ends a pass, so there are several.
+export async function sweep(page, buttons, way, avoid, restock) {
+  const todo = (keys) => keys.find((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)));
+  const shown = () => page.evaluate(() => window.pressable()), name = way.split(/[/?]/)[0];
+  const settle = async () => { await page.waitForFunction((wanted) => document.querySelector("main")?.dataset.page === wanted && !document.querySelector("main [aria-busy=true]"), name, { timeout: 4000 }).catch(() => {}); await page.waitForTimeout(150); };
   const home = async () => {
-    await page.evaluate((to) => { if (location.hash !== to) location.hash = to; }, "#/" + way);
-    await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("main .empty[aria-busy]"), undefined, { timeout: 4000 }).catch(() => {});
+    await page.evaluate((to) => { location.hash = to; }, "#/" + way);
+    await settle();
+    const file = await page.$("main input[type=file]");
+    if (file) await file.setInputFiles({ name: "none.json", mimeType: "application/json", buffer: Buffer.from('{"queues": []}') });
+    await page.waitForTimeout(200);
   };
-  await home();
-  await page.waitForTimeout(350);
-  for (let round = 0; round < 40; round++) {
-    const key = (await page.evaluate(() => window.pressable())).find((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)));
-    if (key === undefined) return;
-    await press(page, key);
-    if (await page.$("dialog[open]")) {
+  for (let pass = 0; pass < 6; pass++) {
+    await home();
+    let pressed = 0;
+    for (let round = 0; round < 40; round++) {
+      const key = todo(await shown());
+      if (key === undefined) break;
+      pressed++;
+      await press(page, buttons, key);
       // a window has several ends: it is opened once for each
-      for (let end = 0; end < 5; end++) {
+      for (let end = 0; end < 6 && (await page.$("dialog[open]")); end++) {
         await window_(page, buttons, avoid);
         await page.waitForTimeout(60);
-        await home();
-        await press(page, key);
-        const open = await page.evaluate(() => (document.querySelector("dialog[open]") ? window.pressable() : []));
-        if (!open.some((one) => !buttons.was(one) && !avoid.some((pattern) => pattern.test(one)))) { if (open.length) await page.keyboard.press("Escape"); break; }
+        await restock();
+        if ((await page.$eval("main", (one) => one.dataset.page).catch(() => "")) !== name) await home();
+        await press(page, buttons, key);
+        if (!todo(await page.evaluate(() => (document.querySelector("dialog[open]") ? window.pressable() : [])))) { await page.keyboard.press("Escape"); break; }
       }
+      if ((await page.$eval("main", (one) => one.dataset.page).catch(() => "")) !== name) await home();
     }
-    await home();
+    if (!pressed) return;
   }
+}
+
+// Runs the commands that pages showed, one of each verb, as a shell reads them. Returns lines of those that are no commands, or are refused for
+// their form: what they name may be gone by now. shown: lines; folder: for files that they write; bin: of the command `flintmq`.
+export async function commands(shown, folder, bin) {
+  const { spawnSync } = await import("node:child_process"), wrong = [];
+  const verbs = new Map();
+  for (const line of shown) {
+    const verb = line.startsWith("curl") ? (/ -X /.test(line) ? null : "curl " + line.replace(/[?#].*/, "").replace(/[^/]*$/, "")) : line.replace(/.*? -u \S+ (-p ('[^']*'|\S+) )?/, "").split(" ")[0];
+    if (verb && !/ ''( |$)/.test(line)) verbs.set(verb, line);
+  }
+  for (const line of verbs.values()) {
+    const curl = line.startsWith("curl"), text = curl ? line.replace("curl -u 'guest'", "curl -s -o /dev/null -w '%{http_code}' --max-time 2 -u 'guest:guest'") : line;
+    const done = spawnSync("bash", ["-c", text], { cwd: folder, encoding: "utf8", env: { PATH: bin + ":" + process.env.PATH, LC_ALL: "C.UTF-8", FLINTMQ_PASSWORD: "guest", NEW_PASSWORD: "typed" } });
+    if (curl ? !["200", "404"].includes(done.stdout) : ![0, 65].includes(done.status) || /No such command|Usage:/.test(done.stderr)) wrong.push(`${line}: ${done.status} ${done.stdout.slice(-100)} ${done.stderr.slice(-200)}`);
+  }
+  return { wrong, count: verbs.size };
 }

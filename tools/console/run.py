@@ -181,6 +181,7 @@ def main() -> int:
                 "NODE_PATH": str(node_modules),
                 "MODULES": str(node_modules),
                 "WIDTHS": ",".join(map(str, WIDTHS)),
+                "BIN": str(ROOT / ".venv/bin"),
                 "SHOTS": str(FOLDER / "shots"),
             }
             status = subprocess.run(["node", str(Path(__file__).with_name("check.mjs"))], env=env).returncode

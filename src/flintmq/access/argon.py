@@ -15,7 +15,7 @@ def hashed(password: str) -> str:
 
 
 def verified(stored: str, password: str) -> bool:
-    """Whether the password is that of a hash in PHC form; False, too, for what is none. Some 50 ms and 19 MiB."""
+    """Whether the password is that of a hash in PHC form; False for another form, too. Some 50 ms and 19 MiB."""
     try:
         return _HASHER.verify(stored, password)
     except (VerificationError, InvalidHashError):

@@ -186,7 +186,11 @@ class Users:
     def stored(self, name: str, password: Secret | str) -> str:
         """The stored form of a password that this user gets: its hash, and its keys when SCRAM is on. Slow: see hash_password."""
         hashed = hash_password(password)
-        return hashed if self.stranger is None else with_keys(hashed, scram.written(self.stranger.keys_for(name, password)))
+        if self.stranger is None:
+            return hashed
+        from flintmq.access import scram
+
+        return with_keys(hashed, scram.written(self.stranger.keys_for(name, password)))
 
     def delete(self, name: str) -> bool:
         """False when there was no such user. Its permissions go too: tell Permissions.forget_user."""

@@ -121,8 +121,8 @@ class Call:
         return vhost
 
     def exists(self) -> bool | None:
-        """False: the request is for what must be new (`If-None-Match: *`, RFC 9110); True: for what is there (`If-Match: *`); None: for
-        either. There are no entity tags. Raises: HttpError 400 for other values."""
+        """False: the request makes something new (`If-None-Match: *`, RFC 9110); True: it changes something that is there
+        (`If-Match: *`); None: either. There are no entity tags. Raises: HttpError 400 for other values."""
         headers = self.request.headers
         none, some = headers.get("if-none-match"), headers.get("if-match")
         for name, value in (("If-None-Match", none), ("If-Match", some)):

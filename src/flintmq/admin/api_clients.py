@@ -119,7 +119,8 @@ async def close_connection(call: Call) -> Response:
 
 
 def _close(call: Call, which: Callable[[Any], bool]) -> None:
-    reason = call.request.headers.get("x-reason", "Closed via management plugin")
+    octets = call.request.headers.get("x-reason", "Closed via management plugin").encode("latin-1")
+    reason = octets.decode("utf-8", "replace")
     closing.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
 
 

@@ -86,6 +86,7 @@ class Access(Enum):
     PERMISSIONS = "AMQP's permissions decide: Operation.needs"
     MONITORING = "who has a tag that lets it look at the node"
     SCRAPER = "as MONITORING; anybody where metrics are public"
+    LOGGED_IN = "whoever has logged in: it ends its own session"
     SERVICE = "who has a tag at all; then the definitions service asks for the change"
 
 

@@ -38,6 +38,9 @@ class Parts:
     backups: Callable[[], Any] | None = None
     directory: Any = None  # of the store; None: nothing is on disk
     disk_reserve: int = 0  # bytes of the disk below which publishers are blocked
+    # begins a stop of the process, as SIGTERM does; None: the broker is a part of another program
+    stop: Callable[[], Callable[[], object] | None] = lambda: None
+    is_stopping: bool = False  # it was begun
     started_s: float = field(default_factory=time.monotonic)
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status

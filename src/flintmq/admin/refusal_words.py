@@ -1,7 +1,7 @@
 """Refusals of AMQP as people read them: the Erlang terms at their end, which clients' programs compare, become words.
 
 in: a text of a PeerError, such as `invalid arg 'x-max-length' for queue 'q' in vhost '/': {value_negative,-1}`. out: the same with
-`-1 is negative`. What is sent over AMQP stays as RabbitMQ has it.
+`-1 is negative`. The text on the wire stays as RabbitMQ has it.
 """
 
 from __future__ import annotations

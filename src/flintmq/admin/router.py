@@ -186,7 +186,7 @@ class Router:
         elif row.access is Access.SERVICE:
             # A user without any tag gets no further, not even to the faults of its body.
             call.service.allow(call.actor, "look", None)
-        elif row.access is not Access.PERMISSIONS:
+        elif row.access not in (Access.PERMISSIONS, Access.LOGGED_IN):
             call.service.allow(call.actor, row.access, call.name("vhost") if "vhost" in request.path_params else None)
         if row.needs:
             call.find_queue()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
+from itertools import islice
 from typing import Any
 
 from flintmq.access.outside_user import OutsideUser
@@ -39,6 +40,8 @@ _TOKEN_BYTES = 32
 _TOKEN_CHARACTERS = 43
 # cookies of one request that are looked at; the browser may send those of other services of this host
 _COOKIES_MAX = 100
+# sessions that are over and that one login takes out of the memory, about 1 us each: the event loop serves others meanwhile
+_SWEEP_MAX = 64
 
 
 class Session:
@@ -122,9 +125,8 @@ class Sessions:
             self._drop(key)
 
     def _sweep(self) -> None:
-        """Those that are idle stand in front: a login pays for what it ends."""
-        while self._all:
-            key, session = next(iter(self._all.items()))
+        """Those that are idle stand in front: a login takes out more than it adds."""
+        for key, session in list(islice(self._all.items(), _SWEEP_MAX)):
             if not session.is_over:
                 return
             self._drop(key)

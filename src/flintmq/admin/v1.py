@@ -5,7 +5,7 @@ in: handlers of v1_messages, v1_queues, v1_node, v1_schedules, v1_cluster. out: 
 
 from __future__ import annotations
 
-from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_queues, v1_schedules
+from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_operator, v1_queues, v1_schedules
 from flintmq.admin.auth import HEADER
 from flintmq.admin.events import TOPICS
 from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
@@ -36,7 +36,7 @@ _MESSAGES = record(("messages",), {"messages": listing(OBJECT), "next": {"type":
 
 def operations(limits: Limits) -> list[Operation]:
     """The rows of /api/v1."""
-    return [*_messages(limits), *_management(limits), *_of_node(limits), *_cluster()]
+    return [*_messages(limits), *_management(limits), *_of_node(limits), *v1_operator.operations(), *_cluster()]
 
 
 def _messages(limits: Limits) -> list[Operation]:
@@ -152,7 +152,7 @@ def _of_node(limits: Limits) -> list[Operation]:
         Operation("GET", f"{PREFIX}/openapi.json", "look", v1_node.openapi, "This document"),
         Operation("GET", f"{PREFIX}/overview", "look", part.overview, "The node in a few numbers, and who asks"),
         Operation("POST", SESSION, "look", part.open_session, "Logs the console in: a cookie that goes with X-FlintMQ-Console alone"),
-        Operation("DELETE", SESSION, "look", part.close_session, "Logs the console out", answer=closed),
+        Operation("DELETE", SESSION, Access.LOGGED_IN, part.close_session, "Logs the console out", answer=closed),
         Operation("GET", f"{PREFIX}/samples", "node.look", part.node_samples, "Samples of the node's counters", _seconds(NODE_TIERS)),
         Operation("GET", f"{PREFIX}/diagnosis", "look", part.diagnosis, "What to look at first"),
         Operation("GET", f"{PREFIX}/transactions", "look", part.transactions, "Distributed transactions, those in doubt among them"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,15 +20,13 @@ from typing import Any
 import click
 
 from flintmq.access.mechanisms import LOGIN_FROM
+from flintmq.cli.limit_options import LIMIT_OPTIONS, LimitOption
+from flintmq.config.units import share_of, size_of
 from flintmq.errors import OperatorError
 from flintmq.loglines import one_line
 
 # bytes of a file that are read
 FILE_BYTES_MAX = 16 << 20
-_UNITS = {
-    "": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6,
-    "g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "t": 1 << 40, "tib": 1 << 40, "tb": 10**12,
-}  # fmt: skip
 _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning", "error": "error", "critical": "error", "none": "error"}
 
 
@@ -59,10 +56,10 @@ def _boolean(text: str) -> bool:
 
 
 def _bytes(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,15})\s*([a-zA-Z]{0,3})", text)
-    if match is None or match[2].lower() not in _UNITS:
-        raise Wrong("is no size such as 2GB")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    try:
+        return size_of(text)
+    except ValueError:
+        raise Wrong("is no size such as 2GB") from None
 
 
 def _listener(result: Result, text: str, port: str) -> None:
@@ -83,12 +80,31 @@ def _host(result: Result, host: str) -> None:
     result.options["host"] = host
 
 
-def _relative(result: Result, text: str) -> None:
-    if not re.fullmatch(r"[01]?\.?[0-9]{1,6}", text) or not 0 < float(text) <= 1:
-        raise Wrong("is no share between 0 and 1")
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    result.options["memory-limit"] = int(total * float(text))
-    result.notes.append(f"vm_memory_high_watermark.relative: of this machine's {total >> 20} MiB; the default is 60 %")
+def _relative(option: str, most: float) -> Callable[[Result, str], None]:
+    """A share of the memory, which stays one: the file may go to another machine."""
+
+    def put(result: Result, text: str) -> None:
+        try:
+            share = share_of(text if "." in text else f"{text}.0", most)
+        except ValueError:
+            share = None
+        if share is None:
+            raise Wrong(f"is no share above 0 and at most {most:g}")
+        result.options[option] = f"{share * 100:.10g}%"
+
+    return put
+
+
+def _limit(option: LimitOption) -> Callable[[Result, str], None]:
+    """A number, or a size, within the range that the option takes."""
+
+    def put(result: Result, text: str) -> None:
+        try:
+            result.options[option.name] = option.kind.convert(text, None, None)
+        except click.BadParameter as error:
+            raise Wrong(f"can't be {option.name}: {error.message}") from None
+
+    return put
 
 
 def _level(result: Result, text: str) -> None:
@@ -132,6 +148,7 @@ _MAPPED: dict[str, Callable[[Result, str], None]] = {
     "management.listener.port": _set("http-port", _port),
     "management.tcp.ip": lambda result, text: _host(result, text),
     "management.listener.ip": lambda result, text: _host(result, text),
+    "prometheus.tcp.port": _set("metrics-port", _port),
     "log.console.level": _level,
     "log.file.level": _level,
     "log.level": _level,
@@ -140,12 +157,22 @@ _MAPPED: dict[str, Callable[[Result, str], None]] = {
     "auth_ldap.dn_lookup_base": _set("ldap-base"),
     "auth_ldap.dn_lookup_attribute": _set("ldap-attribute"),
     "auth_ldap.group_lookup_base": _set("ldap-group-base"),
-    "vm_memory_high_watermark.relative": _relative,
+    "vm_memory_high_watermark.relative": _relative("memory-limit", 1.0),
     "vm_memory_high_watermark.absolute": _set("memory-limit", _bytes),
+    "disk_free_limit.relative": _relative("disk-free-limit", 10.0),
+    "disk_free_limit.absolute": _set("disk-free-limit", _bytes),
+    **{one.rabbitmq: _limit(one) for one in LIMIT_OPTIONS if one.rabbitmq},
+}
+# RabbitMQ's other names of the same: of 4.x, and of old files
+_MAPPED |= {
+    "max_connections": _MAPPED["connection_max"],
+    "max_channels_per_connection": _MAPPED["channel_max"],
+    "vm_memory_high_watermark": _MAPPED["vm_memory_high_watermark.relative"],
 }
 
 _SAME = "nothing to set"
-# a pattern of keys -> why it has no place in the output; {value} is shown only where no secret can stand
+_OAUTH = "tokens of OAuth 2 have options of their own: --oauth-resource-server-id, --oauth-jwks and others (docs/ACCESS.md)"
+# a pattern of keys (`**`: any number of parts) -> why it has no place in the output; {value} is shown only where no secret can stand
 _EXPLAINED: dict[str, str] = {
     "default_user": "flintmq user add NAME, before the first start or while it runs (flintmq ctl add_user)",
     "default_pass": "flintmq ctl change_password; a password does not stand in a file",
@@ -161,24 +188,15 @@ _EXPLAINED: dict[str, str] = {
     "management.load_definitions": "flintmq import {value}, when the broker runs",
     "loopback_users": "user guest may come from this machine only: give other users permissions instead",
     "loopback_users.*": "user guest may come from this machine only: give other users permissions instead",
-    "heartbeat": "the broker proposes Limits.heartbeat_s (flintmq.config); clients may ask for another",
-    "channel_max": "Limits.channels_max; flintmq ctl set_user_limit NAME max-channels bounds a user",
     "channel_max_per_node": "flintmq ctl set_user_limit NAME max-channels bounds a user",
-    "connection_max": "flintmq ctl set_vhost_limit max-connections bounds a virtual host",
     "session_max_per_connection": f"{_SAME}: it is of AMQP 1.0",
-    "frame_max": "Limits.frame_size_max",
     "initial_frame_max": "frames before a login have at most 8 KiB",
-    "max_message_size": "Limits.message_size_max",
-    "consumer_max_per_channel": "Limits.channel_consumers_max",
-    "consumer_timeout": "x-consumer-timeout of a queue, or consumer-timeout of a policy",
+    "consumer_timeout": "flintmq ctl set_operator_policy timeout '' '{\"consumer-timeout\": {value}}' --apply-to queues, in each vhost",
     "default_consumer_prefetch.*": "clients set theirs (basic.qos)",
-    "handshake_timeout": "Limits.handshake_ms_max",
-    "ssl_handshake_timeout": "Limits.tls_handshake_ms_max",
-    "disk_free_limit.*": "the log keeps room for what must be written, and blocks publishers before it is gone",
     "vm_memory_high_watermark_paging_ratio": f"{_SAME}: bodies leave memory by queue_hot_bytes",
     "vm_memory_calculation_strategy": f"{_SAME}: what clients make the broker hold is counted",
     "memory_monitor_interval": _SAME,
-    "total_memory_available_override_value": "memory-limit is in bytes",
+    "total_memory_available_override_value": "memory-limit may be a size such as 2GB",
     "background_gc_enabled": _SAME,
     "background_gc_target_interval": _SAME,
     "collect_statistics": f"{_SAME}: counters cost nothing",
@@ -195,7 +213,6 @@ _EXPLAINED: dict[str, str] = {
     "management.login_session_timeout": f"{_SAME}: a reload of the console asks again",
     "management.disable_stats": f"{_SAME}: counters cost nothing",
     "management_agent.disable_metrics_collector": _SAME,
-    "prometheus.tcp.port": "metrics are at http-port, path /metrics",
     "prometheus.tcp.ip": "metrics are at http-port, path /metrics",
     "prometheus.path": "metrics are at /metrics, /metrics/per-object and /metrics/detailed",
     "prometheus.return_per_object_metrics": "ask for /metrics/per-object",
@@ -235,23 +252,23 @@ _EXPLAINED: dict[str, str] = {
     "hipe_compile": _SAME,
     "delegate_count": _SAME,
     "queue_index_embed_msgs_below": _SAME,
-    "queue_master_locator": f"{_SAME}: there is one node",
-    "queue_leader_locator": f"{_SAME}: there is one node",
+    "queue_master_locator": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "queue_leader_locator": f"{_SAME}: nodes of a cluster are joined by --cluster",
     "default_queue_type": "PUT /api/vhosts/{vhost} with default_queue_type; classic is the default",
     "cluster_name": "flintmq ctl set_global_parameter cluster_name '\"{value}\"'",
-    "cluster_partition_handling": f"{_SAME}: there is one node",
-    "cluster_partition_handling.*.*": f"{_SAME}: there is one node",
-    "cluster_keepalive_interval": f"{_SAME}: there is one node",
-    "cluster_formation.*": f"{_SAME}: there is one node",
-    "cluster_formation.*.*": f"{_SAME}: there is one node",
-    "cluster_formation.*.*.*": f"{_SAME}: there is one node",
-    "net_ticktime": f"{_SAME}: there is one node",
-    "distribution.*.*": f"{_SAME}: there is one node",
-    "raft.*": f"{_SAME}: there is one node",
+    "cluster_partition_handling": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "cluster_partition_handling.*.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "cluster_keepalive_interval": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "cluster_formation.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "cluster_formation.*.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "cluster_formation.*.*.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "net_ticktime": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "distribution.*.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
+    "raft.*": f"{_SAME}: nodes of a cluster are joined by --cluster",
     "quorum_queue.*": _SAME,
     "quorum_queue.*.*": _SAME,
     "classic_queue.*": _SAME,
-    "mirroring_sync_batch_size": f"{_SAME}: there is one node",
+    "mirroring_sync_batch_size": f"{_SAME}: nodes of a cluster are joined by --cluster",
     "mnesia_table_loading_retry_timeout": _SAME,
     "mnesia_table_loading_retry_limit": _SAME,
     "msg_store_file_size_limit": "container-size",
@@ -272,15 +289,85 @@ _EXPLAINED: dict[str, str] = {
     "auth_ldap.*": "directories have options of their own: --ldap-url, --ldap-vhost-query and others (docs/ACCESS.md)",
     "auth_ldap.*.*": "directories have options of their own: --ldap-url, --ldap-vhost-query and others (docs/ACCESS.md)",
     "auth_http.*": "an HTTP backend is not there",
-    "auth_oauth2.*": "tokens of OAuth 2 have options of their own: --oauth-resource-server-id, --oauth-jwks and others (docs/ACCESS.md)",
-    "auth_oauth2.*.*": "tokens of OAuth 2 have options of their own: --oauth-resource-server-id, --oauth-jwks and others (docs/ACCESS.md)",
+    "auth_oauth2.*": _OAUTH,
+    "auth_oauth2.*.*": _OAUTH,
     "auth_cache.*": _SAME,
     "trace_vhosts.*": "flintmq ctl trace_on",
+    "amqp10_client.**": "shovels and federation reach other brokers by AMQP 0-9-1; TLS options stand in their URIs",
+    "amqp_client.**": "TLS options of shovels and federation stand in their URIs",
+    "anonymous_login_*": "nobody logs in without a name: give such clients a user of their own",
+    "auth_cache.**": _SAME,
+    "auth_http.**": "an HTTP backend is not there",
+    "auth_ldap.**": "directories have options of their own: --ldap-url, --ldap-vhost-query and others (docs/ACCESS.md)",
+    "aws.**": "nodes find each other by --cluster",
+    "channel_interceptor.**": f"{_SAME}: there are no interceptors of channels",
+    "message_interceptors.**": f"{_SAME}: there are no interceptors of messages",
+    "cluster_exchange_limit": "flintmq ctl set_vhost_limit max-exchanges bounds a virtual host",
+    "cluster_queue_limit": "flintmq ctl set_vhost_limit max-queues bounds a virtual host; --queue-max is for all of them",
+    "cluster_formation.**": f"{_SAME}: nodes find each other by --cluster",
+    "cluster_partition_handling.**": f"{_SAME}: the engine of --cluster decides",
+    "cluster_tags.*": f"{_SAME}: names of nodes tell them apart",
+    "node_tags.*": f"{_SAME}: names of nodes tell them apart",
+    "consumer_disconnected_timeout": _SAME,
+    "credential_validator.*": "not there: administrators alone set passwords",
+    "password_hashing_module": f"{_SAME}: new passwords are hashed by argon2id; hashes of definitions files are taken as they are",
+    "default_limits.**": "flintmq ctl set_vhost_limit",
+    "default_policies.**": "flintmq ctl set_policy and set_operator_policy",
+    "default_worker_pool_size": _SAME,
+    "definitions.**": "flintmq import FILE, when the broker runs",
+    "distribution.**": f"{_SAME}: nodes reach each other on the ports of AMQP and HTTP",
+    "erlang.*": _SAME,
+    "event_exchange.*": f"{_SAME}: exchange amq.rabbitmq.event is in virtual host /",
+    "exchange_types.**": f"{_SAME}: all types are there",
+    "queue_types.**": f"{_SAME}: all types are there",
+    "federation.**": _SAME,
+    "http_dispatch.**": "HTTP asks the same users as AMQP; its refusals are in the log",
+    "link_max_per_session": f"{_SAME}: it is of AMQP 1.0",
+    "log.**": "lines of the log go to stderr: the service manager keeps and rotates them",
+    "management.credential_encryption_secret": f"{_SAME}: URIs are kept as they are, and shown without passwords",
+    "management.db_cache_multiplier": _SAME,
+    "management.definitions.**": _SAME,
+    "management.delegate_count": _SAME,
+    "management.disable_basic_auth": "not there: HTTP logs in by Basic, or by a token of OAuth 2",
+    "management.enable_queue_totals": f"{_SAME}: totals are always there",
+    "management.headers.*": f"{_SAME}: answers have strict ones",
+    "management.http.*": _SAME,
+    "management.listener.**": "HTTP is HTTPS with the certificate of tls-cert; its times and sizes are in docs/CONFIGURATION.md",
+    "management.tcp.**": "times and sizes of HTTP are in docs/CONFIGURATION.md",
+    "management.ssl.**": "HTTP is HTTPS with the certificate of tls-cert",
+    "management.oauth_**": _OAUTH,
+    "management.require_auth_for_api_reference": f"{_SAME}: it needs a login",
+    "management.restrictions.**": "not there: operator policies are an administrator's",
+    "management_agent.*": _SAME,
+    "message_store_shutdown_timeout": "stop-timeout",
+    "metadata_store.**": _SAME,
+    "mirroring_*": f"{_SAME}: there are no mirrors",
+    "motd_file": _SAME,
+    "mqtt.**": "MQTT is not there",
+    "prevent_startup_if_node_was_reset": f"{_SAME}: a store that lost a part does not start",
+    "product.*": _SAME,
+    "prometheus.authentication.enabled": "metrics need a login unless --metrics-public is given",
+    "prometheus.**": "metrics are at http-port, path /metrics, and at --metrics-port",
+    "raft.**": _SAME,
+    "ranch_connection_max": "connection-max",
+    "runtime_parameters.**": "limits of parameters are in docs/CONFIGURATION.md",
+    "shovel.**": _SAME,
+    "socket_writer.*": _SAME,
+    "ssl_allow_poodle_attack": f"{_SAME}: TLS 1.2 and 1.3",
+    "ssl_cert_login_san_*": "tls-login-from = subject_alternative_name takes the first name",
+    "ssl_options.**": _SAME,
+    "stream.**": "RabbitMQ's stream protocol is not there: streams are read by basic.consume and over HTTP",
+    "sysmon_handler.**": _SAME,
+    "tracing.*": "flintmq ctl trace_on copies to exchange amq.rabbitmq.trace",
+    "trust_store.**": "clients' certificates are checked with tls-ca",
+    "vhost_restart_strategy": f"{_SAME}: virtual hosts do not stop by themselves",
+    "web_mqtt.**": "MQTT is not there",
+    "web_stomp.**": "STOMP is not there",
 }
 
 
 def _shape(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+    return re.compile(re.escape(pattern).replace(r"\*\*", ".+").replace(r"\*", r"[^.]+"))
 
 
 _SHAPES = [(_shape(pattern), pattern) for pattern in (*_MAPPED, *_EXPLAINED)]
@@ -334,6 +421,21 @@ def _toml_value(value: str | int | bool) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def kind_of(file: Path, text: str) -> str:
+    """Tells "definitions" (JSON, whole or broken), "advanced" (Erlang terms) and "conf" (lines of key = value) apart.
+
+    A first line with a key and an equals sign makes a conf of it, whatever the name is; else a bracket or a quote at its start, or the
+    name, tells. So JSON that was cut at its head is JSON still, and its mistake is named.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and line[0] not in "#%"), "")
+    if re.match(r"[A-Za-z0-9_.$-]+\s*=", first):
+        return "conf"
+    if first[:1] == "[" and not file.name.endswith(".json"):
+        return "advanced"
+    return "definitions" if first[:1] in ("{", "[", '"', "}", "]") or file.name.endswith(".json") else "conf"
+
+
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the options to this new file, not to stdout.")
@@ -354,12 +456,15 @@ def convert(context: click.Context, /, file: Path, output: Path | None, strict: 
         raise OperatorError(f"{file} is no text in UTF-8", 65) from None
     if len(raw) > FILE_BYTES_MAX:
         raise OperatorError(f"{file} has more than {FILE_BYTES_MAX >> 20} MiB", 65)
-    if text.lstrip()[:1] == "{":
+    kind = kind_of(file, text)
+    if kind == "definitions":
         _definitions(file, text, uri, user, password)
         return
-    if text.lstrip()[:1] == "[":
+    if kind == "advanced":
         raise OperatorError(f"{file} is an advanced.config (Erlang terms): only rabbitmq.conf and definitions.json are read", 65)
     result = read(text)
+    if result.unknown and not result.options and not result.notes:
+        raise OperatorError(f"{file} is neither JSON nor a rabbitmq.conf: none of its lines has a key of RabbitMQ", 65)
     made = toml(result, str(file))
     if output is None:
         click.echo(made, nl=False)

@@ -8,6 +8,7 @@ import gc
 import importlib
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -91,6 +92,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         audit.start()
     signals = Signals()
     signals.take()
+    node.stop_process = lambda: os.kill(os.getpid(), signal.SIGTERM)
     node.start()
     ready = {
         "ready": True,

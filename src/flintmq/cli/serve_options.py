@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
+from flintmq.cli.limit_options import Size, limit_options, limits_of
 from flintmq.config import FLIGHT_STARTS, MIB, Config
+from flintmq.config.units import share_of, size_of
 from flintmq.errors import OperatorError
 
 
@@ -48,6 +50,31 @@ class Mode(click.ParamType[int]):
         if not 0 <= mode <= 0o777:
             self.fail(f"{value!r} is not between 0 and 777", param, ctx)
         return mode
+
+
+class MemoryOrSize(click.ParamType[int]):
+    """Bytes: a size (config.units), or a share of the memory that the process may use. Args: most: the largest share."""
+
+    name = "size|share"
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            share = share_of(value, self.most)
+            size = size_of(value) if share is None else 0
+        except ValueError as error:
+            self.fail(f"{error}; or a share of the memory such as 60%", param, ctx)
+        if share is not None:
+            from flintmq.node import memory_available
+
+            size = int(memory_available() * share)
+        if size < 1:
+            self.fail(f"{value!r} is less than one byte", param, ctx)
+        return size
 
 
 def from_file(path: str, ctx: click.Context) -> dict[str, Any]:
@@ -291,7 +318,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--node-name", help="Name of this node, its own in the cluster; default: flintmq@ and the machine's name."),
     click.option("--advertise-host", help="Host by which other machines reach this node; default: --host, or the machine's name."),
     click.option("--catalog", help="SQL database (schema) name."),
-    click.option("--container-size", type=click.IntRange(1), default=4 * MIB, show_default=True, help="Bytes of a log container."),
+    click.option("--container-size", type=Size(1), default=4 * MIB, show_default=True, help="Bytes of a log container."),
     click.option(
         "--initial-containers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Containers of a new log (at least 2)."
     ),
@@ -304,7 +331,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         "--log-retain-bytes",
-        type=click.IntRange(0),
+        type=Size(),
         default=256 * MIB,
         show_default=True,
         help="Dead log containers kept readable; 0: none.",
@@ -324,10 +351,20 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Write the log around the page cache, on ext4 and XFS; else through it. Syncs are the same.",
     ),
     click.option("--memory", is_flag=True, help="Keep nothing on disk."),
-    click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory."),
+    click.option(
+        "--memory-limit",
+        type=MemoryOrSize(1.0),
+        help="Message content at which publishers are blocked: a size such as 2GB, or a share of the memory; default: 60%.",
+    ),
+    click.option(
+        "--disk-free-limit",
+        type=MemoryOrSize(10.0),
+        help="Free space of the store's disk below which publishers are blocked: a size such as 5GB, or a share of the memory (100%);"
+        " default: what the log needs, some 30 MiB.",
+    ),
     click.option(
         "--content-memory",
-        type=click.IntRange(0),
+        type=Size(),
         help="Bytes of message content that queues in motion may keep in memory; default a sixteenth of the memory limit, at most 512 MiB.",
     ),
     click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads."),
@@ -340,9 +377,13 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the function takes the options of `flintmq serve`."""
     for option in reversed(_OPTIONS):
         function = option(function)
+    own: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]  # click's list, the last one first
+    own[:0] = reversed(limit_options())
     return function
 
 
 def config_of(options: dict[str, Any], inherited: tuple[tuple[str, int], ...]) -> Config:
     """The settings that the options name. Args: inherited: listening sockets of the service manager (Config.inherited)."""
-    return Config(**options, inherited=inherited)
+    others, limits = limits_of(options)
+    config = Config(**others, inherited=inherited)
+    return config.with_limits(**limits) if limits else config

@@ -632,6 +632,8 @@ class Config:
     inherited: tuple[tuple[str, int], ...] = ()
     # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
     memory_limit: int | None = None
+    # bytes of the disk below which publishers are blocked; None, or fewer than the log itself needs: what that needs (store/log/space.py)
+    disk_free_limit: int | None = None
     # bytes of contents in memory below which a queue keeps more than Limits.queue_hot_bytes; None: a share of memory_limit; 0: none does
     content_memory: int | None = None
     limits: Limits = field(default_factory=Limits)

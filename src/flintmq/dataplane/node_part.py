@@ -51,7 +51,7 @@ class DataPlane:
             self._load()
 
     def _load(self) -> Service:
-        """The service, restored. The first call takes some 10 ms, and waits for what was decided before the broker stopped."""
+        """The service, restored. The first call takes some 10 ms, and waits for decisions from before the broker stopped."""
         with self._loading:
             if self._service is None:
                 from flintmq.dataplane.backups import Backups

@@ -67,5 +67,5 @@ def container_size(config: Config) -> int:
     if size > config.limits.container_bytes_max:
         raise OperatorError(f"--container-size {config.container_size} is above the limit of {config.limits.container_bytes_max} bytes", 64)
     if size != config.container_size:
-        log.info("--container-size %d is rounded up to %d", config.container_size, size)
+        log.info("--container-size of %d bytes is rounded up to %d", config.container_size, size)
     return size

@@ -150,7 +150,9 @@ class LogStore(LogPort):
             store_uuid=options.store_uuid,
             container_size=options.container_size,
             clock=self.clock,
-            reserves=message_reserves(message_scan.container_size or options.container_size, options.unwritten_max),
+            reserves=message_reserves(
+                message_scan.container_size or options.container_size, options.unwritten_max, options.disk_free_limit
+            ),
             retain_bytes=options.retain_bytes,
             retain_s=options.retain_s,
             archive=options.archive_dir,

@@ -23,7 +23,8 @@ class StoreOptions:
     known_queues: ids of durable queues; queue_high_water: no id above it was ever given out; retain_bytes, retain_s: how much and how
     long dead containers are kept readable; hot_bytes: bodies of a queue that stay in memory; content_bytes: contents
     in memory below which a queue keeps more; spill: transient messages past that go to
-    the page log; archive_dir: where dead containers are copied before they go (its parent exists); threads: False: nothing runs by
+    the page log; archive_dir: where dead containers are copied before they go (its parent exists); disk_free_limit: bytes of the disk
+    below which publishers are blocked, if the log itself does not need more; threads: False: nothing runs by
     itself, see LogStore.flush and maintain (tests); actors: the ActorSystem that reads of cold messages run on (None: a small one of the
     store's own); limits: cold_*, stream_*, log_*.
     """
@@ -42,6 +43,7 @@ class StoreOptions:
     content_bytes: int = 0
     spill: bool = True
     archive_dir: str | None = None
+    disk_free_limit: int = 0
     actors: Any = None
     limits: Limits = field(default_factory=Limits)
 

@@ -111,7 +111,7 @@ function Shell({ who, leave }) {
     ${onlyLooks ? html`<span class="badge warn">read-only</span>` : html`<button aria-pressed=${lock} onClick=${() => setLock(!lock)}>${lock ? "Unlock changes" : "Lock"}</button>`}
     <button onClick=${dark}>${theme === "dark" ? "Light" : "Dark"}</button><button onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
     <span>${who.user}</span><button onClick=${leave}>Sign out</button></header>
-  <main id="content">${error ? html`<h1 tabindex="-1">Not found</h1><${Trouble} error=${error} />` : Page ? html`<${Page} key=${at.page + "/" + at.names.join("/")} names=${at.names} query=${at.query} />` : html`<p class="empty">Loading …</p>`}</main></div></div>
+  <main id="content" data-page=${at.page}>${error ? html`<h1 tabindex="-1">Not found</h1><${Trouble} error=${error} />` : Page ? html`<${Page} key=${at.page + "/" + at.names.join("/")} names=${at.names} query=${at.query} />` : html`<p class="empty">Loading …</p>`}</main></div></div>
   ${help ? html`<${Help} close=${() => setHelp(false)} />` : null}
   <section class="toasts" aria-label="Notices"><div role="status" aria-live="polite">${toasts.map((one) => html`<div class="toast" key=${one.key}>${one.line}</div>`)}</div></section><//>`;
 }

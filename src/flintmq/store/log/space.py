@@ -30,11 +30,12 @@ class Reserves:
 NO_RESERVES = Reserves()
 
 
-def message_reserves(container_size: int, buffered: int) -> Reserves:
-    """Of the logs that must go on. Args: bytes of a message log's container; bytes that write buffers hold at most."""
+def message_reserves(container_size: int, buffered: int, free_limit: int = 0) -> Reserves:
+    """Of the logs that must go on. Args: bytes of a message log's container; bytes that write buffers hold at most; bytes that an operator
+    wants free for others (`--disk-free-limit`): publishers are blocked below them, acks and a start use them."""
     last = container_size + LIMITS.log_sql_start_bytes
     tight = 2 * container_size + LIMITS.log_sql_bytes
-    roomy = tight + buffered + LIMITS.log_ending_containers * container_size
+    roomy = max(tight + buffered + LIMITS.log_ending_containers * container_size, free_limit)
     return Reserves(last, tight, roomy, roomy + 2 * container_size)
 
 

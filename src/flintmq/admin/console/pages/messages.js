@@ -88,7 +88,7 @@ function Move({ base, chosen, conditions, close }) {
       while (place !== null) {
         const found = await post(`${base}/move`, chosen.length ? body : { ...body, position: place });
         moved += found.moved; say(moved);
-        if (found.stopped) throw new Error(`${moved} messages moved, then it stopped: ${found.stopped}`);
+        if (found.stopped) throw new Error(`${many(moved, "message")} moved, then it stopped: ${found.stopped}`);
         place = found.next;
       }
       app.toast(many(moved, "message") + " moved"); close();

@@ -10,7 +10,7 @@ function Topology() {
   const app = useContext(App), [around, set] = useState(""), [as, show] = useState("graph");
   const url = path`/api/v1/vhosts/${app.vhost}/topology` + `?count=80${around ? `&around=${name(around)}` : ""}`;
   const [found, error] = usePoll(url, 5000);
-  return html`<${Head} title="Topology" sub=${found ? `${count(found.nodes.length)} exchanges and queues, ${many(found.edges.length, "binding")}${found.left_out ? `, ${count(found.left_out)} more left out: filter by a name` : ""}` : ""}>
+  return html`<${Head} title="Topology" sub=${found ? `${many(found.nodes.length, "name")} of exchanges and queues, ${many(found.edges.length, "binding")}${found.left_out ? `, ${count(found.left_out)} more left out: filter by a name` : ""}` : ""}>
     <input type="search" aria-label="Around this exchange or queue" placeholder="Around a name ( / )" value=${around} onChange=${(event) => set(event.target.value)} /><button onClick=${() => show(as === "graph" ? "list" : "graph")}>${as === "graph" ? "As a list" : "As a graph"}</button><//><${Trouble} error=${error} />
   <${Card}>${!found ? html`<${Empty}>Looking …<//>` : !found.edges.length ? html`<${Empty}>No bindings${around ? " touch this name" : " yet"}.<//>` : as === "graph" ? html`<${Graph} found=${found} around=${around} vhost=${app.vhost} />` : html`<${Table} caption="Bindings" rows=${found.edges} columns=${[{ label: "From", show: (one) => one.from || "(default)" }, { label: "To", show: (one) => `${one.kind} ${one.to}` }, { label: "Key", show: (one) => (one.alternate ? "alternate exchange" : one.key) }]} />`}<${Command}>${curl("GET", url)}<//><//>`;
 }
