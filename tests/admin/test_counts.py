@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from flintmq.admin.counts import add_samples
+from flintmq.admin.api_node import Rates
+from flintmq.admin.counts import add_samples, counted
 from flintmq.admin.samples import NODE_COLUMNS, QUEUE_COLUMNS, QUEUE_TIERS, Series
-from tests.admin.conftest import Client
+from tests.admin.conftest import Client, basic
+from tests.support.broker import wait_until
 
 
 def series() -> Series:
     """Five seconds apart: 100, 110, ... ready, ten of them unacked, enqueued thrice as many."""
     found = Series(QUEUE_COLUMNS, QUEUE_TIERS)
     for number in range(60):
-        found.add(1_000 + 5 * number, (100 + 10 * number, 10, 300 + 30 * number, 7, 1))
+        found.add(1_000 + 5 * number, (100 + 10 * number, 10, 300 + 30 * number, 7, 1, 0))
     return found
 
 
@@ -55,6 +57,50 @@ def test_many_samples_are_bounded() -> None:
     found: dict[str, dict[str, list[int]]] = {}
     add_samples({"lengths_age": "9" * 9, "lengths_incr": "1"}, Series(NODE_COLUMNS, ((1, 2_000),)), found, found)
     assert all(len(one["samples"]) <= 1_000 for one in found.values())
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_rates_are_unknown_until_a_second_look() -> None:
+    clock = Clock()
+    rates = Rates(clock=clock)
+    shown = [counted(rates, ("s",), {"publish": 10, "ack": 0})]
+    for clock.now_s, publish in ((0.5, 15), (2.0, 20), (2.5, 90)):
+        shown.append(counted(rates, ("s",), {"publish": publish, "ack": 1}))
+    assert [one["publish_details"]["rate"] for one in shown] == [None, None, 5.0, 5.0]
+    assert shown[2]["ack_details"] == {"rate": 0.5} and shown[2]["ack"] == 1
+
+
+def test_more_objects_than_rates_are_kept_for_leave_those_their_rates() -> None:
+    """Each round looks at all: the first keep their places, until nobody looks at them for a minute."""
+    clock = Clock()
+    rates = Rates(most=3, clock=clock)
+    for clock.now_s in (0.0, 5.0, 10.0):
+        shown = [rates.rate(number, int(clock.now_s)) for number in range(5)]
+    assert shown == [1.0, 1.0, 1.0, None, None]
+    for clock.now_s in (71.0, 73.0):
+        shown = [rates.rate(number, int(clock.now_s)) for number in (3, 4, 0, 5)]
+    assert shown == [1.0, 1.0, 1.0, None], "those of 1 and 2, too, made room"
+    assert len(rates._looks) == 3
+
+
+def test_no_name_of_a_user_gives_the_rates_of_others(start: Callable[..., Client]) -> None:
+    """A user that is named as something whose rates are kept: a rate from the node's count to his would tell the node's."""
+    client = start()
+    client.queue()
+    client.publish(*("m",) * 50)
+    names = ("all", "node", "churn")
+    for name in names:
+        assert client.request("PUT", f"/api/users/{name}", b'{"password": "%b", "tags": "management"}' % name.encode()).status == 201
+    wait_until(lambda: client.get("/api/overview").json["queue_totals"]["messages_details"]["rate"] is not None, what="a second look")
+    for name in names:
+        shown = client.get("/api/overview", basic(name, name)).json
+        assert shown["queue_totals"]["messages_details"] == shown["message_stats"]["publish_details"] == {"rate": None}
 
 
 def test_messages_of_virtual_hosts(start: Callable[..., Client]) -> None:

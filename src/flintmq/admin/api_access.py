@@ -256,10 +256,10 @@ def _counts(call: Call, name: str, sums: Mapping[str, Mapping[str, int]] | None)
     """Messages of a virtual host's queues. Args: sums: of api_node.Totals; None: they are not asked for."""
     if sums is None or name not in sums or call.query.get("disable_stats") == "true":
         return {}
-    rate, own = call.app.rates.rate, sums[name]
+    rates, own = call.app.rates, sums[name]
     return {
-        **counted(rate, ("vhost", name), sums_of(MESSAGES, own)),
-        "message_stats": counted(rate, ("vhost", name), sums_of(STATS, own)),
+        **counted(rates, ("vhost", "lengths", name), sums_of(MESSAGES, own)),
+        "message_stats": counted(rates, ("vhost", "stats", name), sums_of(STATS, own)),
     }
 
 

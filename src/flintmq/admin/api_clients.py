@@ -77,7 +77,7 @@ def show_connection(call: Call, handler: Any) -> dict[str, Any]:
         "connected_at": handler.connected_at_ms,
         "client_properties": plain(client_properties.told(handler.client_properties)),
         "user_provided_name": plain(client_properties.connection_name(handler.client_properties)),
-        **counted(call.app.rates.rate, ("connection", handler.connection_id), traffic),
+        **counted(call.app.rates, ("connection", handler.connection_id), traffic),
     }
 
 

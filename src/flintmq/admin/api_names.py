@@ -113,14 +113,14 @@ def _count_elsewhere(call: Call, queue: Any, value: dict[str, Any]) -> None:
 def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     core, rates = queue.core, call.app.rates
     sums = {"ready": core.ready_count(), "unacked": core.unacked_count()}
-    value |= counted(rates.rate, queue.queue_id, sums_of(MESSAGES, sums))
+    value |= counted(rates, ("lengths", queue.queue_id), sums_of(MESSAGES, sums))
     if queue.policy.keeps_letters:
         value["messages_dlx"], value["message_bytes_dlx"] = call.broker.letters.waiting(queue)
     value["consumers"] = core.consumer_count()
     ready, unacked = core.ready_bytes(), core.unacked_bytes()
     value |= {"message_bytes": ready + unacked, "message_bytes_ready": ready, "message_bytes_unacknowledged": unacked}
     value["message_bytes_ram"] = value["memory"] = core.resident_bytes
-    value["message_stats"] = counted(rates.rate, queue.queue_id, queue_stats(core))
+    value["message_stats"] = counted(rates, ("stats", queue.queue_id), queue_stats(core))
     value["head_message_timestamp"] = head_timestamp(core)
     idle_s = call.app.sampler.idle_since_s(queue)
     if idle_s is not None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -36,6 +36,10 @@ from flintmq.core.memory_account import bytes_held
 # queues that are summed up in one piece, and seconds that a sum is kept
 _PIECE = 1_000
 _KEEP_S = 1.0
+# scopes whose counts are kept for rates: some 700 bytes each, so 17 MB at most. A queue has two; those that find no room have no rates
+RATES_MAX = 25_000
+# seconds without a look after which counts make room for others
+_FORGOTTEN_S = 60.0
 # counts of virtual hosts that are gone
 GONE = ""
 _SUMS = ("ready", "unacked", "enqueued", "delivered", "consumers", "queues", "exchanges")
@@ -91,26 +95,47 @@ class Totals:
 
 
 class Rates:
-    """How fast counters grow, from the looks that clients take: between the last two that are a second apart at least."""
+    """How fast counters grow, from the looks that clients take: between the last two that are a second apart at least.
 
-    def __init__(self, most: int = 50_000) -> None:
+    Args: most: scopes whose counts are kept; clock: seconds.
+    """
+
+    def __init__(self, most: int = RATES_MAX, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._looks: dict[Any, tuple[float, int, float | None]] = {}  # -> time, count, rate
+        self._clock = clock
+        # scope -> time, counts, rates; the one whose counts were kept longest ago first
+        self._looks: dict[Any, tuple[float, tuple[int, ...], tuple[float, ...] | None]] = {}
 
-    def rate(self, key: Any, count: int) -> float | None:
-        """The rate of a counter, a second; None until a second look, a second later at least, is known."""
-        now = time.monotonic()
-        known = self._looks.get(key)
+    def of(self, scope: Any, counts: tuple[int, ...]) -> tuple[float, ...] | None:
+        """The rates of counters that are looked at together, a second; None until a second look, a second later at least, is known, and
+        while others fill the room. Args: scope: whose counters they are, always as many. O(counters)."""
+        now = self._clock()
+        known = self._looks.get(scope)
         if known is None:
-            if len(self._looks) >= self._most:
-                del self._looks[next(iter(self._looks))]  # the count that was seen first
-            self._looks[key] = now, count, None
+            if len(self._looks) < self._most or self._make_room(now):
+                self._looks[scope] = now, counts, None
             return None
-        at_s, before, rate = known
-        if now - at_s >= 1.0:
-            rate = (count - before) / (now - at_s)
-            self._looks[key] = now, count, rate
-        return None if rate is None else round(rate, 2)
+        at_s, before, rates = known
+        seconds = now - at_s
+        if seconds >= 1.0:
+            rates = tuple([round((count - old) / seconds, 2) for count, old in zip(counts, before, strict=True)])
+            del self._looks[scope]
+            self._looks[scope] = now, counts, rates
+        return rates
+
+    def _make_room(self, now: float) -> bool:
+        """In place of counts that nobody looks at any more. Those of one round through more objects than there is room for stay: would each
+        put out another, none had a rate."""
+        oldest = next(iter(self._looks))
+        if now - self._looks[oldest][0] < _FORGOTTEN_S:
+            return False
+        del self._looks[oldest]
+        return True
+
+    def rate(self, scope: Any, count: int) -> float | None:
+        """As `of`, for one counter."""
+        rates = self.of(scope, (count,))
+        return None if rates is None else rates[0]
 
 
 async def overview(call: Call) -> Response:
@@ -119,10 +144,10 @@ async def overview(call: Call) -> Response:
     every = sees_everything(call.tags)
     sums = await call.app.totals.of(broker, vhosts, every)
     handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
-    scope = "all" if every else call.caller.user
-    totals, stats = counted(rates.rate, scope, sums_of(MESSAGES, sums)), counted(rates.rate, scope, sums_of(STATS, sums))
+    scope = ("node",) if every else ("user", call.caller.user)
+    totals, stats = counted(rates, ("lengths", scope), sums_of(MESSAGES, sums)), counted(rates, ("stats", scope), sums_of(STATS, sums))
     add_samples(call.query, call.app.sampler.node if every else None, totals, stats)
-    churn = counted(rates.rate, "churn", {name: getattr(broker.counters, of) for name, of in CHURN.items()})
+    churn = counted(rates, ("churn",), {name: getattr(broker.counters, of) for name, of in CHURN.items()})
     value = {
         "management_version": COMPATIBLE,
         "rates_mode": "basic",

@@ -8,7 +8,8 @@ R1  Samples are those that the sampler has: each 5 s of a queue, each second of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 from flintmq.vhost.names import SCHEDULE
@@ -80,12 +81,14 @@ def queue_stats(core: Any) -> dict[str, int]:
     return {"publish": core.enqueued_total(), "deliver_get": core.delivered_total(), **{name: flows[name] for name in FLOWS}}
 
 
-def counted(rate: Callable[[Any, int], float | None], scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Members with a count each, and their rates: null until two looks at the count are known. Args: rate: of a key and its count; scope:
-    whose counts they are."""
+def counted(rates: Any, scope: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Members with a count each, and their rates: null until two looks at the counts are known. Args: rates: admin.api_node.Rates; scope:
+    whose counts they are, and which: a tuple that no name of a client can be."""
     figures: dict[str, Any] = {}
-    for name, count in counts.items():
-        figures |= {name: count, f"{name}_details": {"rate": rate((scope, name), count)}}
+    known = rates.of(scope, tuple(counts.values())) or repeat(None)
+    for (name, count), rate in zip(counts.items(), known, strict=False):
+        figures[name] = count
+        figures[f"{name}_details"] = {"rate": rate}
     return figures
 
 

@@ -39,7 +39,7 @@ from flintmq.core.shares import Holding
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # objects that are looked at in one piece
-PIECE = 250
+PIECE = 200
 # queues whose samples are looked at in one piece
 SERIES_PIECE = 50
 # lines of one piece of an answer

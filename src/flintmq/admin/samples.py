@@ -39,7 +39,7 @@ NODE_COLUMNS = (
 # lag: messages that the slowest group of a stream has not been given; 0 of other queues
 QUEUE_COLUMNS = ("messages_ready", "messages_unacked", "enqueued", "delivered", "consumers", "lag")
 # queues that are looked at in one piece
-_PIECE = 500
+_PIECE = 250
 # queues up to which sums are made each second; with more they are made as often as queues are looked at
 _EACH_SECOND = 1_000
 # bytes of a ring besides its numbers: objects, tables
