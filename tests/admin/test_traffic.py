@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flintmq.admin.api_node import Totals
-from flintmq.admin.counts import FLOWS
+from flintmq.admin.counts import FLOWS, LOOP_STATS
 from flintmq.broker.counters import Counters
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
@@ -144,7 +144,12 @@ def test_queues_show_bytes_rates_and_since_when_they_rest(client: Client, connec
 
 def test_connections_and_channels_show_their_traffic(client: Client, connection: RawConnection, name: str) -> None:
     api, channel = Api(client), connection.channel()
+    before = api.get("overview")["message_stats"]
     traffic(channel, name)
+    after = api.get("overview")["message_stats"]
+    grown = {key: after[key] - before[key] for key in LOOP_STATS}
+    counts = {"ack": 2, "confirm": 5, "deliver": 1, "get": 2, "get_no_ack": 1, "redeliver": 1}
+    assert grown == dict.fromkeys(LOOP_STATS, 0) | counts | {"drop_unroutable": 1, "return_unroutable": 1}
     [shown] = api.get("connections")
     assert shown["recv_oct"] > 500 and shown["send_oct"] > 500 and shown["recv_cnt"] > 10 and shown["send_cnt"] > 10
     [state] = api.get("channels")

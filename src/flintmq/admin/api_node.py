@@ -24,8 +24,9 @@ from flintmq.admin.api_call import Call, fixed, nothing
 from flintmq.admin.api_definitions import COMPATIBLE
 from flintmq.admin.api_lists import one
 from flintmq.admin.api_schemas import BODY_NAME, BODY_PASSWORD
-from flintmq.admin.counts import CHURN, MESSAGES, STATS, add_samples, counted, is_hidden, sums_of
+from flintmq.admin.counts import CHURN, LOOP_STATS, MESSAGES, STATS, add_samples, counted, is_hidden, sums_of
 from flintmq.admin.http_refusals import HttpError, bad, missing
+from flintmq.admin.metrics import counters
 from flintmq.admin.node_facts import alarms_of, descriptors, disk_free, resident_bytes
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.admin.v1_cluster import cluster_of
@@ -146,6 +147,9 @@ async def overview(call: Call) -> Response:
     handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
     scope = ("node",) if every else ("user", call.caller.user)
     totals, stats = counted(rates, ("lengths", scope), sums_of(MESSAGES, sums)), counted(rates, ("stats", scope), sums_of(STATS, sums))
+    if every:
+        loops = counters(parts)
+        stats |= counted(rates, ("loops",), {name: loops[of] for name, of in LOOP_STATS.items()})
     add_samples(call.query, call.app.sampler.node if every else None, totals, stats)
     churn = counted(rates, ("churn",), {name: getattr(broker.counters, of) for name, of in CHURN.items()})
     value = {

@@ -21,6 +21,18 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
     "messages_unacknowledged": ("unacked",),
 }
 STATS: Mapping[str, tuple[str, ...]] = {"publish": ("enqueued",), "deliver_get": ("delivered",)}
+# of the node alone: counters of the I/O loops (core/counters.pxd)
+LOOP_STATS: Mapping[str, str] = {
+    "ack": "acknowledged",
+    "confirm": "confirmed",
+    "deliver": "consumed_manual",
+    "deliver_no_ack": "consumed_auto",
+    "drop_unroutable": "dropped",
+    "get": "got_manual",
+    "get_no_ack": "got_auto",
+    "redeliver": "redelivered",
+    "return_unroutable": "returned",
+}
 # figures of a queue's core (QueueHandle.flows) by the names of message_stats
 FLOWS = ("deliver", "deliver_no_ack", "get", "get_no_ack", "redeliver", "ack")
 CHURN = {
