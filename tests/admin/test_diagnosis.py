@@ -92,11 +92,11 @@ def test_a_group_of_a_stream_that_falls_back_has_a_card_until_it_catches_up(
     channel = connection.channel()
     channel.call("queue.declare", queue=name, durable=True, arguments=STREAM)
     client = Client(broker)
-    core = look.broker.vhosts["/"].queues[name].core
+    stream: Any = look.broker.streams.get(look.broker.vhosts["/"].queues[name].queue_id)  # type: ignore[union-attr]
     assert client.get(f"/api/v1/queues/%2F/{name}/messages?group=g&offset=first&hold=0").status == 200
     for number in range(4):
         publish(channel, name, 30)
-        wait_until(lambda count=30 * (number + 1): core.enqueued_total() == count)
+        wait_until(lambda lag=30 * (number + 1): stream.lag() == lag, what="all is on disk, and nothing was taken")
         look.later()
     assert {one["title"] for one in look.cards() if one.get("queue") == name} == {"A group falls behind"}
     for _ in range(13):  # the lag is as large as before, and grows no more
