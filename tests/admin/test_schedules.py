@@ -34,7 +34,7 @@ def test_a_publish_over_http_waits_for_its_time(start: Callable[..., Client], tm
     told = publish(client, "b", 60, "/api/v1/queues/%2F/q/messages")
     assert told["durable"] is durable and told["due_ms"] > 0
     wait_until(lambda: queue.core.ready_count() == 2)
-    assert client.node.broker.schedules.routed == 2
+    wait_until(lambda: client.node.broker.schedules.routed == 2, what="it is counted once it is there")
 
 
 def test_what_waits_is_shown_and_cancelled(start: Callable[..., Client]) -> None:

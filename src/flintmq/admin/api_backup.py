@@ -20,8 +20,11 @@ from flintmq.errors import StoreError
 TTL_S = 120
 
 
-def _backups(call: Call) -> Any:
+def _backups(call: Call, backup: str = "") -> Any:
+    """Args: backup: one that must be there. Raises: HttpError 400, or 404 for it, of a broker that makes none."""
     backups = call.app.parts.backups
+    if backups is None and backup:
+        raise missing("backup", backup)
     if backups is None:
         raise HttpError(400, "bad_request", "this broker keeps nothing on disk (--memory): there is nothing to back up")
     return backups()
@@ -43,7 +46,7 @@ async def begin(call: Call) -> Response:
 
 async def extend(call: Call) -> Response:
     try:
-        _backups(call).extend(call.caller.user, call.name("backup"))
+        _backups(call, call.name("backup")).extend(call.caller.user, call.name("backup"))
     except Exception as error:
         raise _refused(error, call.name("backup")) from None
     return nothing()
@@ -51,7 +54,7 @@ async def extend(call: Call) -> Response:
 
 async def end(call: Call) -> Response:
     try:
-        _backups(call).end(call.caller.user, call.name("backup"))
+        _backups(call, call.name("backup")).end(call.caller.user, call.name("backup"))
     except Exception as error:
         raise _refused(error, call.name("backup")) from None
     return nothing()
