@@ -190,6 +190,10 @@ def test_a_node_is_the_broker_asked_or_refused(operator: Operator) -> None:
     own = operator.broker.node.broker.node_name
     for name in (own, "rabbit@db1", "rabbit"):
         assert operator.run("-n", name, "ping") == operator.run("ping", "--node", name) == "Ping succeeded\n"
+    operator.run("add_user", "plain", "plain")
+    operator.run("set_user_tags", "plain", "management")
+    assert operator.run("-u", "plain", "--password", "plain", "-n", "rabbit@db1", "ping"), "without the tag monitoring"
+    operator.run("delete_user", "plain")
     text = operator.run("-n", "flintmq@elsewhere", "stop", code=65)
     assert text.startswith("no node 'flintmq@elsewhere': the broker at ") and f"is '{own}', and in no cluster" in text
 
@@ -207,7 +211,8 @@ def test_a_node_of_a_cluster_is_asked_at_its_own_address(monkeypatch: pytest.Mon
 
     def answer(self: Remote, method: str, path: str, value: object, headers: object) -> tuple[int, str, bytes, bool]:
         asked.append(f"{self._uri} {path}")
-        value = {"overview": {"node": "a"}, "v1/cluster": {"cluster": True, "nodes": nodes}}.get(path, {})
+        cluster = {"v1/cluster": {"cluster": True, "nodes": nodes}, "v1/cluster/addresses": {"amqp": ["10.0.0.1:5672"], "amqps": []}}
+        value = {"overview": {"node": "a"}, **cluster}.get(path, {})
         return 200, "", json.dumps(value).encode(), True
 
     monkeypatch.setattr(Remote, "_request", answer)
