@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -325,8 +324,8 @@ def test_a_process_gets_another_log_level_and_stops(tmp_path: Path) -> None:
             run("add_user", "quiet", "quiet")
             run("set_log_level", "debug")
             run("add_user", "loud", "loud")
-            with ThreadPoolExecutor(4) as many:
-                list(many.map(lambda _: run("stop", "--idempotent"), range(4)))
+            for _ in range(3):  # the second signal would end it at once
+                run("stop", "--idempotent")
             assert process.wait(30) == 0
         finally:
             if process.poll() is None:
