@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from flintmq.cli.param_type import ParamType
 from flintmq.config import KIB, MIB, Limits
 from flintmq.config.units import size_of
 
 
-class Size(click.ParamType[int]):
+class Size(ParamType[int]):
     """Bytes, with or without a unit (config.units). Args: low, high: bytes."""
 
     name = "size"

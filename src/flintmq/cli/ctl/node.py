@@ -139,7 +139,7 @@ def set_log_level(session: Session, level: str) -> None:
 
 def _wait(session: Session, reached: Callable[[], bool], text: str) -> None:
     """Raises: OperatorError 75: it did not come about in time."""
-    limit_s = session.timeout_s if session.timeout_s != 60.0 else _WAIT_S
+    limit_s = session.timeout_s or _WAIT_S
     end_s = time.monotonic() + limit_s
     while not reached():
         if time.monotonic() > end_s:

@@ -14,7 +14,8 @@ from urllib.parse import quote
 import click
 
 from flintmq.cli.ctl.output import FORMATTERS, field_of, show_record, show_rows
-from flintmq.cli.ctl.remote import Remote
+from flintmq.cli.ctl.remote import TIMEOUT_S, Remote
+from flintmq.cli.param_type import ParamType
 from flintmq.errors import OperatorError
 
 # seconds
@@ -22,14 +23,14 @@ TIMEOUT_S_MAX = 86_400
 
 
 class Session(NamedTuple):
-    """The options. quiet: no headlines; silent: no names of columns either."""
+    """The options. timeout_s: None: it was not given; quiet: no headlines; silent: no names of columns either."""
 
     uri: str
     user: str
     password: str
     vhost: str = "/"
     node: str = ""
-    timeout_s: float = 60.0
+    timeout_s: float | None = None
     quiet: bool = False
     silent: bool = False
     table_headers: bool = True
@@ -37,7 +38,7 @@ class Session(NamedTuple):
 
     @property
     def remote(self) -> Remote:
-        return Remote(self.uri, self.user, self.password, self.timeout_s, self.node)
+        return Remote(self.uri, self.user, self.password, self.timeout_s or TIMEOUT_S, self.node)
 
     def path(self, template: str, **names: str) -> str:
         """The path with its names percent-encoded."""
@@ -67,7 +68,7 @@ class Session(NamedTuple):
         show_record(value, self.formatter)
 
 
-class Timeout(click.ParamType[float]):
+class Timeout(ParamType[float]):
     """Seconds, or `infinity`."""
 
     name = "seconds"
