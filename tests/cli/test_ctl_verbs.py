@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pika
@@ -18,7 +19,8 @@ import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
 from flintmq import __version__
-from flintmq.cli.ctl import ctl
+from flintmq.cli.ctl import ctl, node
+from flintmq.cli.ctl.session import Session
 from flintmq.cli.ctl.unsupported import ANSWERS
 from flintmq.errors import OperatorError
 from flintmq.testing.broker import Broker
@@ -295,7 +297,7 @@ def test_the_node_shows_itself(operator: Operator) -> None:
     run("set_cluster_name", "prod")
     assert "cluster name: prod" in run("cluster_status")
     assert "Commands:" in run("help") and "Add a user" in run("help", "add_user")
-    run("await_startup", "-t", "5")
+    run("await_startup", "-t", "60")
     run("await_online_nodes", "1")
     assert "2 nodes did not come online within 0.2 s" in run("await_online_nodes", "2", "-t", "0.2", code=75)
     assert "the broker did not start within 0.2 s" in run("await_startup", "-t", "0.2", uri="http://127.0.0.1:1", code=75)
@@ -342,3 +344,24 @@ def test_messages_of_a_queue_stay_when_it_is_deleted_if_empty(operator: Operator
     wait_until(lambda: operator.run("-s", "list_queues", "messages") == "1\n")
     operator.run("delete_queue", "full", "--if-empty", code=65)
     operator.run("delete_queue", "full", "--if-unused")
+
+
+def test_a_verb_imports_what_it_needs_and_no_more() -> None:
+    """Scripts call a verb a hundred times: 100 ms of cpu each, most of which are imports."""
+    code = "import sys; from flintmq.cli.ctl import ctl; ctl.main(['version'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    modules = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stderr.split())
+    heavy = "asyncio dataclasses sqlite3 starlette argon2 csv logging flintmq.node flintmq.config flintmq.access flintmq.cli.convert"
+    assert "flintmq.cli.ctl.remote" in modules and modules & set(heavy.split()) == set()
+
+
+def test_a_wait_ends_after_the_seconds_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 s, too, which are the default of other verbs; without --timeout a wait takes 300 s at most, as with RabbitMQ."""
+    clock = [0.0]
+    # of the module alone: a broker of this process has the true one
+    own = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _: clock.__setitem__(0, clock[0] + 1.0))
+    monkeypatch.setattr(node, "time", own)
+    for timeout_s, end_s in ((60.0, 61.0), (None, 301.0)):
+        clock[0] = 0.0
+        with pytest.raises(OperatorError) as late:
+            node._wait(Session("u", "u", "p", timeout_s=timeout_s), lambda: False, "the broker did not start")
+        assert (late.value.exit_code, clock[0]) == (75, end_s)
