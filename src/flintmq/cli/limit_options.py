@@ -83,6 +83,14 @@ LIMIT_OPTIONS = (
         "Of a channel.",
         "consumer_max_per_channel",
     ),
+    LimitOption(
+        "consumer-timeout",
+        "consumer_timeout_ms",
+        _count(0, 2**31 - 1),
+        "milliseconds",
+        "To settle a delivery, for queues that say nothing themselves; then the message goes back. 0: any time.",
+        "consumer_timeout",
+    ),
     # messages of the data plane, and between nodes, have the default's size at most
     LimitOption("max-message-size", "message_size_max", Size(1, 128 * MIB), "bytes", "Of a message's body.", "max_message_size"),
     LimitOption("handshake-timeout", "handshake_ms_max", _MS, "milliseconds", "From connecting to connection.open.", "handshake_timeout"),
