@@ -175,6 +175,17 @@ def test_options_count_before_and_behind_the_verb(operator: Operator) -> None:
     run("delete_vhost", "o")
 
 
+@pytest.mark.parametrize("secret", ["-secret", "-p", "--password", "-9x"])
+def test_a_value_that_begins_with_a_dash_is_never_taken_for_options(operator: Operator, secret: str) -> None:
+    """click alone would make of `add_user ann -secret` the password `-ecret`."""
+    if secret != "-p":
+        assert "No such option" in usage("--uri", operator.uri, "add_user", "dash", secret)
+        assert "dash" not in operator.run("list_users")
+    operator.run("add_user", "dash", "--", secret)
+    operator.run("authenticate_user", "dash", "--", secret)
+    operator.run("delete_user", "dash")
+
+
 def test_a_column_that_nobody_knows_is_an_error_that_names_those_there_are(operator: Operator) -> None:
     text = operator.run("list_queues", "nocolumn", code=64)
     assert text.startswith("list_queues has no column 'nocolumn'. Its columns: arguments, auto_delete, ") and " messages_ready, " in text
