@@ -18,8 +18,10 @@ from flintmq.admin.operations import FLAG, PREFIX, Operation, one_of, record
 from flintmq.config import Config, Limits
 
 LEVELS = ("info", "debug", "warning", "error")
-# the login of a URL, wherever it stands in a text: passwords are shown to nobody
-_LOGIN = re.compile(r"(?<=://)[^/\s]*@")
+# the login of a URL, wherever it stands in a text, and secrets of its query (libpq's password and sslpassword, keys of collectors):
+# they are shown to nobody. A password may have any character (--connect takes "a/b"): all up to the last @ is hidden, if too much
+_LOGIN = re.compile(r"(?<=://).*@", re.DOTALL)
+_QUERY = re.compile(r"([?&][^=&\s]*(?:pass|secret|token|key|auth)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
 def shown_setting(value: Any) -> Any:
@@ -28,7 +30,7 @@ def shown_setting(value: Any) -> Any:
         return [shown_setting(one) for one in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _LOGIN.sub("***@", str(value))
+    return _QUERY.sub(r"\1***", _LOGIN.sub("***@", str(value)))
 
 
 def settings_of(config: Config) -> dict[str, dict[str, Any]]:
