@@ -376,3 +376,18 @@ def test_a_wait_ends_after_the_seconds_that_are_asked_for(monkeypatch: pytest.Mo
         with pytest.raises(OperatorError) as late:
             node._wait(Session("u", "u", "p", timeout_s=timeout_s), lambda: False, "the broker did not start")
         assert (late.value.exit_code, clock[0]) == (75, end_s)
+
+
+def test_a_name_is_no_command_of_a_terminal(operator: Operator) -> None:
+    """A tenant names its queues; an administrator looks at them."""
+    vhost = operator.broker.node.broker.vhosts["/"]
+    name = "\x1b]0;owned\x07\x9b2J\u202eq\t"
+    vhost.run(vhost.declare_queue(name))
+    for formatter in ("table", "pretty_table", "json"):
+        text = operator.run("-q", "list_queues", "name", "--formatter", formatter)
+        assert all(one.isprintable() or one == "\n" for one in text) and "owned" in text, formatter
+    assert json.loads(operator.run("list_queues", "name", "--formatter", "json")) == [{"name": name}]
+    command = [sys.executable, "-m", "flintmq.cli.main", "ctl", "--uri", operator.uri, "delete_queue", f"{name}gone"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 65 and "no queue" in done.stderr and done.stderr.rstrip("\n").isprintable()
+    operator.run("delete_queue", "--", name)
