@@ -587,7 +587,10 @@ def test_a_part_of_a_user_changes_and_the_rest_stays(api: Api) -> None:
     assert api.ask("PATCH", "users/part", {"password": None}).status == 204
     assert (api.get("users/part")["password_hash"], api.get("users/part")["tags"]) == ("", user["tags"])
     assert api.ask("PATCH", "users/nobody", {"tags": ""}).json["reason"] == "no user 'nobody'"
-    assert api.ask("PATCH", "users/part", {"tags": 5}).status == 400
+    for method, tags in (("PATCH", 5), ("PATCH", None), ("PUT", None)):
+        assert api.ask(method, "users/part", {"tags": tags}).status == 400
+    assert api.ask("POST", "definitions", {"users": [{"name": "part", "tags": None}]}).status == 400
+    assert api.get("users/part")["tags"] == user["tags"]
 
 
 @pytest.mark.parametrize(
@@ -624,9 +627,16 @@ def test_a_part_of_a_user_changes_and_the_rest_stays(api: Api) -> None:
         ("DELETE", "shovels/vhost/v/absent/restart", None, "no shovel 'absent' in vhost 'v'"),
         ("DELETE", "federation-links/vhost/v/absent/restart", None, "no link of federation 'absent' in vhost 'v'"),
         ("GET", "nodes/absent", None, "no node 'absent'"),
-        ("POST", "backups/absent", {}, "no backup 'absent'"),
     ],
 )
 def test_a_404_names_the_thing_that_is_not_there(api: Api, method: str, path: str, value: Any, reason: str) -> None:
     answer = api.ask(method, path, value)
     assert (answer.status, answer.json["reason"]) == (404, reason)
+
+
+def test_a_backup_that_is_over_is_named() -> None:
+    from flintmq.admin.api_backup import _refused
+    from flintmq.dataplane.wire import Refused
+
+    refused = _refused(Refused("NOT_FOUND", "gone"), "b1")
+    assert str(refused) == "no backup 'b1'"

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import flintmq
+from flintmq.admin.http_refusals import bad, rabbit_refusal, refusal
 from flintmq.admin.refusal_words import _WORDS, in_words
+from flintmq.definitions.change_line import Refused
+from flintmq.errors import PeerError, ReplyCode
 
 HEAD = "invalid arg 'x-max-length' for queue 'q' in vhost '/': "
 
@@ -28,6 +31,19 @@ HEAD = "invalid arg 'x-max-length' for queue 'q' in vhost '/': "
 )
 def test_a_term_becomes_words(term: str, words: str) -> None:
     assert in_words(HEAD + term) == HEAD + words
+
+
+def test_every_refusal_over_http_is_in_words_whoever_makes_it() -> None:
+    text, words = f"{HEAD}{{value_negative,-1}}", f"{HEAD}-1 is negative"
+    for refused in (
+        bad(text),
+        refusal(Refused("bad_request", text)),
+        rabbit_refusal(Refused("bad_request", text)),
+        refusal(PeerError(ReplyCode.PRECONDITION_FAILED, text)),
+        rabbit_refusal(PeerError(ReplyCode.PRECONDITION_FAILED, text)),
+    ):
+        assert refused is not None
+        assert str(refused.body["reason"]).endswith(words) and str(refused.rabbit_body["reason"]).endswith(words)
 
 
 def test_every_term_of_the_sources_has_words() -> None:

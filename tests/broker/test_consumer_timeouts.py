@@ -191,3 +191,28 @@ def test_the_least_timeout_is_known_without_a_look_at_all(changes: list[tuple[in
         model[owner] = number
         assert least.least() == min((one for one in model.values() if one), default=0) and least.get(owner) == number
     assert len(least._heap) <= 2 * 5 + 65
+
+
+def test_the_nodes_timeout_is_for_queues_that_say_nothing(start: Callable[..., Any], connect: Connect) -> None:
+    """An argument, or a policy, says otherwise; a stream has none of it."""
+    clock = HeldClock()
+    clock.hold()
+    broker = start({**QUICK, "consumer_timeout_ms": 100}, clock=clock)
+    ch = connect(broker).channel()
+    vhost = broker.node.broker.vhosts["/"]
+    vhost.policies.put(made("long", {"pattern": "^long", "definition": {"consumer-timeout": 5_000}, "apply-to": "queues"}), operator=False)
+    ch.queue("q")
+    ch.queue("own", arguments={"x-consumer-timeout": 7_000})
+    ch.queue("long")
+    assert [vhost.queues[name].policy.consumer_timeout_ms for name in ("q", "own", "long")] == [100, 7_000, 5_000]
+    for name in ("q", "own", "long"):
+        ch.consume(name, name)
+        ch.publish(name.encode(), routing_key=name)
+    assert {ch.expect("basic.deliver").body for _ in range(3)} == {b"q", b"own", b"long"}
+    passes(broker)
+    again = ch.expect("basic.deliver")
+    assert (again.body, bool(again.redelivered), broker.node.broker.timeouts.ended) == (b"q", True, 1)
+    ch.queue("q")  # the same declaration is the same queue
+    vhost.policies.remove("long", operator=False)
+    vhost.follow_policies("queue", ["long"])
+    assert vhost.queues["long"].policy.consumer_timeout_ms == 100

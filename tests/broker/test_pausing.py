@@ -237,7 +237,7 @@ def test_it_rests_over_a_restart_and_a_new_queue_of_the_name_does_not(tmp_path: 
 
 def test_it_rests_after_kill_9(tmp_path: Path) -> None:
     def ctl(broker: Killed, *words: str) -> str:
-        result = CliRunner().invoke(cli, ["ctl", "-q", "--uri", f"http://127.0.0.1:{broker.ready['http_port']}", *words])
+        result = CliRunner().invoke(cli, ["ctl", "-s", "--uri", f"http://127.0.0.1:{broker.ready['http_port']}", *words])
         assert result.exit_code == 0, (result.output, result.exception)
         return result.output
 

@@ -159,6 +159,7 @@ def test_definitions(operator: Operator, tmp_path: Path) -> None:
         (("trace_on", "-p", "nope"), 65, "no vhost 'nope' (404)"),
         (("set_policy", "p", "a", "{"), 64, "DEFINITION is no JSON"),
         (("set_policy", "p", "(", '{"max-length": 1}'), 65, "Validation failed"),
+        (("set_policy", "p", "a", '{"max-length": -1}'), 65, "invalid value for 'max-length': -1 is negative"),
         (("--password", "wrong", "ping"), 77, "Login failed (401)"),
     ],
 )

@@ -39,7 +39,8 @@ def test_limits_without_an_option_are_the_defaults_and_each_option_sets_its_own(
     assert config_of(options_of(), ()).limits.__dict__ == {}, "no copy of the limits is made for a start without options"
     given = {
         "heartbeat": 7, "frame-max": "16KiB", "channel-max": 5, "connection-max": 50, "handshakes-max": 9, "user-connections-share": 0.5,
-        "consumer-max-per-channel": 3, "max-message-size": "1kB", "handshake-timeout": 2_000, "tls-handshake-timeout": 1_000,
+        "consumer-max-per-channel": 3, "consumer-timeout": 60_000, "max-message-size": "1kB", "handshake-timeout": 2_000,
+        "tls-handshake-timeout": 1_000,
         "login-failures-max": 4, "login-source-failures-max": 40, "vhost-max": 8, "queue-max": 80, "http-connection-max": 100,
         "http-body-max": "64KiB", "definitions-file-max": "1MB", "stop-timeout": 5_000,
     }  # fmt: skip
@@ -92,7 +93,8 @@ def test_sizes_and_shares(words: tuple[str, str], text: int | str) -> None:
 def test_rabbitmqs_names_become_options(tmp_path: Path) -> None:
     text = (
         "heartbeat = 30\nframe_max = 131072\nchannel_max = 100\nconnection_max = 5000\nmax_message_size = 16777216\n"
-        "consumer_max_per_channel = 10\nhandshake_timeout = 20000\nssl_handshake_timeout = 6000\nvhost_max = 9\n"
+        "consumer_max_per_channel = 10\nconsumer_timeout = 1800000\n"
+        "handshake_timeout = 20000\nssl_handshake_timeout = 6000\nvhost_max = 9\n"
         "disk_free_limit.absolute = 2GB\nvm_memory_high_watermark.relative = 0.4\nmanagement.http.max_body_size = 8388608\n"
     )
     result = read(text)
@@ -103,7 +105,8 @@ def test_rabbitmqs_names_become_options(tmp_path: Path) -> None:
     assert options["disk_free_limit"] == 2 * 10**9 and options["memory_limit"] == int(memory_available() * 0.4)
     assert limits_of(options)[1] == {
         "heartbeat_s": 30, "frame_size_max": 128 * KIB, "channels_max": 100, "connections_max": 5000, "message_size_max": 16 * MIB,
-        "channel_consumers_max": 10, "handshake_ms_max": 20_000, "tls_handshake_ms_max": 6_000, "vhosts_max": 9,
+        "channel_consumers_max": 10, "consumer_timeout_ms": 1_800_000,
+        "handshake_ms_max": 20_000, "tls_handshake_ms_max": 6_000, "vhosts_max": 9,
         "http_definitions_bytes_max": 8 * MIB,
     }  # fmt: skip
     assert read("disk_free_limit.relative = 1.5").options == {"disk-free-limit": "150%"}

@@ -23,7 +23,7 @@ from flintmq.admin.counts import MESSAGES, STATS, counted, sums_of
 from flintmq.admin.http_refusals import bad, missing, not_found
 from flintmq.admin.operations import Access, Operation, rabbit
 from flintmq.definitions.checks import COMPONENTS
-from flintmq.definitions.verbs import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
+from flintmq.definitions.verbs import GLOBAL, KEPT, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
 from flintmq.moves.uri import masked_values
 from flintmq.ports import ParameterRecord, PermissionRecord, UserRecord
 
@@ -91,8 +91,8 @@ async def patch_user(call: Call) -> Response:
     null password, or an empty one, takes the password away."""
     value = await call.json()
     call.service.allow(call.actor, "user.change")
-    text, algorithm = (None, "") if {"password", "password_hash"}.isdisjoint(value) else await _password(call, value)
-    await call.change("put_user", call.name("user"), value.get("tags"), password_hash=text, algorithm=algorithm, exists=True)
+    text, algorithm = (KEPT, "") if {"password", "password_hash"}.isdisjoint(value) else await _password(call, value)
+    await call.change("put_user", call.name("user"), value.get("tags", KEPT), password_hash=text, algorithm=algorithm, exists=True)
     return nothing()
 
 

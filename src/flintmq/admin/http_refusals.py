@@ -59,10 +59,10 @@ class HttpError(Exception):
         headers: dict[str, str] | None = None,
         value: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(reason)
+        self.reason = in_words(reason)  # wherever it is made: of AMQP's refusals, of policies, of objects of a file
+        super().__init__(self.reason)
         self.status = status
         self.error = error
-        self.reason = reason
         self.fix = fix
         self.headers = headers or {}
         self.value = value
@@ -83,7 +83,7 @@ class HttpError(Exception):
 def of_peer_error(error: PeerError) -> HttpError:
     """The same refusal in HTTP's words."""
     status, word, fix = _PEER.get(error.code, (400, "refused", "change the request as the reason says"))
-    return HttpError(status, word, in_words(error.text), fix)
+    return HttpError(status, word, error.text, fix)
 
 
 def not_found(reason: str) -> HttpError:
@@ -164,7 +164,7 @@ def rabbit_refusal(error: BaseException) -> HttpError | None:
             return HttpError(401, "not_authorised", error.reply_text)
         if error.code == ReplyCode.INTERNAL_ERROR:
             return HttpError(503, "unavailable", error.text)
-        return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(in_words(error.told))
+        return HttpError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
     if isinstance(error, StoreError):
         return HttpError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")
     refused = refusal(error)

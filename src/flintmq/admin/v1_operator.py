@@ -18,17 +18,26 @@ from flintmq.admin.operations import FLAG, PREFIX, Operation, one_of, record
 from flintmq.config import Config, Limits
 
 LEVELS = ("info", "debug", "warning", "error")
-# the login of a URL, wherever it stands in a text: passwords are shown to nobody
-_LOGIN = re.compile(r"(?<=://)[^/\s]*@")
+# a member of a URL's query, and words in the names of those that are secrets (libpq's password and sslpassword, keys of collectors)
+_MEMBER = re.compile(r"([?&])([^?&=\s]{1,64})=[^&\s]*")
+_SECRETS = ("pass", "secret", "token", "key", "auth")
+
+
+def _member(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}=***" if any(word in match[2].lower() for word in _SECRETS) else match[0]
 
 
 def shown_setting(value: Any) -> Any:
-    """A value of JSON without passwords."""
+    """A value of JSON without passwords: logins of URLs, and secrets of their queries. O(length)."""
     if isinstance(value, tuple):
         return [shown_setting(one) for one in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _LOGIN.sub("***@", str(value))
+    # A password may have any character (--connect takes "a/b"): all up to the last @ is hidden, if too much.
+    scheme, separator, rest = str(value).partition("://")
+    if separator and "@" in rest:
+        rest = f"***@{rest.rpartition('@')[2]}"
+    return _MEMBER.sub(_member, f"{scheme}{separator}{rest}")
 
 
 def settings_of(config: Config) -> dict[str, dict[str, Any]]:

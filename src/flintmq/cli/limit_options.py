@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from flintmq.cli.param_type import ParamType
 from flintmq.config import KIB, MIB, Limits
 from flintmq.config.units import size_of
 
 
-class Size(click.ParamType[int]):
+class Size(ParamType[int]):
     """Bytes, with or without a unit (config.units). Args: low, high: bytes."""
 
     name = "size"
@@ -81,6 +82,14 @@ LIMIT_OPTIONS = (
         "consumers",
         "Of a channel.",
         "consumer_max_per_channel",
+    ),
+    LimitOption(
+        "consumer-timeout",
+        "consumer_timeout_ms",
+        _count(0, 2**31 - 1),
+        "milliseconds",
+        "To settle a delivery, for queues that say nothing themselves; then the message goes back. 0: any time.",
+        "consumer_timeout",
     ),
     # messages of the data plane, and between nodes, have the default's size at most
     LimitOption("max-message-size", "message_size_max", Size(1, 128 * MIB), "bytes", "Of a message's body.", "max_message_size"),

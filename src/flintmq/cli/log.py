@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flintmq.cli.param_type import ParamType
 from flintmq.cli.store import store_locked
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ IDS_SHOWN_MAX = 10
 LIVE_TRIES = 3
 
 
-class LogName(click.ParamType[str]):
+class LogName(ParamType[str]):
     """messages, transactions, or streams/QUEUE_ID."""
 
     name = "LOG"
@@ -42,7 +43,7 @@ class LogName(click.ParamType[str]):
         return str(value)
 
 
-class Lsn(click.ParamType[int]):
+class Lsn(ParamType[int]):
     """A log sequence number: decimal, or hexadecimal with 0x."""
 
     name = "LSN"

@@ -69,7 +69,10 @@ def main() -> None:
     except click.Abort:
         sys.exit(130)
     except OperatorError as error:
-        click.echo(f"flintmq: {error}", err=True)
+        # a broker's answer may have names in it that others chose
+        from flintmq.loglines import one_line
+
+        click.echo("\n".join(map(one_line, f"flintmq: {error}".splitlines())), err=True)
         sys.exit(error.exit_code)
     except StoreError as error:
         click.echo(f"flintmq: {error}", err=True)

@@ -13,12 +13,13 @@ import click
 
 from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
 from flintmq.cli.limit_options import Size, limit_options, limits_of
+from flintmq.cli.param_type import ParamType
 from flintmq.config import FLIGHT_STARTS, MIB, Config
 from flintmq.config.units import share_of, size_of
 from flintmq.errors import OperatorError
 
 
-class Port(click.ParamType[int | None]):
+class Port(ParamType[int | None]):
     """A TCP port, 0 for a free one, or `off`."""
 
     name = "port|off"
@@ -35,7 +36,7 @@ class Port(click.ParamType[int | None]):
         return port
 
 
-class Mode(click.ParamType[int]):
+class Mode(ParamType[int]):
     """Permissions of a file, octal."""
 
     name = "mode"
@@ -52,7 +53,7 @@ class Mode(click.ParamType[int]):
         return mode
 
 
-class MemoryOrSize(click.ParamType[int]):
+class MemoryOrSize(ParamType[int]):
     """Bytes: a size (config.units), or a share of the memory that the process may use. Args: most: the largest share."""
 
     name = "size|share"

@@ -111,6 +111,9 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     # --- channel ----------------------------------------------------------------------------------------------------
     # consumers of one channel; one more is refused with 530
     channel_consumers_max: int = 4_096
+    # milliseconds that a consumer may take to settle a delivery of a queue for which neither an argument nor a policy says so (RabbitMQ
+    # 1,800,000, which ends its channel); then the message goes back, flagged redelivered. 0: any time, as clients of old brokers expect
+    consumer_timeout_ms: int = 0
     # bytes of uncommitted publishes plus acks of one tx; above it the channel is closed with 406 and the transaction rolled back
     tx_bytes_max: int = 256 * MIB
     # commits of one channel that may wait for the log; one more is not read before an earlier one is answered

@@ -37,6 +37,8 @@ OWNER = "link-owner"
 PAUSED = "queue-pause"
 _KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, OWNER, PAUSED, *checks.COMPONENTS)
 CLUSTER_NAME = "cluster_name"
+# a part of a user that a change leaves as it is; None is a value of JSON, and none that a user may have
+KEPT: Any = object()
 # nanoseconds in which one slice gives queues their policy (10 us each or so)
 FOLLOW_NS = 50_000
 
@@ -145,11 +147,11 @@ class DefinitionsService:
         tags: Any,
         done: Done,
         *,
-        password_hash: str | None = "",
+        password_hash: str = "",
         algorithm: str = "",
         exists: bool | None = None,
     ) -> None:
-        """Creates or replaces a user; True: it is new. Args: tags, password_hash: None: as they are; password_hash: as stored, or with
+        """Creates or replaces a user; True: it is new. Args: tags, password_hash: KEPT: as they are; password_hash: as stored, or with
         `algorithm` as definitions files have it; exists: False: refused ("exists") when there is one of the name, True: ("not_found") when
         there is none. It is decided here, where one change is under way at a time: of two scripts that add a user, one is refused."""
 
@@ -168,8 +170,8 @@ class DefinitionsService:
         self._perform(actor, "user.change", None, f"user {name!r} with tags {tags!r} is set", plan, done)
 
     @staticmethod
-    def _user_record(name: str, known: UserRecord | None, tags: Any, password_hash: str | None, algorithm: str) -> UserRecord:
-        if password_hash is None:
+    def _user_record(name: str, known: UserRecord | None, tags: Any, password_hash: str, algorithm: str) -> UserRecord:
+        if password_hash is KEPT:
             hashed = "" if known is None else known.password_hash
         else:
             try:
@@ -178,7 +180,7 @@ class DefinitionsService:
                 raise bad(str(error)) from None
             if known is not None and hash_of(known.password_hash) == hashed:
                 hashed = known.password_hash  # the keys of the password stay with it
-        kept = (() if known is None else known.tags) if tags is None else checks.parse_tags(tags)
+        kept = (() if known is None else known.tags) if tags is KEPT else checks.parse_tags(tags)
         return UserRecord(checks.check_name(name, "user"), hashed, kept)
 
     def keep_keys(self, known: UserRecord, fresh: UserRecord) -> None:

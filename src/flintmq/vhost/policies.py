@@ -111,7 +111,8 @@ _Found = tuple[Policy | None, Policy | None]
 class Policies:
     """The policies of a virtual host. Changed and read under its lock, or read for show by anybody: the tuples are replaced whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumer_timeout_ms: int = 0) -> None:
+        self._consumer_timeout_ms = consumer_timeout_ms
         # in the order in which they are asked (P1)
         self.ordinary: tuple[Policy, ...] = ()
         self.operator: tuple[Policy, ...] = ()
@@ -172,8 +173,13 @@ class Policies:
 
     def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any], among: Among | None = None) -> QueuePolicy:
         """What a queue does. Args: own: what its arguments ask for (P3)."""
-        if not self:
-            return own
+        policy = self._changed(name, own, arguments, among) if self else own
+        if self._consumer_timeout_ms and policy.consumer_timeout_ms is None and not policy.is_stream:
+            policy = replaced(policy, consumer_timeout_ms=self._consumer_timeout_ms)
+        return policy
+
+    def _changed(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any], among: Among | None) -> QueuePolicy:
+        """What the policies make of it."""
         changed: dict[str, Any] = {}
         for key, value in self.definition(QUEUE, name, own.queue_type, among).items():
             row = POLICY_KEYS.get(key)

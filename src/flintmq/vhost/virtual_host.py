@@ -119,7 +119,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self.on_exchange_created: Callable[[Exchange], None] = _ignore
         self.on_exchange_deleted: Callable[[Exchange], None] = _ignore
         self.on_policy_changed: Callable[[Queue], None] = _ignore
-        self.policies = Policies()
+        self.policies = Policies((limits or Limits()).consumer_timeout_ms)
         # the type of a durable queue whose declaration names none; None: classic
         self.default_queue_type: str | None = None
         # exchanges for which some user has topic permissions: each publish to them asks for its routing key

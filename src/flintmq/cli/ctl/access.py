@@ -119,7 +119,13 @@ def _metadata(options: Mapping[str, str | None]) -> dict[str, str]:
 def _vhost_verb(name: str, headers: Mapping[str, str], help_text: str) -> click.Command:
     @click.pass_obj
     def run(session: Session, /, name: str, **options: str | None) -> None:
-        session.remote.ask("PUT", session.path("vhosts/{name}", name=name), _metadata(options), headers)
+        try:
+            session.remote.ask("PUT", session.path("vhosts/{name}", name=name), _metadata(options), headers)
+        except OperatorError as error:
+            # of rabbitmqctl, too (3.8 and later): scripts that run twice add virtual hosts without asking
+            if headers is not NEW or "(412)" not in str(error):
+                raise
+            session.say(f"vhost '{name}' already exists: nothing is changed")
         session.done(verb)
 
     verb, function = name, run
@@ -217,7 +223,7 @@ def add(group: click.Group) -> None:
         hash_password,
         set_vhost_tags,
         set_permissions_globally,
-        _vhost_verb("add_vhost", NEW, "Add a virtual host; the asking user may do everything in it. One that is there is not changed."),
+        _vhost_verb("add_vhost", NEW, "Add a virtual host; the asking user may do everything in it. One that is there stays as it is."),
         _vhost_verb("update_vhost_metadata", THERE, "Change description, tags or default queue type of a virtual host."),
         _trace("trace_on", True),
         _trace("trace_off", False),

@@ -14,6 +14,9 @@ import click
 from flintmq.cli.ctl.session import Session, Verb, failed
 from flintmq.errors import OperatorError
 
+# seconds that connecting to a port may take
+_CONNECT_S = 10.0
+
 
 def _check(name: str, path: str, passed: str, help_text: str) -> click.Command:
     """A verb that is one health check of the API."""
@@ -79,7 +82,7 @@ def check_port_connectivity(session: Session, address: str | None) -> None:
         if host in ("0.0.0.0", "::", "*"):
             host = urlsplit(session.uri).hostname or host
         try:
-            socket.create_connection((host, one["port"]), min(session.timeout_s, 10.0)).close()
+            socket.create_connection((host, one["port"]), min(session.timeout_s or _CONNECT_S, _CONNECT_S)).close()
         except OSError as error:
             refused.append(f"{one['protocol']} {host}:{one['port']}: {error}")
     if refused:

@@ -131,7 +131,7 @@ def _checked(listing: Listing, name: str, asked: tuple[str, ...], rows: list[dic
     for column in columns:
         if column not in known and column.partition(".")[0] not in known:
             near = difflib.get_close_matches(column, known, 1)
-            hint = f", did you mean '{near[0]}'?" if near else ""
+            hint = f": did you mean '{near[0]}'?" if near else "."
             raise OperatorError(f"{name} has no column '{column}'{hint} Its columns: {', '.join(sorted(known))}", 64)
     return columns
 

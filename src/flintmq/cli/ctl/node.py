@@ -15,6 +15,7 @@ import click
 
 from flintmq import __version__
 from flintmq.cli.ctl.lists import LISTS
+from flintmq.cli.ctl.output import as_json, printable
 from flintmq.cli.ctl.session import Session, Verb, failed
 from flintmq.errors import OperatorError
 
@@ -32,7 +33,7 @@ def status(session: Session, unit: str) -> None:
     """Show what the broker is, where it listens, and how much it has."""
     overview = session.remote.ask("GET", "overview")
     if session.formatter == "json":
-        click.echo(json.dumps(overview))
+        click.echo(as_json(overview))
         return
     click.echo(f"{overview['product_name']} {overview['product_version']}, node {overview['node']}, cluster {overview['cluster_name']}")
     for listener in overview["listeners"]:
@@ -83,7 +84,7 @@ def cluster_status(session: Session) -> None:
             "alarms": alarms,
             "partitions": {},
         }
-        click.echo(json.dumps(value | {"nodes": nodes}))
+        click.echo(as_json(value | {"nodes": nodes}))
         return
     click.echo(f"cluster name: {overview['cluster_name']}")
     if not cluster["cluster"]:
@@ -99,7 +100,7 @@ def environment(session: Session) -> None:
     """The settings that the broker runs with: options, and limits. Passwords in URLs are not shown."""
     settings = session.remote.ask("GET", "v1/settings")
     if session.formatter == "json":
-        click.echo(json.dumps(settings))
+        click.echo(as_json(settings))
         return
     session.say("Options ...")
     session.record(settings["options"])
@@ -139,7 +140,7 @@ def set_log_level(session: Session, level: str) -> None:
 
 def _wait(session: Session, reached: Callable[[], bool], text: str) -> None:
     """Raises: OperatorError 75: it did not come about in time."""
-    limit_s = session.timeout_s if session.timeout_s != 60.0 else _WAIT_S
+    limit_s = session.timeout_s or _WAIT_S
     end_s = time.monotonic() + limit_s
     while not reached():
         if time.monotonic() > end_s:
@@ -257,7 +258,7 @@ def say_passed_over(answer: Any) -> None:
     passed_over = answer.get("passed_over", []) if isinstance(answer, dict) else []
     for one in passed_over:
         where = f" in vhost '{one['vhost']}'" if one["vhost"] else ""
-        click.echo(f"passed over: {one['section']} '{one['name']}'{where}: {one['reason']}", err=True)
+        click.echo(printable(f"passed over: {one['section']} '{one['name']}'{where}: {one['reason']}"), err=True)
     if passed_over and answer["passed_over_count"] > len(passed_over):
         click.echo(f"passed over: {answer['passed_over_count'] - len(passed_over)} more", err=True)
 

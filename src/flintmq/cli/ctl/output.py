@@ -1,6 +1,6 @@
 """Lists as the operator wants them: --formatter table, pretty_table, csv, json.
 
-in: rows of the API, columns. out: text on stdout.
+in: rows of the API, columns. out: text on stdout. Names are their owners', so nothing of them reaches a terminal as a command.
 """
 
 from __future__ import annotations
@@ -31,10 +31,25 @@ def cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def printable(text: str) -> str:
+    """The text with everything that can't be printed as escapes."""
+    if text.isprintable():
+        return text
+    from flintmq.loglines import one_line  # loads `logging`, which few calls need
+
+    return one_line(text)
+
+
+def as_json(value: Any) -> str:
+    """JSON on one line, in the letters of its texts unless one of them can't be printed."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
+
+
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], formatter: str, headers: bool) -> None:
     """Args: rows: column -> value; headers: whether the names of columns stand above (never above nothing, as with rabbitmqctl)."""
     if formatter == "json":
-        click.echo(json.dumps([{column: row[column] for column in columns} for row in rows], ensure_ascii=False))
+        click.echo(as_json([{column: row[column] for column in columns} for row in rows]))
         return
     lines = [[cell(row[column]) for column in columns] for row in rows]
     if not lines:
@@ -43,9 +58,10 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], formatt
     if formatter == "csv":
         import csv
 
-        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
+        shown = [list(map(printable, line)) for line in lines] if sys.stdout.isatty() else lines
+        csv.writer(sys.stdout, lineterminator="\n").writerows(shown)
         return
-    lines = [[one.replace("\t", " ").replace("\n", " ") for one in line] for line in lines]
+    lines = [list(map(printable, line)) for line in lines]
     if formatter == "pretty_table":
         _boxes(lines, headers)
         return
@@ -70,6 +86,6 @@ def _boxes(lines: list[list[str]], headers: bool) -> None:
 def show_record(value: Mapping[str, Any], formatter: str) -> None:
     """One thing with its members, one a line; JSON where that is asked for."""
     if formatter == "json":
-        click.echo(json.dumps(value, ensure_ascii=False))
+        click.echo(as_json(value))
         return
     show_rows([{"name": name, "value": one} for name, one in value.items()], ("name", "value"), formatter, headers=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote
@@ -14,22 +15,24 @@ from urllib.parse import quote
 import click
 
 from flintmq.cli.ctl.output import FORMATTERS, field_of, show_record, show_rows
-from flintmq.cli.ctl.remote import Remote
+from flintmq.cli.ctl.remote import TIMEOUT_S, Remote
+from flintmq.cli.param_type import ParamType
 from flintmq.errors import OperatorError
 
+_NUMBER = re.compile(r"-[0-9.]+")
 # seconds
 TIMEOUT_S_MAX = 86_400
 
 
 class Session(NamedTuple):
-    """The options. quiet: no headlines; silent: no names of columns either."""
+    """The options. timeout_s: None: it was not given; quiet: no headlines; silent: no names of columns either."""
 
     uri: str
     user: str
     password: str
     vhost: str = "/"
     node: str = ""
-    timeout_s: float = 60.0
+    timeout_s: float | None = None
     quiet: bool = False
     silent: bool = False
     table_headers: bool = True
@@ -37,7 +40,7 @@ class Session(NamedTuple):
 
     @property
     def remote(self) -> Remote:
-        return Remote(self.uri, self.user, self.password, self.timeout_s, self.node)
+        return Remote(self.uri, self.user, self.password, self.timeout_s or TIMEOUT_S, self.node)
 
     def path(self, template: str, **names: str) -> str:
         """The path with its names percent-encoded."""
@@ -67,7 +70,7 @@ class Session(NamedTuple):
         show_record(value, self.formatter)
 
 
-class Timeout(click.ParamType[float]):
+class Timeout(ParamType[float]):
     """Seconds, or `infinity`."""
 
     name = "seconds"
@@ -131,11 +134,17 @@ class Verb(click.Command):
         self.context_settings = {**self.context_settings, "ignore_unknown_options": True}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = [name for one in self.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")] + ["--help"]
+        """A word with a dash that is no option and no number is refused: click would take `-secret` for -s and the value `-ecret`."""
+        known = [name for one in self.params for name in (*one.opts, *one.secondary_opts) if name[:1] == "-"] + ["-h", "--help"]
+        taking = {name for one in self.params if isinstance(one, click.Option) and not one.is_flag for name in one.opts}
+        before = ""
         for word in args[: args.index("--")] if "--" in args else args:
-            name = word.partition("=")[0]
-            if name.startswith("--") and name not in known:
-                raise click.NoSuchOption(name, possibilities=difflib.get_close_matches(name, known), ctx=ctx)
+            name = word.partition("=")[0] if word.startswith("--") else word
+            if name[:1] == "-" and len(name) > 1 and name not in known and before not in taking and not _NUMBER.fullmatch(name):
+                near = difflib.get_close_matches(name, known)
+                hint = f", did you mean {near[0]}?" if near else ""
+                raise click.UsageError(f"No such option: {name}{hint} Values that begin with a dash stand behind --", ctx)
+            before = word
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
