@@ -353,10 +353,17 @@ await check("each command that a page showed is one, as a shell reads it", async
   console.log(`      ${buttons.commands.size} lines, ${count} commands`);
   must(count > 25 && !wrong.length, wrong.join("\n"));
 });
-await check("a rate is unknown at the first look, and one of a thing is one thing", async () => {
+await check("a rate is unknown at the first look, one of a thing is one thing, and a new queue has an axis of a minute", async () => {
   const other = await open();
   await other.waitForSelector(".tiles");
   const words = await other.evaluate(async () => { const { rateOf, many } = await import("/console/ui.js"); return [rateOf(0, 1), rateOf(0, 2), rateOf(3, 1), many(1, "consumer"), many(2, "consumer"), many(0, "consumer")]; });
+  await ask(CONSOLE, "/api/queues/%2F/new", "PUT", { durable: true });
+  await other.evaluate(() => { window.firstRate = ""; new MutationObserver(() => { const one = document.querySelectorAll("main[data-page=queue] .tile .value")[2]; if (one && !window.firstRate) window.firstRate = one.textContent; }).observe(document, { subtree: true, childList: true }); location.hash = "/queue/%2F/new"; });
+  await other.waitForFunction(() => window.firstRate);
+  must((await other.evaluate(() => window.firstRate)) === "–", "the first rate shown");
+  await other.waitForFunction(() => document.querySelectorAll("main .tile .value")[2]?.textContent === "0/s", undefined, { timeout: 8000 });
+  const [[low, high], [first, last]] = await other.evaluate(async () => { const { minute } = await import("/console/ui.js"); return [minute(null, null), minute(1e9, 1e9)]; });
+  must(Math.abs(high - Date.now() / 1000) < 60 && high - low === 60 && last - first === 60, "the axis of a queue without samples");
   must(JSON.stringify(words) === JSON.stringify(["–", "0/s", "3/s", "1 consumer", "2 consumers", "0 consumers"]), JSON.stringify(words));
   await other.context().close();
 });
