@@ -38,7 +38,13 @@ export function inventory() {
     commands: new Set(),
     was(key) { return this.swept.has(`${width} ${key}`); },
     noted: (key) => pressed.get(width)?.has(key),
-    mark(key) { this.swept.add(`${width} ${key}`); },
+    tries: new Map(),
+    // a button that a poll drew anew while it was pressed is pressed once more
+    tried(key) {
+      const all = `${width} ${key}`, count = (this.tries.get(all) || 0) + 1;
+      this.tries.set(all, count);
+      if (this.noted(key) || count >= 3) this.swept.add(all);
+    },
     count: () => [...seen].map(([size, keys]) => `${size} px: ${keys.size} buttons`).join(", "),
     missing: () => [...seen].flatMap(([size, keys]) => [...keys].filter((key) => !pressed.get(size)?.has(key)).map((key) => `${size} px: ${key}`)),
   };
@@ -69,12 +75,13 @@ async function fill(page) {
 }
 
 async function press(page, buttons, key) {
-  buttons.mark(key);
   const handle = await page.evaluateHandle((wanted) => window.pressableOf(wanted), key), one = handle.asElement();
-  if (!one) return;
-  await one.click({ timeout: 2000, force: true }).catch(() => {});
-  if (!buttons.noted(key)) await one.evaluate((each) => each.click()).catch(() => {}); // a notice was over it
-  await page.waitForTimeout(120);
+  if (one) {
+    await one.click({ timeout: 2000, force: true }).catch(() => {});
+    await page.waitForTimeout(120);
+    if (!buttons.noted(key)) { await one.evaluate((each) => each.click()).catch(() => {}); await page.waitForTimeout(60); } // a notice was over it
+  }
+  buttons.tried(key);
 }
 
 // Presses what was not pressed yet on a page, and what that brings. avoid: patterns of keys that scenes of their own press; restock: makes
