@@ -34,9 +34,12 @@ export function scenes({ page, go, check, must, base, width }) {
       await page.waitForSelector("dialog .trouble:has-text('already')");
       must(await page.isDisabled("dialog form button:not([type=button])"), "it can be replaced");
       await page.keyboard.press("Escape");
-      await row(user, "Edit");
-      await page.click('dialog button:text-is("Cancel")');
-      await page.waitForSelector("dialog", { state: "detached" });
+      for (const end of ["Cancel", "✕"]) {
+        await row(user, "Edit");
+        await page.click('dialog button:text-is("Copy")');
+        await page.click(`dialog button:text-is("${end}")`);
+        await page.waitForSelector("dialog", { state: "detached" });
+      }
       await row(user, "Edit");
       await put({ Tags: "administrator" });
       await submit();
@@ -112,7 +115,7 @@ export function scenes({ page, go, check, must, base, width }) {
       must(await page.isDisabled('main button:text-is("Import")'), "a broken file can be imported");
       const made = { queues: [{ vhost, name: "imported", durable: true, auto_delete: false, arguments: {} }], users: [] };
       await page.setInputFiles("main input[type=file]", { name: "made.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(made)) });
-      for (const end of ["Cancel", "Import"]) {
+      for (const end of ["Cancel", "✕", "Import"]) {
         await page.click('main button:text-is("Import")');
         await page.click('dialog button:text-is("Copy")');
         await page.click(`dialog button:text-is("${end}")`);
