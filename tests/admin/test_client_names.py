@@ -37,3 +37,35 @@ def test_connections_by_the_names_of_their_applications(start: Callable[..., Cli
         billing.process_data_events(5)
     first.close()
     second.close()
+
+
+def test_connections_are_ordered_by_what_the_console_shows(shared: Client) -> None:
+    """By the client's own name, its product, its user, its channels: the list is that of its values."""
+    opened = []
+    for number, own in enumerate(("b", "c", "a")):
+        parameters = pika.ConnectionParameters("127.0.0.1", shared.node.amqp_port, client_properties={"connection_name": own})
+        opened.append(pika.BlockingConnection(parameters))
+        for _ in range(number):
+            opened[-1].channel()
+    for column in ("user_provided_name", "client_properties.product", "user", "vhost", "channels", "connected_at", "name"):
+        for downwards in ("true", "false"):
+            rows = shared.get(f"/api/connections?page=1&sort={column}&sort_reverse={downwards}").json["items"]
+            values = []
+            for row in rows:
+                for part in column.split("."):
+                    row = row[part]
+                values.append(row)
+            assert len(values) >= 3 and values == sorted(values, reverse=downwards == "true"), column
+    for connection in opened:
+        connection.close()
+
+
+def test_queues_are_ordered_by_their_rates(shared: Client) -> None:
+    """The cheap value that orders is the one that is shown."""
+    shared.queue("rate-a")
+    shared.queue("rate-b")
+    shared.publish("x", name="rate-b")
+    for column in ("publish", "deliver_get"):
+        rows = shared.get(f"/api/queues?page=1&sort=message_stats.{column}_details.rate&sort_reverse=true").json["items"]
+        rates = [row["message_stats"][f"{column}_details"]["rate"] for row in rows]
+        assert len(rates) >= 2 and rates == sorted(rates, reverse=True)

@@ -34,6 +34,12 @@ export function scenes({ page, go, check, must, base, width }) {
       await page.waitForSelector("dialog .trouble:has-text('already')");
       must(await page.isDisabled("dialog form button:not([type=button])"), "it can be replaced");
       await page.keyboard.press("Escape");
+      for (const end of ["Cancel", "✕"]) {
+        await row(user, "Edit");
+        await page.click('dialog button:text-is("Copy")');
+        await page.click(`dialog button:text-is("${end}")`);
+        await page.waitForSelector("dialog", { state: "detached" });
+      }
       await row(user, "Edit");
       await put({ Tags: "administrator" });
       await submit();
@@ -109,8 +115,12 @@ export function scenes({ page, go, check, must, base, width }) {
       must(await page.isDisabled('main button:text-is("Import")'), "a broken file can be imported");
       const made = { queues: [{ vhost, name: "imported", durable: true, auto_delete: false, arguments: {} }], users: [] };
       await page.setInputFiles("main input[type=file]", { name: "made.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(made)) });
-      await page.click('main button:text-is("Import")');
-      await page.click('dialog button:text-is("Import")');
+      for (const end of ["Cancel", "✕", "Import"]) {
+        await page.click('main button:text-is("Import")');
+        await page.click('dialog button:text-is("Copy")');
+        await page.click(`dialog button:text-is("${end}")`);
+        await page.waitForSelector("dialog", { state: "detached" });
+      }
       await page.waitForSelector(".toast:has-text('Imported')");
       must((await api(`/api/queues/${vhost}/imported`)) !== null, "the queue is not there");
     }),
@@ -158,6 +168,15 @@ export function scenes({ page, go, check, must, base, width }) {
       const { messages } = await api(`/api/v1/queues/%2F/typed${width}/peek?count=9`);
       is(messages.map((one) => [one.body, one.properties.headers.a, one.properties.priority, one.properties.delivery_mode]), [["typed", 1, 3, 2], ["typed", 1, 3, 2]], "messages");
       await go(page, `/queue/%2F/typed${width}`, `typed${width}`);
+      for (const end of ["Cancel", "✕", "Remove"]) {
+        await page.waitForSelector("article.message");
+        if (!(await page.isChecked("article.message input[type=checkbox]"))) await page.click("article.message input[type=checkbox]");
+        await page.click('main button:text-is("Remove 1 marked")');
+        await page.click('dialog button:text-is("Copy")');
+        await page.click(`dialog button:text-is("${end}")`);
+        await page.waitForSelector("dialog", { state: "detached" });
+      }
+      await page.waitForFunction(() => document.querySelectorAll("article.message").length === 1);
       await page.click('main button:text-is("Purge")');
       await page.fill("dialog input", `typed${width}`);
       await page.click("dialog button.danger");

@@ -1,7 +1,8 @@
 """The console in headless Chromium, against a broker with real load: `make console-test`.
 
-in: this checkout, Debian's chromium, npm. out: exit code 0 when all of tools/console/check.mjs holds. Chromium is installed where this runs
-as root on Debian; elsewhere its absence ends with 69 and what to install. ARGS: --screenshots also writes the pictures of docs/img.
+in: this checkout, Debian's chromium, npm. out: exit code 0 when all of tools/console/check.mjs holds, after some 7 minutes. Chromium is
+installed where this runs as root on Debian; elsewhere its absence ends with 69 and what to install. ARGS: --screenshots also writes the
+pictures of docs/img.
 """
 
 from __future__ import annotations

@@ -81,8 +81,18 @@ def show_connection(call: Call, handler: Any) -> dict[str, Any]:
     }
 
 
+# what orders a list without that each connection is shown for it
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "name": attrgetter("name"),
+    "user": lambda handler: shown(handler.user),
+    "vhost": lambda handler: "" if handler.vhost is None else handler.vhost.name,
+    "channels": lambda handler: len(handler.channels),
+    "connected_at": attrgetter("connected_at_ms"),
+}
+
+
 async def connections(call: Call) -> Response:
-    return await listed(Listing(_connections(call), partial(show_connection, call), attrgetter("name")), call.query)
+    return await listed(Listing(_connections(call), partial(show_connection, call), attrgetter("name"), _KEYS), call.query)
 
 
 def _connection(call: Call) -> Any:

@@ -170,7 +170,12 @@ async def queues(call: Call) -> Response:
             value |= {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
         return value
 
-    return await listed(Listing(await sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS), call.query)
+    rate = call.app.rates.rate
+    by_rate = {  # as _count has them
+        "message_stats.publish_details.rate": lambda queue: rate((queue.queue_id, "publish"), queue.core.enqueued_total()),
+        "message_stats.deliver_get_details.rate": lambda queue: rate((queue.queue_id, "deliver_get"), queue.core.delivered_total()),
+    }
+    return await listed(Listing(await sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS | by_rate), call.query)
 
 
 def queue_of(call: Call) -> Any:

@@ -16,6 +16,7 @@ C4  At most Limits.http_sessions_max, of one user http_sessions_user_max; one mo
     of one user.
 C5  Under TLS the cookie has the prefix __Host- and is Secure. Cookies have no port: another HTTP service on the host name gets it, too.
     Its name has this broker's port, so that two brokers of one host do not end each other's sessions.
+    In a cluster a session is of the node that made it.
 """
 
 from __future__ import annotations

@@ -77,9 +77,10 @@ export function age(seconds) {
   return Math.round(seconds / 86400) + " d";
 }
 
-// Looks again each `every` ms while the page is seen. [value, error, again, looks]; looks: answers so far
+// Looks again each `every` ms while the page is seen. [value, error, again, looks]; looks: answers so far, those of the same
+// second as one: the broker takes rates between looks that are a second apart
 export function usePoll(url, every = 5000) {
-  const [state, set] = useState([null, null]), looks = useRef(0);
+  const [state, set] = useState([null, null]), looks = useRef(0), counted = useRef(-1000);
   const [round, again] = useState(0);
   useEffect(() => {
     if (!url) return;
@@ -87,7 +88,7 @@ export function usePoll(url, every = 5000) {
     let timer = 0;
     const look = async () => {
       if (!document.hidden) {
-        try { const value = await get(url, stop.signal); looks.current++; set([value, null]); }
+        try { const value = await get(url, stop.signal); if (performance.now() - counted.current >= 1000) { looks.current++; counted.current = performance.now(); } set([value, null]); }
         catch (error) { if (!stop.signal.aborted) set(([before]) => [before, error]); }
       }
       if (!stop.signal.aborted && every) timer = setTimeout(look, every);
@@ -193,6 +194,8 @@ export function Field({ label, hint, children }) {
 // --- charts: uPlot, loaded when the first one is shown
 let plot = null;
 const clock = (one) => { const long = one.scales.x.max - one.scales.x.min > 900; return (at) => new Date(at * 1000).toLocaleTimeString([], long ? { hour: "2-digit", minute: "2-digit", hour12: false } : { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }); };
+// Ends of an axis, from its first and last sample (null: there is none): a minute at least, which ends now when nothing was sampled.
+export const minute = (low, high) => { const end = high > 0 ? high : Date.now() / 1000; return [Math.min(low > 0 ? low : end, end - 60), end]; };
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export function Chart({ title, series, times, unit = short, height = 150 }) {
   const box = useRef(null), made = useRef(null);
@@ -211,8 +214,7 @@ export function Chart({ title, series, times, unit = short, height = 150 }) {
         width: box.current.clientWidth || 300, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } }, padding: [8, 6, 0, 0],
         axes: [{ stroke: ink, grid: { show: false }, ticks: { show: false }, font: "11px system-ui", size: 26, space: 90, values: (one, all) => all.map(clock(one)) },
                { stroke: ink, grid, ticks: { show: false }, font: "11px system-ui", size: 62, values: (_, all) => all.map(unit) }],
-        // a queue that is new has one sample, or none: its axis is a minute, not a lifetime
-        scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
+        scales: { x: { range: (_, low, high) => minute(low, high) }, y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
         series: [{}, ...series.map((one) => ({ label: one.label, stroke: color(one.color), width: 2, fill: color(one.color) + "22", points: { show: false } }))],
         hooks: { setCursor: [(one) => { const at = one.cursor.idx; if (made.current) made.current.tell(at); }] },
       };
@@ -223,7 +225,11 @@ export function Chart({ title, series, times, unit = short, height = 150 }) {
     })();
     return () => { gone = true; if (watch) watch.disconnect(); if (made.current) made.current.destroy(); made.current = null; };
   }, [names, app && app.theme]);
-  const data = () => [times.length && times[0] > 0 ? times : [Date.now() / 1000], ...series.map((one) => (times.length && times[0] > 0 && one.values.length ? one.values : [null]))];
+  // fewer than two samples: uPlot would make a day of one, so a minute without values stands before it
+  const data = () => {
+    const seen = times[0] > 0, last = seen ? times[times.length - 1] : Date.now() / 1000, few = !seen || times.length < 2;
+    return [few ? [last - 60, last] : times, ...series.map((one) => (few ? [null, seen && one.values.length ? one.values[one.values.length - 1] : null] : one.values.length ? one.values : times.map(() => null)))];
+  };
   const [at, say] = useState(null);
   useEffect(() => { if (made.current) made.current.setData(data()); });
   const shown = (one) => one.values[at !== null && at !== undefined && at < one.values.length ? at : one.values.length - 1];
