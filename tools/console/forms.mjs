@@ -79,6 +79,12 @@ export function scenes({ page, go, check, must, base, width }) {
         await create(button, { Name: `p${width}`, "Virtual host": vhost, Pattern: "^none", "Definition (JSON)": '{"max-length": 7}' });
         is((await api(`/api/${path}/${vhost}/p${width}`)).definition, { "max-length": 7 }, path);
         const card = `section:has(button:text-is("${button}"))`;
+        for (const end of ["Cancel", "✕"]) {
+          await page.click(`${card} tr:has-text("p${width}") button:text-is("Edit")`);
+          await page.click('dialog button:text-is("Copy")');
+          await page.click(`dialog button:text-is("${end}")`);
+          await page.waitForSelector("dialog", { state: "detached" });
+        }
         await page.click(`${card} tr:has-text("p${width}") button:text-is("Edit")`);
         await put({ Priority: "3" });
         await submit();
