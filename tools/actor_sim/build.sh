@@ -29,7 +29,7 @@ for part in core scheduler; do
     done
 done
 mkdir -p "$copy/src/flintmq/config"
-for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/clock.py src/flintmq/config/*.py src/flintmq/errors.py; do
+for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/clock.py src/flintmq/config/*.py src/flintmq/errors.py src/flintmq/slotted.py; do
     take "$file" "$copy/$file"
 done
 for file in tools/actor_sim/scenes/*; do
