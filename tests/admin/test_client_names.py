@@ -68,4 +68,5 @@ def test_queues_are_ordered_by_their_rates(shared: Client) -> None:
     for column in ("publish", "deliver_get"):
         rows = shared.get(f"/api/queues?page=1&sort=message_stats.{column}_details.rate&sort_reverse=true").json["items"]
         rates = [row["message_stats"][f"{column}_details"]["rate"] for row in rows]
-        assert len(rates) >= 2 and rates == sorted(rates, reverse=True)
+        known = [rate for rate in rates if rate is not None]  # of a queue that was not looked at twice there is none yet
+        assert len(rates) >= 2 and known == sorted(known, reverse=True) and rates[: len(known)] == known
