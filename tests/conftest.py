@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,15 @@ from tests.support.servers import Unavailable
 # How long an example takes says something about the machine only, and this one may be busy.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """A broker of the test's process changes the level of the process's log: later tests read lines of it."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 @pytest.fixture(scope="module")
