@@ -37,7 +37,7 @@ from flintmq.channel.weights import TLS_BYTES
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.config.units import amount
-from flintmq.core.content import bytes_mapped
+from flintmq.core.memory_account import bytes_held
 from flintmq.dataplane.in_log import PIPELINE_FORMATS
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.definitions.verbs import DefinitionsService
@@ -168,7 +168,7 @@ class DurableStore:
 
 
 def memory_limit(config: Config) -> int:
-    """Bytes of message content at which publishers are blocked."""
+    """Bytes held for clients (core.memory_account) at which publishers are blocked."""
     return config.memory_limit or int(memory_available() * config.limits.memory_watermark)
 
 
@@ -740,7 +740,7 @@ class Node:
     def _alarm(self, loop: Loop, low: str) -> None:
         """The scarce resource changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""
         if low:
-            used = f"{amount(bytes_mapped())} of message content, {amount(self.memory_limit)} are allowed"
+            used = f"{amount(bytes_held())} held for clients, {amount(self.memory_limit)} are allowed"
             disk = f"; {amount(self._disk_needed)} of disk must be free" if self._disk_needed else ""
             log.warning("low on %s: publishers are blocked (%s%s)", low, used, disk)
             return
@@ -764,7 +764,7 @@ class Node:
             free = shutil.disk_usage(self.store.directory).free
             full = f" and below {amount(self._disk_needed)} of free disk ({amount(free)} are free)"
         connections = min(self.config.limits.connections_max, self.descriptors.amqp)
-        limits = f"at most {connections} connections; publishers are blocked above {amount(self.memory_limit)} of message content{full}"
+        limits = f"at most {connections} connections; publishers are blocked above {amount(self.memory_limit)} held for clients{full}"
         python = platform.python_version()
         name = self.broker.node_name
         return f"FlintMQ {__version__} on Python {python}, node {name}, process {os.getpid()}: {where or 'no listener'}; {store}; {limits}"

@@ -37,7 +37,7 @@ VALUES: dict[str, Any] = {
     "to": "queues",
     "limit": "max-connections",
     "component": "federation-upstream",
-    "queue": f"q {ODD}",
+    "queue": f"-q {ODD}",
     "reason": ODD,
 }
 OWN = {
@@ -55,8 +55,13 @@ ABSENT = {"cancel_scheduled", "delete_shovel"}
 def line_of(command: str, **more: str) -> str:
     """The command as the console writes it, but for its beginning. Args: more: values that only the broker knows."""
     values = {**VALUES, **OWN.get(command, {}), **more}
-    words = []
+    words: list[str] = []
+    before = ""
     for part in TABLE[command]:
+        value = str(values.get(part[1:-1], ""))
+        if part.startswith("{") and value.startswith("-") and not before.startswith("-"):
+            words.append("--")  # a name that begins with a dash is no option
+        before = part
         if part.startswith("{$"):
             words.append(f'"${part[2:-1]}"')
         elif part.startswith("{..."):

@@ -42,7 +42,7 @@ def test_a_line_says_what_is_ready(lines: list[str]) -> None:
     (line,) = [one for one in lines if f"FlintMQ {__version__} on Python" in one]
     assert f"process {facts[1]}: amqp on 127.0.0.1:{facts[2]}, http on 127.0.0.1:" in line
     assert f"store {facts[3]}; at most" in line
-    assert re.search(r"publishers are blocked above [\d.]+ [KMGT]iB of message content and below [\d.]+ MiB of free disk", line)
+    assert re.search(r"publishers are blocked above [\d.]+ [KMGT]iB held for clients and below [\d.]+ MiB of free disk", line)
 
 
 def test_a_connection_that_its_client_closes_has_a_first_and_a_last_line(lines: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hmac import compare_digest
+
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
@@ -20,3 +22,8 @@ def verified(stored: str, password: str) -> bool:
         return _HASHER.verify(stored, password)
     except (VerificationError, InvalidHashError):
         return False
+
+
+def same(mac: bytes, other: bytes) -> bool:
+    """Whether two MACs are equal, in a time that does not tell where they differ."""
+    return compare_digest(mac, other)

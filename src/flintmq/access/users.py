@@ -235,9 +235,9 @@ class Users:
             if self._clock.monotonic_ns() >= until:
                 del self._verified[user]
                 return None
-        from hmac import compare_digest
+        from flintmq.access.argon import same  # loaded by the check that verified it
 
-        return True if compare_digest(mac, self._mac(user, password)) else None
+        return True if same(mac, self._mac(user, password)) else None
 
     def submit_check(self, user: str, password: Secret | str, callback: Answer, source: str = "") -> Check:
         """Checks when its turn comes: `callback(True | False)`, or `callback(None)` when too many wait (C1, C2 of access.checks)

@@ -34,7 +34,7 @@ PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
 # characters of a text that orders
 _KEY_MAX = 1_024
 # objects that are shown, or asked for the value that orders them, in one piece
-PIECE, KEYS_PIECE = 50, 1_000
+PIECE, KEYS_PIECE = 50, 250
 # objects that are fetched at a time
 BATCH = 256
 # objects that are sorted in one piece, in which no other thread runs Python: 100,000 at once keep the interpreter for 100 ms

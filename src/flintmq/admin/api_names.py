@@ -170,11 +170,11 @@ async def queues(call: Call) -> Response:
             value |= {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
         return value
 
-    rate = call.app.rates.rate
-    by_rate = {  # as _count has them
-        "message_stats.publish_details.rate": lambda queue: rate((queue.queue_id, "publish"), queue.core.enqueued_total()),
-        "message_stats.deliver_get_details.rate": lambda queue: rate((queue.queue_id, "deliver_get"), queue.core.delivered_total()),
-    }
+    def rate(name: str, queue: Any) -> float | None:
+        stats = counted(call.app.rates, ("stats", queue.queue_id), queue_stats(queue.core))
+        return stats[f"{name}_details"]["rate"]  # type: ignore[no-any-return]
+
+    by_rate = {f"message_stats.{name}_details.rate": partial(rate, name) for name in ("publish", "deliver_get")}
     return await listed(Listing(await sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS | by_rate), call.query)
 
 

@@ -258,7 +258,8 @@ class Metrics:
             families += await self._queue_families(None, None, labelled=True)
             families += await self._channel_families(None, None, labelled=True)
             families.append(await self._connection_channels(None))
-            families += traffic.of_connections(None, self._handlers(None)) + traffic.of_logins(self._parts.broker.counters)
+            families += await traffic.of_connections(None, self._handlers(None))
+            families += traffic.of_logins(self._parts.broker.counters)
         for piece in _text("rabbitmq_", families):
             yield piece
 
@@ -274,7 +275,7 @@ class Metrics:
                 chosen_families += await self._channel_families(chosen, seen, labelled=True)
             if "connection_metrics" in chosen:
                 chosen_families.append(await self._connection_channels(seen))
-            chosen_families += traffic.of_connections(chosen, self._handlers(seen))
+            chosen_families += await traffic.of_connections(chosen, self._handlers(seen))
             if "auth_attempt_metrics" in chosen:
                 chosen_families += traffic.of_logins(self._parts.broker.counters)
             cluster = await self._definitions(chosen, seen)
@@ -439,7 +440,7 @@ class Metrics:
         return [
             (name, "gauge", text, [f"{label} {value(row)}\n" for label, row in zip(labels, rows, strict=True)])
             for name, text, value in gauges
-        ] + traffic.of_channels(groups, names, [row[3] for row in rows])
+        ] + traffic.of_channels(groups, labels, [row[3] for row in rows])
 
     async def _connection_channels(self, vhosts: frozenset[str] | None) -> Family:
         lines = [f"{label_text({'connection': one.name})} {len(one.channels)}\n" for one in self._handlers(vhosts)]

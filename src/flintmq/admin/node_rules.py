@@ -137,18 +137,20 @@ def link_cards(parts: Parts, sees: Callable[[str], bool]) -> Iterator[dict[str, 
 
 async def target_cards(vhosts: Iterable[Any]) -> list[dict[str, Any]]:
     """Exchanges that are named, and do not exist: messages that are led to them are lost. In pieces. O(queues + exchanges)."""
-    missing: Mapping[str, list[str]] = {"queue": [], "exchange": []}
+    texts: Mapping[str, list[str]] = {"queue": [], "exchange": []}  # of the first
+    missing = {"queue": 0, "exchange": 0}
     for vhost in vhosts:
         for kind, things in (("queue", list(vhost.queues.values())), ("exchange", list(vhost.exchanges.values()))):
             for start in range(0, len(things), _PIECE):
-                missing[kind].extend(_missing(vhost, kind, things[start : start + _PIECE]))
+                sentences = list(_missing(vhost, kind, things[start : start + _PIECE]))
+                missing[kind] += len(sentences)
+                texts[kind].extend(sentences[: _NAMES_MAX - len(texts[kind])])
                 await asyncio.sleep(0)
     cards = []
     for kind, title in (("queue", "A dead-letter exchange is missing"), ("exchange", "An alternate exchange is missing")):
-        texts = missing[kind]
-        if texts:
-            suffix = f" and {len(texts) - _NAMES_MAX} more" if len(texts) > _NAMES_MAX else ""
-            text = "; ".join(texts[:_NAMES_MAX]) + suffix + ": messages are lost"
+        if missing[kind]:
+            suffix = f" and {missing[kind] - _NAMES_MAX} more" if missing[kind] > _NAMES_MAX else ""
+            text = "; ".join(texts[kind]) + suffix + ": messages are lost"
             cards.append(card(WARNING, title, text, "Declare it, or change the name", "exchanges"))
     return cards
 

@@ -15,7 +15,7 @@ from flintmq.slotted import slotted
 @slotted()
 class Parts:
     """broker: broker.broker.Broker; pulls; actors: gauges of the actor system as a dict; store: the durable store's LogStore, or None;
-    memory_limit: bytes of message content at which publishers are blocked."""
+    memory_limit: bytes held for clients at which publishers are blocked."""
 
     broker: Any
     pulls: PullService

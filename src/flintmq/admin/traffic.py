@@ -8,11 +8,15 @@ T1  Sums come from the loops, which keep what closed channels and connections co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flintmq.admin.figures import Family, label_text
 from flintmq.broker.counters import AMQP, HTTP
+
+# connections that are looked at in one piece
+PIECE = 200
 
 # group of /metrics/detailed, name, help, what of the loops' counters
 CHANNELS: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], int]], ...] = (
@@ -95,9 +99,8 @@ def of_logins(counters: Any) -> list[Family]:
     ]
 
 
-def of_channels(groups: frozenset[str] | None, names: Sequence[str], totals: Sequence[Sequence[int]]) -> list[Family]:
-    """A line for each channel. Args: groups: None: all; totals: Connection.totals of each. O(channels)."""
-    labels = [label_text({"channel": name}) for name in names]
+def of_channels(groups: frozenset[str] | None, labels: Sequence[str], totals: Sequence[Sequence[int]]) -> list[Family]:
+    """A line for each channel. Args: groups: None: all; labels, totals: Connection.totals, of each. O(channels)."""
     return [
         (name, "counter", _HELP[name], [f"{label} {row[index]}\n" for label, row in zip(labels, totals, strict=True)])
         for group, name, index in _OF_CHANNEL
@@ -105,11 +108,15 @@ def of_channels(groups: frozenset[str] | None, names: Sequence[str], totals: Seq
     ]
 
 
-def of_connections(groups: frozenset[str] | None, handlers: Iterable[Any]) -> list[Family]:
-    """A line for each connection. Args: groups: None: all. O(connections)."""
-    rows = [(label_text({"connection": one.name}), one.socket.traffic()) for one in handlers if one.socket is not None]
-    return [
-        (name, "counter", text, [f"{label} {row[index]}\n" for label, row in rows])
-        for group, name, text, _, index in _OF_CONNECTION
-        if groups is None or group in groups
-    ]
+async def of_connections(groups: frozenset[str] | None, handlers: Sequence[Any]) -> list[Family]:
+    """A line for each connection, in pieces. Args: groups: None: all. O(connections)."""
+    chosen = [one for one in _OF_CONNECTION if groups is None or one[0] in groups]
+    lines: dict[str, list[str]] = {name: [] for _, name, *_ in chosen}
+    for start in range(0, len(handlers) if chosen else 0, PIECE):
+        for one in handlers[start : start + PIECE]:
+            if one.socket is not None:
+                label, row = label_text({"connection": one.name}), one.socket.traffic()
+                for _, name, _, _, index in chosen:
+                    lines[name].append(f"{label} {row[index]}\n")
+        await asyncio.sleep(0)
+    return [(name, "counter", text, lines[name]) for _, name, text, _, _ in chosen]

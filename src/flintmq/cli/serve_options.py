@@ -355,7 +355,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--memory-limit",
         type=MemoryOrSize(1.0),
-        help="Message content at which publishers are blocked: a size such as 2GB, or a share of the memory; default: 60%.",
+        help="Memory held for clients at which publishers are blocked: a size such as 2GB, or a share of the memory; default: 60%.",
     ),
     click.option(
         "--disk-free-limit",

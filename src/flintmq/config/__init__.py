@@ -633,7 +633,7 @@ class Config:
     log_level: str = "info"
     # listening sockets that the service manager opened: (amqp, amqps, http or flight, descriptor); the ports above are not opened then
     inherited: tuple[tuple[str, int], ...] = ()
-    # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
+    # bytes held for clients at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
     memory_limit: int | None = None
     # bytes of the disk below which publishers are blocked; None, or fewer than the log itself needs: what that needs (store/log/space.py)
     disk_free_limit: int | None = None

@@ -53,10 +53,14 @@ export function setCommandUser(name) { user = name; }
 
 // A command of the table. Args: values: of its names. The password is read from FLINTMQ_PASSWORD: others see arguments of a command.
 export function ctl(command, values = {}) {
-  const words = COMMANDS[command].flatMap((one) => {
-    if (one.startsWith("{$")) return [`"$${one.slice(2, -1)}"`];
-    if (one.startsWith("{...")) return values[one.slice(4, -1)].map(word);
-    return [one.startsWith("{") ? word(String(values[one.slice(1, -1)])) : one];
+  const words = [];
+  COMMANDS[command].forEach((one, index, row) => {
+    if (one.startsWith("{$")) return words.push(`"$${one.slice(2, -1)}"`);
+    if (!one.startsWith("{")) return words.push(one);
+    const given = one.startsWith("{...") ? values[one.slice(4, -1)] : [String(values[one.slice(1, -1)])];
+    // a name that begins with a dash would be an option
+    if (!row[index - 1].startsWith("-") && !words.includes("--") && given.some((text) => text.startsWith("-"))) words.push("--");
+    return words.push(...given.map(word));
   });
   return ["flintmq ctl --uri", word(location.origin), "-u", word(user), ...words].join(" ");
 }
