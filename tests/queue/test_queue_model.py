@@ -57,11 +57,12 @@ class Member:
 class QueueMachine(RuleBasedStateMachine):
     LEVELS = 1
 
-    @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]))
-    def start(self, cold: bool, hot: int | None) -> None:
+    @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]), segments=st.sampled_from([(16, 1365), (2, 4), (1, 3)]))
+    def start(self, cold: bool, hot: int | None, segments: tuple[int, int]) -> None:
         # Either predicates or content that is not resident: what a consumer judged before it was evicted stays judged, which the
         # model does not follow.
         self.cold = cold
+        queue_driver.set_segments(*segments)
         self.hot = hot if cold else None
         self.queue = Queue(levels=self.LEVELS, hot=self.hot)
         self.entries: dict[int, Entry] = {}
@@ -314,9 +315,13 @@ class QueueMachine(RuleBasedStateMachine):
         got = []
         at = 0
         while run := self.queue.next_redelivered(at):
+            assert run[0] >= at and run[0] >> LEVEL_SHIFT == run[1] >> LEVEL_SHIFT
             got.append(list(run))
             at = run[1] + 1
-        assert got == expected
+        if self.queue.shells == 0:
+            assert got == expected
+        flagged = {p for p, e in self.entries.items() if e.logged and any(first <= p <= last for first, last in got)}
+        assert flagged == {p for p, e in self.entries.items() if e.logged and e.redelivered}
 
     # --- consumers ---
 
@@ -534,6 +539,16 @@ class QueueMachine(RuleBasedStateMachine):
         if entry.holder is None and known:
             entry.resident = False
 
+    @precondition(lambda self: self.cold_count())
+    @rule(full=st.sampled_from([False, False, False, True]))
+    def page_out(self, full: bool) -> None:
+        """What can leave memory does; nothing that a client sees changes."""
+        self.queue.set_runs(full=full)
+        gone = self.queue.page_out()
+        assert not (full and gone)
+        self.queue.set_runs()
+        assert self.queue.shell_entries <= self.cold_count()
+
     @rule(fail=st.booleans())
     def load(self, fail: bool) -> None:
         for position in self.queue.take_loads():
@@ -696,10 +711,16 @@ class QueueMachine(RuleBasedStateMachine):
         first = min(self.entries, default=0)
         assert (got[0] if got else 0) == first
 
+    @invariant()
+    def shells_have_runs(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.kept_runs == self.queue.shells
+
     def teardown(self) -> None:
         if hasattr(self, "queue"):
             self.run_until_quiet()
             self.members.clear()
+        queue_driver.set_segments()
 
 
 class PriorityQueueMachine(QueueMachine):

@@ -23,7 +23,8 @@ from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, original_t, queue_t, slot_t, swept_t,
+    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, SWEPT_MAX, original_t, queue_t,
+    restored_t, slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.log import (
     LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_room, log_t,
@@ -398,6 +399,50 @@ def ml_sweep(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], 
         count -= taken
     log_end(ml.log)
     return lsn
+
+
+def ml_listed(ml: pointer[message_log_t], entries: pointer[restored_t], count: uint32_t) -> bint:
+    i: uint32_t = 0
+    end: uint32_t
+    listed: bint = False
+    while i < count and not listed:
+        end = min(count, i + SWEPT_MAX)
+        log_begin(ml.log)
+        while i < end and not listed:
+            listed = list_find(address(ml.messages), entries[i].message_id) != NULL
+            i += 1
+        log_end(ml.log)
+    return listed
+
+
+def ml_purge_range(ml: pointer[message_log_t], queue_id: uint64_t, first: uint64_t, last: uint64_t) -> uint64_t:
+    length: uint32_t = RECORD_HEADER + 32
+    lsn: uint64_t = 0
+    own: pointer[uint8_t]
+    record: pointer[uint8_t] = log_append(ml.log, length, address(lsn))
+    if record == NULL:
+        return LSN_NEVER
+    own = record_encode(record, length, RECORD_QUEUE_PURGE, 0, 0, log_time(ml.log), 0, 0, 0)
+    set64(own, queue_id)
+    set32(own + 8, 1)
+    set32(own + 12, 0)
+    set64(own + 16, first)
+    set64(own + 24, last)
+    log_append_done(ml.log, record, length, lsn)
+    return lsn + length
+
+
+def ml_count_out(ml: pointer[message_log_t], queue_id: uint64_t, entries: pointer[restored_t], count: uint32_t, by: uint64_t) -> void:
+    i: uint32_t = 0
+    end: uint32_t
+    while i < count:
+        end = min(count, i + SWEPT_MAX)
+        log_begin(ml.log)
+        while i < end:
+            if not entries[i].message_id >> MESSAGE_SPILLED_BIT:
+                _end_place(ml, queue_id, entries[i].position, entries[i].message_id, by)
+            i += 1
+        log_end(ml.log)
 
 
 def ml_placed(context: p_void, content: pointer[content_t]) -> void:
