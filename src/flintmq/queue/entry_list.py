@@ -236,15 +236,25 @@ def list_unlink_locked(entries: pointer[list_t], level: pointer[level_t], segmen
 def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -> pointer[segment_t]:
     """A new last segment that begins at `index`."""
     level: pointer[level_t] = entries.levels + level_no
-    last: pointer[segment_t] = level.last
     segment: pointer[segment_t]
-    check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
     if not _directory_room(level):
         return NULL
     segment = _segment_new(entries, level.grown)
     if segment == NULL:
         return NULL
     check(segment.live == 0 and segment.expiry == NULL, b"entry_list I5 a new segment is empty", segment.live, index)
+    _link(entries, level_no, segment, index)
+    return segment
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _link(entries: pointer[list_t], level_no: uint32_t, segment: pointer[segment_t], index: uint64_t) -> void:
+    """The level's last segment from now on; there is room for it in the directory."""
+    level: pointer[level_t] = entries.levels + level_no
+    last: pointer[segment_t] = level.last
+    check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
     level.grown = True
     segment.base = index
     segment.level = level_no
@@ -256,10 +266,24 @@ def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_
     level.last = segment
     if last == NULL:
         level.first = segment
-        return segment
+        return
     at_store_ptr(address(last.next), segment)
     if last.live == 0:
         list_unlink_locked(entries, level, last)  # it only stayed because it was the last
+
+
+def list_append_shell(entries: pointer[list_t], level: uint32_t, base: uint64_t, count: uint32_t) -> pointer[segment_t]:
+    sub: pointer[level_t] = entries.levels + level
+    segment: pointer[segment_t]
+    if not _directory_room(sub):
+        return NULL
+    segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t)))
+    if segment == NULL:
+        return NULL
+    memory_add(MEMORY_ENTRIES, sizeof(segment_t))
+    segment.count = count
+    segment.mapped = cast(uint32_t, LARGE_BYTES)
+    _link(entries, level, segment, base)
     return segment
 
 

@@ -11,7 +11,7 @@ X3  What a take meets in somebody's hands is due no more, and `expiry_now` says 
 X4  `expiry_min` of a segment is the time of its first due slot, that of the list the one of its first segment; 0: none.
 X5  While `due_first` is not DUE_HEAP the due slots rise by time, then by index.
 
-Random times cost one step of the segment's heap on average to put in, and log(1,361) + log(segments) to take out; a queue with one time
+Random times cost one step of the segment's heap on average to put in, and log(1,365) + log(segments) to take out; a queue with one time
 to live for all puts each entry at the end of a line, and takes it out at the front, with one comparison each.
 """
 
