@@ -142,11 +142,8 @@ class Queue:
             queue_set_ports(self.queue, address(self.port))
 
     def __dealloc__(self):
-        queue: pointer[queue_t] = self.port.paging
-        self.port.paging = NULL
-        while queue != NULL:
-            queue_decref(queue)
-            queue = NULL
+        if self.port.paging != NULL:  # it is the only queue of the port
+            queue_decref(self.port.paging)
         if self.queue != NULL:
             queue_decref(self.queue)
         loads_free(address(self.loads))

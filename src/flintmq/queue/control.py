@@ -427,8 +427,9 @@ class QueueHandle:
         dead-letter exchange (`dead_letters`): `before` is not called then, and the result is empty.
         """
         delivery: delivery_t
-        if not queue_take_head(self.queue, address(delivery)):
-            return None
+        while not queue_take_head(self.queue, address(delivery)):
+            if delivery.position == 0 or not self._page_in(delivery.position):
+                return None
         return self._end(address(delivery), reason, before)
 
     def take_excess(self, reason: int, before: object = None) -> tuple | None:

@@ -121,6 +121,22 @@ class Pager:
         else:
             sub.paging_cursor = 0
 
+    def forget(self, log: LogPort) -> None:
+        """Nothing leaves memory any more; lets go of the queues that were shown."""
+        port: pointer[log_port_t] = address(log.port)
+        queue: pointer[queue_t]
+        following: pointer[queue_t]
+        port.page_out = NULL
+        spin_lock(address(port.paging_lock))
+        queue = port.paging
+        port.paging = NULL
+        spin_unlock(address(port.paging_lock))
+        while queue != NULL:
+            following = queue.paging_next
+            at_store32(address(queue.paging), 0)
+            queue_decref(queue)
+            queue = following
+
     @property
     def out(self) -> int:
         return self._out

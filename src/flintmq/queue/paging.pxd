@@ -44,6 +44,8 @@ cdef void queue_paging_wanted(queue_t *queue) noexcept nogil
 cdef int queue_page_in(queue_t *queue, uint64_t position) noexcept nogil
 # Asks for the entries of the shell at this position; who parked on its stub, and what expires, is told when they are back. Never blocks.
 cdef void shell_ask(queue_t *queue, uint64_t position) noexcept nogil
+# The same for the first shell among the segments behind this position that is taken next, for a reader that needs no contents.
+cdef void shell_ask_ahead(queue_t *queue, uint64_t position) noexcept nogil
 # They can't be had now (no memory, a stop): who wants them asks again. Nothing for a position that is in no shell.
 cdef void shell_refused(queue_t *queue, uint64_t position) noexcept nogil
 # One segment of a level becomes a shell: the one at place `place` of its directory. `entries`: room for LARGE_SLOTS. OUT_*.

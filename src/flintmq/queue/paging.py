@@ -405,6 +405,25 @@ def shell_ask(queue: pointer[queue_t], position: uint64_t) -> void:
         queue.port.load(queue.port.context, queue, position, cast(uint64_t, 1) << MESSAGE_STUB_BIT)
 
 
+def shell_ask_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
+    level: pointer[level_t] = queue.entries.levels + (position >> LEVEL_SHIFT)
+    segment: pointer[segment_t]
+    place: uint32_t
+    end: uint32_t
+    shell: uint64_t = 0
+    spin_lock(address(queue.entries.lock))
+    place = list_directory_find(level, position & INDEX_MASK)
+    end = min(level.count, place + 1 + KEPT_FIRST)
+    while place < end and shell == 0:
+        segment = level.directory[level.start + place]
+        if segment.slots == NULL:
+            shell = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | segment.base
+        place += 1
+    spin_unlock(address(queue.entries.lock))
+    if shell:
+        shell_ask(queue, shell)
+
+
 def shell_refused(queue: pointer[queue_t], position: uint64_t) -> void:
     segment: pointer[segment_t]
     state: uint64_t

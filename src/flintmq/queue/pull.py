@@ -30,7 +30,7 @@ from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
-from cython.cimports.flintmq.queue.paging import shell_locked
+from cython.cimports.flintmq.queue.paging import shell_ask_ahead, shell_locked
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.selections import (
     NEXT_NONE, NEXT_SCAN, SELECTION_END, selection_next, selection_pending, selection_put, selection_scanned, selection_wait,
@@ -527,6 +527,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     state: uint64_t
     mark: uint64_t = 0
     taken: bint = False
+    ahead: bint = False
     out.slot = NULL
     out.position = 0
     spin_lock(address(puller.lock))
@@ -560,6 +561,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
             puller.released = entry.position + 1
         if entry.position % FLOOR_EVERY == 0:
             list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
+            ahead = cold and at_load64(address(entries.shells)) != 0
         check(slot_content(entry.slot) != NULL or cold, b"pull I5 what basic.get takes is in memory", entry.position, owner)
         at_store64(address(puller.acquired), puller.acquired + 1)
         at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(entry.slot))
@@ -574,6 +576,8 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     spin_unlock(address(puller.lock))
     if taken:
         queue_unparked(queue, entry.slot)
+        if ahead:
+            shell_ask_ahead(queue, entry.position)
     return taken
 
 
