@@ -40,7 +40,7 @@ NAMES = {
     "log chain": "log I1 blocks have rising LSNs",
     "log base": "log I1 the base is not above a block that tells it",
     "log live": "log I5 what ends was counted as live",
-    "log twice": "log I5 nothing lived at the place of a new record",
+    "log twice": "log I5 nothing died at the place of a new record",
     "message": "message_log I6 places have their room",
     "transaction": "transaction_log I4 what is committed was not decided",
     "stream window": "stream_log I3 the window goes on with the next offset",
@@ -122,7 +122,9 @@ def log(scene: str, broken: bool) -> None:
     elif scene == "log live" and broken:
         driver.break_log(rig.messages, "live")
     elif scene == "log twice":
-        rig.messages.mark_live(rig.model[1][2] if broken else rig.messages.tail, 40)
+        number = rig.model[1][2]
+        rig.ack(1, 2)
+        rig.messages.mark_live(number if broken else rig.messages.tail, 40)
     rig.ack(1, 1)
     rig.flush()
 

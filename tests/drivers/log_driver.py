@@ -5,14 +5,16 @@ in: plain values of a test. out: calls of the log port's C functions; tickets of
 
 from __future__ import annotations
 
-from cython import NULL, address, cast, cclass, declare, nogil, p_char, pointer, size_t, sizeof
+from cython import NULL, address, bint, cast, cclass, declare, nogil, p_char, pointer, size_t, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.enrolment import held_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
-from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_time
+from cython.cimports.flintmq.store.log.log import (
+    DEAD_GRAIN, log_append, log_append_done, log_begin, log_died, log_doubt, log_end, log_is_live, log_time,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
 from cython.cimports.flintmq.store.log_store import LogStore
@@ -250,3 +252,42 @@ def append_many(managed: ManagedLog, kind: int, payload: bytes, count: int) -> i
     if record == NULL:
         raise StoreError(f"log {managed.name} has failed: errno {managed.log.failed}")
     return lsn + length
+
+
+def death_bytes(managed: ManagedLog) -> int:
+    """Bytes of memory for what died in the log: maps and lists."""
+    i: uint32_t
+    total: uint64_t = 0
+    words: uint64_t = (managed.log.container_size // DEAD_GRAIN + 63) // 64
+    for i in range(managed.log.container_count):
+        total += managed.log.containers[i].death_room * sizeof(uint32_t)
+        if managed.log.containers[i].dead != NULL:
+            total += words * 8
+    return total
+
+
+def lives_at(managed: ManagedLog, lsn: int) -> bool:
+    """Whether what was written at this LSN lives."""
+    alive: bint
+    log_begin(managed.log)
+    alive = log_is_live(managed.log, lsn)
+    log_end(managed.log)
+    return alive
+
+
+def doubt(managed: ManagedLog, sequence: int) -> bool:
+    """As recovery does for a container of which it could not read all."""
+    done: bint
+    log_begin(managed.log)
+    done = log_doubt(managed.log, sequence)
+    log_end(managed.log)
+    return done
+
+
+def died(managed: ManagedLog, lsn: int, size: int) -> bool:
+    """As recovery does for what stands in the log and does not live."""
+    done: bint
+    log_begin(managed.log)
+    done = log_died(managed.log, lsn, size)
+    log_end(managed.log)
+    return done

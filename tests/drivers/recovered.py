@@ -35,7 +35,9 @@ def live_messages(recovery: Recovery) -> list:
     at: uint64_t = 0
     i: uint64_t
     n: uint32_t
-    for i in range(recovery.live_count):
+    for i in range(recovery.kept_count):
+        if recovery.live[i].id == 0:
+            continue
         places = []
         for n in range(recovery.live[i].places):
             place = recovery.locations[at]

@@ -126,7 +126,7 @@ def test_a_callback_of_another_thread_waits_for_the_one_that_runs(tmp_path: Path
 
 
 def test_transactions_that_begin_together_leave_nothing_behind() -> None:
-    """Their starts are the shortest records that live: each has its own bit of the live map, so the log's base can pass all of them."""
+    """Their starts are the shortest records that live: each has its own bit of a dead map, so the log's base can pass all of them."""
     rig = Rig(size=8192)
     for _ in range(200):
         together = [rig.store.begin() for _ in range(5)]

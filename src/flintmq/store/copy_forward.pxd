@@ -3,9 +3,6 @@ from libc.stdint cimport uint8_t, uint64_t
 from flintmq.store.log.file_port cimport port_read_t
 from flintmq.store.logs cimport Logs
 
-cdef enum:
-    FEW = 16                    # live messages of a container that are read one by one
-
 cdef struct copied_t:           # the container that is read
     port_read_t read_at
     void *files

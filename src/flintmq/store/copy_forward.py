@@ -3,7 +3,7 @@
 in: the oldest container. out: Message-Copy records at the tail; after they are durable the base passes the container.
 
 The container is sealed, so it is read without a lock; each message is copied under the log's lock only if it still lives there.
-A container in which few messages live is not read whole: the map of what lives says where they are.
+Its records say what was in it, the log says what of that died.
 """
 
 from __future__ import annotations
@@ -11,35 +11,28 @@ from __future__ import annotations
 import logging
 import os
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.failpoints import FAIL_COPY_FORWARD, failpoint
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.file_port import FilePort
-from cython.cimports.flintmq.store.log.log import LIVE_GRAIN, container_t, log_begin, log_container, log_end, log_is_live, log_t, log_where
+from cython.cimports.flintmq.store.log.log import log_begin, log_end, log_may_copy, log_t, log_where
 from cython.cimports.flintmq.store.log.reader import (
-    STEP_BAD, STEP_RECORD, log_reader_t, reader_begin, reader_enter, reader_fill, reader_next_block, reader_pass, reader_read,
-    reader_record_at, reader_salvage, reader_step,
+    STEP_BAD, STEP_RECORD, log_reader_t, reader_begin, reader_fill, reader_pass, reader_read, reader_record_at, reader_salvage, reader_step,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER, CONTAINER_HEADER, PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_START, SALVAGE_EFFORT, SECTOR, align8, content_head,
-    head_t, le32, le64, record_t,
+    PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_START, SALVAGE_EFFORT, align8, content_head, head_t, le32, le64, record_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.flintmq.store.message_log import list_find, location_t
 from cython.cimports.libc.errno import ENOMEM
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdint import int64_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 
 log = logging.getLogger("flintmq.store")
-
-# bytes read for one message: its first record is never longer than one that is not split (log_store), with its Message-Enqueue
-PLACE_BYTES = declare(uint64_t, 32 * 1024)
-# bytes before a record in which the header of its block is looked for
-NEAR_BYTES = declare(uint64_t, 64 * 1024)
 
 
 @cfunc
@@ -103,32 +96,11 @@ def _published(record: pointer[record_t]) -> uint64_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _time_base(walk: pointer[log_reader_t], lsn: uint64_t) -> uint64_t:
-    """Time base of the block that this record is in; 0: not found. Small blocks begin nearby, and of large ones there are few."""
-    block_lsn: uint64_t = lsn - lsn % SECTOR
-    start: uint64_t = lsn - lsn % walk.container_size + CONTAINER_HEADER
-    first: uint64_t = max(start, block_lsn - NEAR_BYTES) if block_lsn > NEAR_BYTES else start
-    reader_fill(walk, first, block_lsn + BLOCK_HEADER - first)
-    while block_lsn >= first:
-        if reader_enter(walk, block_lsn, False):
-            return walk.block_us if lsn < walk.block_end else 0
-        block_lsn -= SECTOR
-    reader_begin(walk, lsn // walk.container_size)
-    while walk.block_end <= lsn:
-        if reader_next_block(walk) != STEP_RECORD:
-            return 0
-        walk.at = walk.block_end
-    return walk.block_us
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _lives_at(owner: pointer[log_t], thing: uint64_t, lsn: uint64_t) -> bint:
     """Whether the message lives, and its first record is that one."""
     alive: bint
     log_begin(owner)
-    alive = log_is_live(owner, lsn) and log_where(owner, thing) == lsn
+    alive = log_may_copy(owner, lsn) and log_where(owner, thing) == lsn
     log_end(owner)
     return alive
 
@@ -176,69 +148,6 @@ def _copy(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _few_places(owner: pointer[log_t], sequence: uint64_t, offsets: pointer[uint64_t]) -> c_int:
-    """Where in a container the first records of its live messages are, to LIVE_GRAIN bytes. Returns how many; -1: more than FEW."""
-    container: pointer[container_t]
-    words: uint64_t = owner.container_size // LIVE_GRAIN // 64
-    word: uint64_t
-    bits: uint64_t
-    bit: uint32_t
-    count: c_int = 0
-    log_begin(owner)
-    container = log_container(owner, sequence)
-    if container == NULL or container.live_count > FEW:
-        count = -1
-    elif container.live != NULL:
-        for word in range(words):
-            bits = container.live[word]
-            bit = 0
-            while bits and count < FEW:
-                if bits & 1:
-                    offsets[count] = (word * 64 + bit) * LIVE_GRAIN
-                    count += 1
-                bits >>= 1
-                bit += 1
-    log_end(owner)
-    return count
-
-
-@cfunc
-def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]) -> bint:
-    """Copies the messages of a container in which few live. False: the rest must be looked for."""
-    offsets: uint64_t[FEW]
-    lsn: uint64_t
-    end: uint64_t
-    written: int64_t
-    i: c_int
-    count: c_int = _few_places(logs.messages.log, sequence, offsets)
-    is_complete: bint
-    base: uint64_t
-    published: uint64_t
-    record: record_t
-    for i in range(count):
-        lsn = sequence * walk.container_size + offsets[i]
-        end = lsn + min(LIVE_GRAIN, walk.container_size - offsets[i])
-        reader_fill(walk, lsn, PLACE_BYTES)
-        is_complete = False
-        while lsn < end and not is_complete:
-            is_complete = reader_record_at(walk, lsn, address(record)) and (record.type == RECORD_START or record.type == RECORD_COPY)
-            lsn += 8
-        if not is_complete:
-            return False
-        published = _published(address(record))
-        if record.type == RECORD_START:
-            base = _time_base(walk, record.lsn)
-            published = base + published if base else 0
-        written = _copy(logs, reader, walk, address(record), published)
-        if written < 0:
-            return False
-        _count(counts, written)
-    return count >= 0
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
 def _count(counts: pointer[uint64_t], written: int64_t) -> void:
     if written:
         counts[0] += 1
@@ -266,8 +175,7 @@ def copy_container(logs: Logs, sequence: uint64_t) -> tuple:
     source.room = 0
     source.fd = files.open(logs.messages.path_of(sequence))
     try:
-        if not _copy_few(logs, reader, address(walk), sequence, counts):
-            _copy_all(logs, reader, address(walk), sequence, counts)
+        _copy_all(logs, reader, address(walk), sequence, counts)
         if walk.error:
             raise OSError(walk.error, os.strerror(walk.error), logs.messages.path_of(sequence))
     finally:

@@ -28,7 +28,7 @@ from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_died, log_doubt, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_CLEAN, RECORD_MESSAGE_DELETE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_REDELIVERED,
@@ -126,7 +126,7 @@ class LogStore(LogPort):
         self.logs.begin(self.messages, self.transaction_records, self.pages, self.writer)
         self.transactions = self.logs.transactions
         self.counts = CountNotes(self.logs)
-        self._adopt_recovered()
+        self._adopt_recovered(message_scan)
         self._fill_port(options.hot_bytes, options.content_bytes)
         self.bulk = BulkTransactions(self.logs, options.threads)
         self._settle_recovered()
@@ -241,8 +241,8 @@ class LogStore(LogPort):
                 # No container, and no room for one: then the mark itself goes.
                 take_back_clean(self.files, managed, last_blocks[managed.name])
 
-    def _adopt_recovered(self):
-        """Live maps, message list and transactions as recovery found them. Nothing runs yet."""
+    def _adopt_recovered(self, message_scan: LogScan):
+        """Dead maps, message list and transactions as recovery found them. Nothing runs yet."""
         i: uint64_t
         j: uint32_t
         places: uint64_t = 0
@@ -273,9 +273,14 @@ class LogStore(LogPort):
             transaction.bulk = bool(transaction.sets) and transaction.state is TxState.PREPARED
             transaction.references = recovered.references
             self.transactions.adopt(transaction)
+        complete: bint = True
         log_begin(self.messages.log)
-        for i in range(self.recovery.live_count):
+        for number in doubtful_containers(message_scan):
+            complete = complete and log_doubt(self.messages.log, number)
+        for i in range(self.recovery.kept_count):
             live = address(self.recovery.live[i])
+            if live.id == 0:
+                continue
             log_live(self.messages.log, live.lsn, live.bytes)
             if live.id != live.lsn:
                 map64_put(address(self.messages.log.moved), live.id, live.lsn)
@@ -295,7 +300,12 @@ class LogStore(LogPort):
                 while name < self.recovery.name_count and self.recovery.names[name].message_id == live.id:
                     message_name(message, self.recovery.names[name].tx)
                     name += 1
+        for i in range(self.recovery.kept_count):
+            live = address(self.recovery.live[i])
+            complete = complete and (live.id != 0 or log_died(self.messages.log, live.lsn, live.bytes))
         log_end(self.messages.log)
+        if not complete:
+            raise MemoryError("no memory for the maps of what died in the log")
 
     def _settle_recovered(self):
         """What recovery decided is logged, so that the next one need not: rollbacks, ends, deletions. Not waited for."""
@@ -684,6 +694,14 @@ class LogStore(LogPort):
     def is_live(self, message_id: int) -> bool:
         """Whether a message with this id is in the log and has a place."""
         return self.messages.is_live(message_id)
+
+
+def doubtful_containers(scan: object) -> list:
+    """Containers of which the scan could not read all."""
+    numbers = set(scan.unusable)
+    for one in scan.damage:
+        numbers.update(range(one.lsn // scan.container_size, (one.next_lsn or scan.tail) // scan.container_size + 1))
+    return sorted(number for number in numbers if number >= scan.base // scan.container_size)
 
 
 def check_whole(files: object, store_dir: str, last_blocks: dict) -> None:

@@ -2,9 +2,9 @@
 
 in: enqueues and dequeues of the queue core, transactions of the store. out: records in the log's write buffers, LSNs.
 
-I1  A message's id is the LSN of its Message-Start; it is in the container's live map before anybody else can know the id.
+I1  A message's id is the LSN of its Message-Start; the container counts it as live before anybody else can know the id.
 I2  A message that is not in the message list has exactly one place ever, and its Message-Enqueue directly follows its Message-Start.
-I3  What ends a message (flag LAST, Message-Delete) is written under the same lock as its removal from the list and the live map.
+I3  What ends a message (flag LAST, Message-Delete) is written under the same lock as its removal from the list and its death in the log.
 I4  A logged position is not 0; an id of the page log has its bit.
 I5  A listed message without locations and holds is dead; the caller that took the last one removes its entry from the message list.
 I6  Places and names of a listed message are counted, and have their room.

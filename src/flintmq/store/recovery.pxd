@@ -7,7 +7,8 @@ from flintmq.store.recovery_read cimport live_t, location_t, named_t, work_t
 
 cdef class Recovery:
     # --- result, after run()
-    cdef live_t *live           # ascending lsn
+    cdef live_t *live           # ascending lsn; dead ones among them (id 0): every place at which a message stood
+    cdef readonly uint64_t kept_count    # of `live`
     cdef readonly uint64_t live_count
     cdef location_t *locations  # those of live[0], then those of live[1], ...: `places` each
     cdef readonly uint64_t location_count

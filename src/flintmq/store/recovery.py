@@ -303,6 +303,8 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             while moved[next_moved].index < i:
                 next_moved += 1
             message_id = moved[next_moved].id
+        if not entry.flags & SEEN_MISSING:
+            work.kept_count += 1
         if entry.flags & SEEN_OLD:
             continue
         content = CONTENT_PRESENT
@@ -438,7 +440,7 @@ def result_fill(
         queue[i].count = 0
     for i in range(work.seen.count):
         entry = seen[i]
-        if not entry.flags & SEEN_LIVE:
+        if entry.flags & SEEN_MISSING:
             continue
         message_id = entry.lsn
         if entry.flags & SEEN_MOVED:
@@ -449,7 +451,9 @@ def result_fill(
         live[count].id = message_id
         live[count].bytes = entry.bytes
         live[count].places = 0
-        if entry.flags & SEEN_EXTRA:
+        if not entry.flags & SEEN_LIVE:
+            live[count].id = 0
+        elif entry.flags & SEEN_EXTRA:
             extra = cast(pointer[extra_t], work.extras.data) + entry.word
             live[count].places = _fill_places(work, entries, locations + places, extra.first, message_id, entry.body_len, flags)
             places += live[count].places
@@ -573,7 +577,7 @@ class Recovery:
         self.locations = NULL
         self.names = NULL
         self._entries = NULL
-        self.live_count = self.location_count = self.name_count = self.named_tx_max = 0
+        self.live_count = self.kept_count = self.location_count = self.name_count = self.named_tx_max = 0
         self.transactions = {}
         self.notes = {}
         self.marks = {}
@@ -768,9 +772,10 @@ class Recovery:
         with nogil:
             result_fill(work, self._entries, self.live, self.locations, self.names, c_flags)
         self.live_count = work.live_count
+        self.kept_count = work.kept_count
         self.location_count = work.location_count
         self.name_count = work.name_count
-        smaller: p_void = realloc(work.seen.data, max(1, work.live_count) * sizeof(live_t))
+        smaller: p_void = realloc(work.seen.data, max(1, work.kept_count) * sizeof(live_t))
         if smaller != NULL:
             work.seen.data = smaller
         self.live = cast(pointer[live_t], work.seen.data)

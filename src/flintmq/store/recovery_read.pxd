@@ -117,7 +117,7 @@ cdef enum:
 # --- the result (recovery.pxd hands it out)
 cdef struct live_t:             # a live message: where its content is now (Message-Start or the last Message-Copy)
     uint64_t lsn
-    uint64_t id                 # equals lsn unless it was copied
+    uint64_t id                 # equals lsn unless it was copied; 0: what stands at `lsn` is dead
     uint32_t bytes              # of its Start or Copy and its chunks, in the log
     uint32_t places             # how many places (below) it has; 0 = one plain place, not listed
 
@@ -176,6 +176,7 @@ cdef struct work_t:
     uint64_t entry_count
     uint64_t lost_count         # those beyond the array's limit, too
     uint64_t dead_count
+    uint64_t kept_count         # elements of the result's `live`: live ones, and places in the log at which something died
     uint64_t homeless_count
 
 cdef void work_init(work_t *work) noexcept nogil

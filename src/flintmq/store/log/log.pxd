@@ -8,7 +8,8 @@ from flintmq.core.hash64 cimport map64_t
 from flintmq.store.log.record cimport block_t, record_t
 
 cdef enum:
-    LIVE_GRAIN = 16             # bytes of LSN range per bit of a live map: the shortest thing that lives, a Tx-Start, takes 24
+    DEAD_GRAIN = 16             # bytes of LSN range per bit of a dead map: the shortest thing that lives, a Tx-Start, takes 24
+    DEATHS_MAX = 512            # deaths that a container lists before it gets a map of them
 
 cpdef enum:                     # states of a container
     CONTAINER_ABSENT = 0        # not made yet, or gone
@@ -37,7 +38,12 @@ cdef struct container_t:
     uint64_t count              # all that were ever here, and their bytes in the log
     uint64_t bytes
     uint64_t ended_at           # LSN of the last record that ended a message here: durable before the container goes
-    uint64_t *live              # bit per LIVE_GRAIN; NULL while nothing here is live
+    uint64_t *dead              # bit per DEAD_GRAIN at which something died; NULL: `deaths` has them
+    uint32_t *deaths            # grains, rising; like `dead` it is kept while something here lives, or the tail is here
+    uint32_t death_count
+    uint32_t death_room
+    bint blurred                # there was no memory for a death: what seems to live here may not be written anew
+    bint doubtful               # recovery could not read all of it: what it did not find alive counts as dead (`dead` is there)
 
 cdef struct piece_t:            # bytes that go to one container with one write
     uint64_t lsn
@@ -108,11 +114,21 @@ cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for l
 cdef bint log_release(log_t *log) noexcept nogil
 
 # --- live things (log lock held): messages of the message log, transactions and notes of the transaction log, spilled pages
+# A log knows what died in it: what nobody touched takes no memory.
 # `size`: bytes it takes in the log.
 cdef void log_live(log_t *log, uint64_t lsn, uint64_t size) noexcept nogil
-# `by`: LSN of the record that ended it.
+# `by`: LSN of the record that ended it. A thing that is dead already, or stands below the base, changes nothing.
 cdef void log_dead(log_t *log, uint64_t lsn, uint64_t by) noexcept nogil
+# Recovery, before log_live: a part of this container is damaged. Another reader may find what recovery did not. False: no memory.
+cdef bint log_doubt(log_t *log, uint64_t sequence) noexcept nogil
+# Recovery: something was here and had died. After log_live of everything that lives. False: no memory.
+cdef bint log_died(log_t *log, uint64_t lsn, uint64_t size) noexcept nogil
+# Whether what was written at this LSN lives: the caller knows that something was.
 cdef bint log_is_live(log_t *log, uint64_t lsn) noexcept nogil
+# The same, and the log is sure of it: it may be written anew.
+cdef bint log_may_copy(log_t *log, uint64_t lsn) noexcept nogil
+# Forgets which things died in a container in which nothing lives.
+cdef void log_forget_deaths(container_t *container) noexcept nogil
 # Where the thing with this id is now: its LSN, or that of its last copy.
 cdef uint64_t log_where(log_t *log, uint64_t thing) noexcept nogil
 # Bytes of live things: exact for containers whose things are of one size, else estimated by the container's mean.

@@ -6,7 +6,8 @@ I1  LSNs only grow, and an LSN given out is final.
 I2  A block lies in one window, a record in one block; a block starts on a sector that no earlier block has touched.
 I3  `durable` never passes a byte that is not synced, and never moves after a failure.
 I4  A buffer is given back only when everything in it is durable (or, for a log that doesn't sync, written).
-I5  `live_count` of a container and of the log count the bits of the live maps. Nothing lives below the base.
+I5  A container has a bit for each thing that died in it, while something there lives or the tail is there; `live_count` counts the
+    others. Nothing lives below the base.
 I6  Buffers, spare ones among them, are counted.
 I7  A piece that is copied into or out of a content lies in it: lengths that were read are compared before.
 
@@ -16,7 +17,7 @@ Source: seed 003 (CLFS containers, LSNs, base LSN, write buffers); layout in doc
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_us
@@ -75,7 +76,7 @@ def log_free(log: pointer[log_t]) -> void:
         log.spare = buffer.next
         _buffer_free(buffer)
     for i in range(log.container_count):
-        free(log.containers[i].live)
+        log_forget_deaths(address(log.containers[i]))
     free(log.containers)
     map64_free(address(log.moved))
     free(log)
@@ -412,7 +413,7 @@ def log_forget_containers(log: pointer[log_t], sequence: uint64_t) -> void:
         count = log.container_count
     for i in range(count):
         check(log.containers[i].live_count == 0, b"log I5 nothing lives in a container that goes", log.containers[i].sequence, sequence)
-        free(log.containers[i].live)
+        log_forget_deaths(address(log.containers[i]))
     memmove(log.containers, log.containers + count, (log.container_count - count) * sizeof(container_t))
     log.container_count -= count
     log.first_sequence = sequence
@@ -420,44 +421,172 @@ def log_forget_containers(log: pointer[log_t], sequence: uint64_t) -> void:
 
 def log_live(log: pointer[log_t], lsn: uint64_t, size: uint64_t) -> void:
     container: pointer[container_t] = log_container(log, lsn // log.container_size)
-    bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
+    grain: uint32_t
     if container == NULL:
         return
-    if container.live == NULL:
-        container.live = cast(pointer[uint64_t], calloc((log.container_size // LIVE_GRAIN + 63) // 64, 8))
-        if container.live == NULL:
-            return
-    check(container.live[bit >> 6] >> (bit & 63) & 1 == 0, b"log I5 nothing lived at the place of a new record", lsn, size)
-    container.live[bit >> 6] |= cast(uint64_t, 1) << (bit & 63)
+    grain = _grain(log, lsn)
+    if container.doubtful:
+        container.dead[grain >> 6] &= ~(cast(uint64_t, 1) << (grain & 63))
+    check(not _died(container, grain), b"log I5 nothing died at the place of a new record", lsn, size)
     container.live_count += 1
     container.count += 1
     container.bytes += size
     log.live_count += 1
 
 
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _grain(log: pointer[log_t], lsn: uint64_t) -> uint32_t:
+    return cast(uint32_t, lsn % log.container_size // DEAD_GRAIN)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _death_at(container: pointer[container_t], grain: uint32_t) -> uint32_t:
+    """Index of the first listed death at this grain or behind it. Most deaths come in the order of the log."""
+    low: uint32_t = 0
+    high: uint32_t = container.death_count
+    middle: uint32_t
+    if high == 0 or container.deaths[high - 1] < grain:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if container.deaths[middle] < grain:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _died(container: pointer[container_t], grain: uint32_t) -> bint:
+    index: uint32_t
+    if container.dead != NULL:
+        return container.dead[grain >> 6] >> (grain & 63) & 1 != 0
+    index = _death_at(container, grain)
+    return index < container.death_count and container.deaths[index] == grain
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _map_deaths(log: pointer[log_t], container: pointer[container_t]) -> bint:
+    """The list of deaths becomes a map. False: no memory."""
+    i: uint32_t
+    dead: pointer[uint64_t] = cast(pointer[uint64_t], calloc((log.container_size // DEAD_GRAIN + 63) // 64, 8))
+    if dead == NULL:
+        return False
+    for i in range(container.death_count):
+        dead[container.deaths[i] >> 6] |= cast(uint64_t, 1) << (container.deaths[i] & 63)
+    log_forget_deaths(container)
+    container.dead = dead
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_death(log: pointer[log_t], container: pointer[container_t], grain: uint32_t) -> bint:
+    """False: no memory. O(DEATHS_MAX) at most."""
+    index: uint32_t
+    room: uint32_t
+    deaths: pointer[uint32_t]
+    # A list that takes a quarter of the map's bytes is as good as the map.
+    if (
+        container.dead == NULL
+        and container.death_count >= min(cast(uint64_t, DEATHS_MAX), log.container_size // DEAD_GRAIN // 8 // 16)
+        and not _map_deaths(log, container)
+    ):
+        return False
+    if container.dead != NULL:
+        container.dead[grain >> 6] |= cast(uint64_t, 1) << (grain & 63)
+        return True
+    if container.death_count == container.death_room:
+        room = container.death_room * 2 if container.death_room else 8
+        deaths = cast(pointer[uint32_t], realloc(container.deaths, room * sizeof(uint32_t)))
+        if deaths == NULL:
+            return False
+        container.deaths = deaths
+        container.death_room = room
+    index = _death_at(container, grain)
+    memmove(container.deaths + index + 1, container.deaths + index, (container.death_count - index) * sizeof(uint32_t))
+    container.deaths[index] = grain
+    container.death_count += 1
+    check(container.death_count <= container.death_room, b"log I5 listed deaths have their room", container.death_count, grain)
+    return True
+
+
+def log_forget_deaths(container: pointer[container_t]) -> void:
+    free(container.dead)
+    free(container.deaths)
+    container.dead = NULL
+    container.deaths = NULL
+    container.death_count = 0
+    container.death_room = 0
+    container.doubtful = False
+
+
 def log_dead(log: pointer[log_t], lsn: uint64_t, by: uint64_t) -> void:
-    container: pointer[container_t] = log_container(log, lsn // log.container_size)
-    bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
-    mask: uint64_t = cast(uint64_t, 1) << (bit & 63)
-    if container == NULL or container.live == NULL or not container.live[bit >> 6] & mask:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size) if lsn < log.tail else NULL
+    is_tail: bint
+    if container == NULL:
+        return
+    is_tail = log.tail // log.container_size == container.sequence
+    if (container.live_count == 0 and not is_tail) or _died(container, _grain(log, lsn)):
         return
     check(container.live_count > 0, b"log I5 what ends was counted as live", lsn, by)
-    container.live[bit >> 6] &= ~mask
+    check(container.live_count <= container.count, b"log I5 no more lives than ever was there", container.live_count, container.count)
+    if not _note_death(log, container, _grain(log, lsn)):
+        container.blurred = True  # it counts as alive until the next start: space, not safety, if nobody copies it
+        return
     container.live_count -= 1
     log.live_count -= 1
     if by > container.ended_at:
         container.ended_at = by
+    if container.live_count == 0 and not is_tail:
+        log_forget_deaths(container)
+
+
+def log_doubt(log: pointer[log_t], sequence: uint64_t) -> bint:
+    container: pointer[container_t] = log_container(log, sequence) if sequence <= log.tail // log.container_size else NULL
+    if container == NULL or container.doubtful:
+        return True
+    if not _map_deaths(log, container):
+        return False
+    memset(container.dead, 0xFF, (log.container_size // DEAD_GRAIN + 63) // 64 * 8)
+    container.doubtful = True
+    return True
+
+
+def log_died(log: pointer[log_t], lsn: uint64_t, size: uint64_t) -> bint:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size) if lsn < log.tail else NULL
+    if container == NULL:
+        return True
+    container.count += 1
+    container.bytes += size
     if container.live_count == 0 and log.tail // log.container_size != container.sequence:
-        free(container.live)
-        container.live = NULL
+        return True
+    return _died(container, _grain(log, lsn)) or _note_death(log, container, _grain(log, lsn))
 
 
 def log_is_live(log: pointer[log_t], lsn: uint64_t) -> bint:
-    container: pointer[container_t] = log_container(log, lsn // log.container_size)
-    bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
-    if container == NULL or container.live == NULL:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size) if lsn < log.tail else NULL
+    return container != NULL and container.live_count != 0 and not _died(container, _grain(log, lsn))
+
+
+def log_may_copy(log: pointer[log_t], lsn: uint64_t) -> bint:
+    container: pointer[container_t]
+    if not log_is_live(log, lsn):
         return False
-    return container.live[bit >> 6] >> (bit & 63) & 1 != 0
+    container = log_container(log, lsn // log.container_size)
+    return not container.blurred
 
 
 def log_where(log: pointer[log_t], thing: uint64_t) -> uint64_t:

@@ -28,8 +28,8 @@ from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_ABSENT, CONTAINER_READY, CONTAINER_SEALED, container_t, log_append, log_append_done, log_begin, log_container, log_continue,
-    log_dead, log_dirty, log_end, log_forget_containers, log_free, log_is_live, log_live, log_live_bytes, log_new, log_read_buffered,
-    log_time, log_where,
+    log_dead, log_dirty, log_end, log_forget_containers, log_forget_deaths, log_free, log_is_live, log_live, log_live_bytes, log_new,
+    log_read_buffered, log_time, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_CLEAN, BLOCK_HEADER, CONTAINER_HEADER, RECORD_TRANSACTION, RECORD_UNDO_NEXT, SECTOR, align8, record_encode, record_prefix, set64,
@@ -294,6 +294,8 @@ class ManagedLog:
                 self.log.containers[i].state = CONTAINER_SEALED
                 fd = self.log.containers[i].fd
                 self.log.containers[i].fd = -1
+                if self.log.containers[i].live_count == 0:
+                    log_forget_deaths(address(self.log.containers[i]))
                 closing.append((self.log.containers[i].sequence, fd))
         spin_unlock(address(self.log.lock))
         now = self.clock.monotonic_ns() // 1_000_000
