@@ -176,6 +176,7 @@ class EntryPager:
         if self.thread is not None:
             self.thread.join()
             self.thread = None
+        self.rounds.forget(self.log)
 
     def once(self) -> bool:
         """One round. True: there is more to do soon."""
