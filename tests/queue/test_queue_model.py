@@ -56,14 +56,17 @@ class Member:
 
 class QueueMachine(RuleBasedStateMachine):
     LEVELS = 1
+    PAGED = False
 
     @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]), segments=st.sampled_from([(16, 1365), (2, 4), (1, 3)]))
     def start(self, cold: bool, hot: int | None, segments: tuple[int, int]) -> None:
         # Either predicates or content that is not resident: what a consumer judged before it was evicted stays judged, which the
         # model does not follow.
-        self.cold = cold
+        self.cold = cold or self.PAGED
+        if self.PAGED:
+            hot, segments = hot or 12, min(segments, (2, 4))
         queue_driver.set_segments(*segments)
-        self.hot = hot if cold else None
+        self.hot = hot if self.cold else None
         self.queue = Queue(levels=self.LEVELS, hot=self.hot)
         self.entries: dict[int, Entry] = {}
         self.held: dict[int, Entry] = {}  # of transactions that are not committed: nobody sees them
@@ -727,6 +730,21 @@ class PriorityQueueMachine(QueueMachine):
     LEVELS = 3
 
 
+class PagedQueueMachine(QueueMachine):
+    """Entries leave memory after each step, as far as they can: segments of three or four, a small window."""
+
+    PAGED = True
+
+    @invariant()
+    def leaves_memory(self) -> None:
+        if hasattr(self, "queue") and self.cold_count() > 6:
+            self.queue.page_out()
+
+
+class PagedPriorityQueueMachine(PagedQueueMachine):
+    LEVELS = 3
+
+
 profile = settings(
     max_examples=int(os.environ.get("FLINTMQ_EXAMPLES", tries(40, 100))),
     stateful_step_count=50,
@@ -739,3 +757,7 @@ TestStandardQueue = QueueMachine.TestCase
 TestStandardQueue.settings = profile
 TestPriorityQueue = PriorityQueueMachine.TestCase
 TestPriorityQueue.settings = profile
+TestPagedQueue = PagedQueueMachine.TestCase
+TestPagedQueue.settings = profile
+TestPagedPriorityQueue = PagedPriorityQueueMachine.TestCase
+TestPagedPriorityQueue.settings = profile

@@ -155,6 +155,7 @@ class QueueHandle:
 
     def set_count(self, position: int, count: int) -> bool:
         """An entry that was restored has come back `count` times. False when it is not there."""
+        self._page_in(position)
         return bool(queue_set_count(self.queue, position, count))
 
     def attach_log(self, log: LogPort) -> None:

@@ -28,6 +28,7 @@ from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_next, list_sl
 from cython.cimports.flintmq.queue.housekeeping import queue_ready_count
 from cython.cimports.flintmq.queue.limits import queue_taken
 from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.paging import queue_paging_wanted
 from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
@@ -351,9 +352,12 @@ class Sweeper:
         queue: pointer[queue_t] = handle.queue
         position: uint64_t = 1
         short: bint = low
+        before: uint64_t = self.sweep.evicted
         while position:
             with nogil:
                 position = queue_sweep(queue, address(self.sweep), position, SLICE, short)
+        if self.sweep.evicted != before:
+            queue_paging_wanted(queue)
 
     def thicken(self, handle: QueueHandle, position: int) -> int:
         """Moves what thin chunks are kept for from `position` (1: the first) on, one slice. Returns where to go on; 0: the end."""
@@ -386,6 +390,8 @@ class Sweeper:
             with nogil:
                 position = queue_narrow(queue, address(self.sweep), position, most[0])
             most[0] -= cast(uint32_t, self.sweep.evicted - before)
+            if self.sweep.evicted != before:
+                queue_paging_wanted(queue)
         return True
 
     def narrow(self, log: LogPort) -> None:
