@@ -175,6 +175,8 @@ class Maintenance:
             self._bound(one)
             self._make(one, calm)
             one.trim()
+            if calm:
+                one.give_back_buffers()
         self._hold()
         streams = getattr(store, "streams", None)
         if streams is not None and streams.maintain():

@@ -110,6 +110,8 @@ cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *comple
 # The pieces up to this LSN are on disk: buffers that are full are given back, durable moves.
 cdef void log_written(log_t *log, uint64_t upto) noexcept nogil
 cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for log_take
+# Gives the write buffers back that wait for reuse: for a log that fills slowly.
+cdef void log_trim(log_t *log) noexcept nogil
 # Gives all write buffers back when everything in them is durable; the next append makes a new one. False: something waits.
 cdef bint log_release(log_t *log) noexcept nogil
 

@@ -371,6 +371,20 @@ def log_release(log: pointer[log_t]) -> bint:
     return idle
 
 
+def log_trim(log: pointer[log_t]) -> void:
+    buffer: pointer[buffer_t]
+    following: pointer[buffer_t]
+    spin_lock(address(log.lock))
+    buffer = log.spare
+    log.spare = NULL
+    log.spare_count = 0
+    spin_unlock(address(log.lock))
+    while buffer != NULL:
+        following = buffer.next
+        _buffer_free(buffer)
+        buffer = following
+
+
 # --- containers and what is live in them --------------------------------------------------------------------------------------
 
 
