@@ -23,8 +23,8 @@ from cython.cimports.flintmq.store.log.reader import (
     reader_record_at, reader_salvage, reader_step,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER, CONTAINER_HEADER, PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_START, SALVAGE_EFFORT, SECTOR, align8, content_head,
-    head_t, le32, le64, record_t,
+    BLOCK_HEADER, CONTAINER_HEADER, PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_MESSAGE, RECORD_START, SALVAGE_EFFORT, SECTOR, align8,
+    brief_head, content_head, head_t, le32, le64, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
@@ -68,8 +68,10 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
 @nogil
 @exceptval(check=False)
 def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: pointer[location_t]) -> bint:
-    """The only place of an unlisted message: in its Copy record, or in the Message-Enqueue that follows its Message-Start."""
+    """The only place of an unlisted message: in its Copy record, in its Message, or in the Message-Enqueue that follows its Message-Start."""
     record: record_t
+    shape: shape_t
+    distance: uint32_t = 0
     out.enqueued_by = 0
     out.dequeued_by = 0
     if first.type == RECORD_COPY:
@@ -78,6 +80,18 @@ def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: poi
         out.queue_id = le64(first.data + 8)
         out.position = le64(first.data + 16)
         out.expires_at_ms = cast(int64_t, le64(first.data + 24))
+        return True
+    if first.type == RECORD_MESSAGE:
+        out.expires_at_ms = first.expires_at_ms
+        if (
+            not brief_head(first, address(distance))
+            or first.undo_prev // walk.container_size != first.lsn // walk.container_size
+            or not reader_record_at(walk, first.undo_prev, address(record))
+            or not shape_head(address(record), address(shape))
+        ):
+            return False
+        out.queue_id = shape.queue_id
+        out.position = shape.position + distance
         return True
     if not reader_record_at(walk, first.lsn + align8(first.length), address(record)):
         return False
@@ -92,10 +106,18 @@ def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: poi
 @cfunc
 @nogil
 @exceptval(check=False)
+def _begins(record: pointer[record_t]) -> bint:
+    """Whether a message begins with this record, or goes on as a copy."""
+    return record.type == RECORD_START or record.type == RECORD_MESSAGE or record.type == RECORD_COPY
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _published(record: pointer[record_t]) -> uint64_t:
-    """Time of the Message-Start, from that or a Message-Copy; 0: not known."""
+    """Time of the Message-Start or Message, from that or a Message-Copy; 0: not known."""
     head: head_t
-    if record.type == RECORD_START:
+    if record.type != RECORD_COPY:
         return record.time_us
     return head.published_us if content_head(record, address(head)) else 0
 
@@ -144,7 +166,7 @@ def _copy(
     """Copies the message whose first record this is, if it lives there. `walk`: a reader of its container; published_us: time of its
     Message-Start, 0 not known. Returns bytes written; -1: the log does not say where it is."""
     plain: location_t
-    thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
+    thing: uint64_t = record.undo_prev if record.type == RECORD_COPY else record.lsn
     written: uint64_t
     listed: bint
     known: bint
@@ -221,12 +243,12 @@ def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
         reader_fill(walk, lsn, PLACE_BYTES)
         is_complete = False
         while lsn < end and not is_complete:
-            is_complete = reader_record_at(walk, lsn, address(record)) and (record.type == RECORD_START or record.type == RECORD_COPY)
+            is_complete = reader_record_at(walk, lsn, address(record)) and _begins(address(record))
             lsn += 8
         if not is_complete:
             return False
         published = _published(address(record))
-        if record.type == RECORD_START:
+        if record.type != RECORD_COPY:
             base = _time_base(walk, record.lsn)
             published = base + published if base else 0
         written = _copy(logs, reader, walk, address(record), published)
@@ -294,7 +316,7 @@ def _copy_all(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
         if step != STEP_RECORD:
             return
         reader_pass(walk, address(record))
-        if record.type != RECORD_START and record.type != RECORD_COPY:
+        if not _begins(address(record)):
             continue
         written = _copy(logs, reader, walk, address(record), _published(address(record)))
         if written < 0:
