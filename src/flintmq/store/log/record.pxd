@@ -13,7 +13,7 @@ cdef enum:
     BLOCK_LOG_SHIFT = 8         # its flags from here on: which log it is of; 0 in blocks from before that was written
     RECORD_HEADER = 24
     CONTENT_FIXED = 16          # the fixed fields of Message-Start before the content
-    SHAPE_PLACE = 16            # queue id and first position of a Message-Shape, before what is as in Message-Start
+    SHAPE_PLACE = 16            # queue id and position of a Message-Shape; the rest is as in Message-Start
     BRIEF_FIXED = 4             # the fixed field of a Message before the body
     PLACE_SIZE = 40             # one place of a Message-Copy
     COPY_PUBLISHED = 1          # flag of a Message-Copy: the time of its Message-Start follows the places

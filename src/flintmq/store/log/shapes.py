@@ -9,19 +9,22 @@ S3  The bytes that are remembered are counted, and have a bound.
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_t, content_body, content_frame, content_header, content_new, content_route, content_t
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_append, log_append_done, log_live, log_room, log_t, log_time
 from cython.cimports.flintmq.store.log.record import (
-    BRIEF_FIXED, CONTENT_FIXED, RECORD_EXPIRES, RECORD_HEADER, RECORD_MESSAGE, RECORD_SHAPE, SHAPE_PLACE, align8, record_encode, record_prefix,
-    record_t, set16, set32, set64, shape_t,
+    BRIEF_FIXED, CONTENT_FIXED, RECORD_EXPIRES, RECORD_HEADER, RECORD_MESSAGE, RECORD_SHAPE, SHAPE_PLACE, align8, record_encode,
+    record_prefix, record_t, set16, set32, set64, shape_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp, memcpy
+
+# one in so many new shapes takes the place of one that was seen once
+RELENT = declare(uint64_t, 4)
 
 
 def shapes_free(shapes: pointer[shapes_t]) -> void:
@@ -112,9 +115,9 @@ def _is(shape: pointer[known_shape_t], content: pointer[content_t], queue_id: ui
 @cfunc
 @nogil
 @exceptval(check=False)
-def _place_for(shapes: pointer[shapes_t], first: uint32_t, floor: uint64_t) -> pointer[known_shape_t]:
-    """A place for a new shape, its bytes gone: a free one, one that this container has not seen, one that was seen once, and longest ago. NULL:
-    all are in use, and stay so until the container is full."""
+def _place_for(shapes: pointer[shapes_t], first: uint32_t, floor: uint64_t, tail: uint64_t) -> pointer[known_shape_t]:
+    """A place for a new shape, its bytes gone: one that is free or that this container has not seen; sometimes the one that was seen once,
+    longest ago. NULL: none; those with a Message-Shape stay until the container is full."""
     i: uint32_t
     best: pointer[known_shape_t] = NULL
     shape: pointer[known_shape_t]
@@ -125,8 +128,10 @@ def _place_for(shapes: pointer[shapes_t], first: uint32_t, floor: uint64_t) -> p
             break
         if shape.bytes == NULL and (best == NULL or shape.seen < best.seen):
             best = shape
-    if best != NULL:
-        _forget(shapes, best)
+    # More shapes that take turns than there are places would else put each other out, each before its second message.
+    if best == NULL or (best.seen >= floor and (tail >> 5) % RELENT):
+        return NULL
+    _forget(shapes, best)
     return best
 
 
@@ -153,7 +158,7 @@ def _find(shapes: pointer[shapes_t], log: pointer[log_t], content: pointer[conte
             _forget(shapes, shape)
             break
     else:
-        shape = _place_for(shapes, first, log.shape_floor)
+        shape = _place_for(shapes, first, log.shape_floor, log.tail)
     if shape != NULL:
         shapes.marks[cast(uint64_t, shape - shapes.table)] = mark
         shape.seen = log.tail
