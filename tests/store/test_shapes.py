@@ -15,7 +15,6 @@ from tests.oracle.log import Log, open_store
 from tests.oracle.records import MESSAGES, Kind, fields_of, in_full
 from tests.store.rig import STORE, Rig
 from tests.support.stored import StoredContent
-from tests.twins.sim_disk import SimDisk
 
 MIB = 1 << 20
 
@@ -241,17 +240,25 @@ def test_a_message_is_read_from_the_buffers_and_from_the_disk(buffered: bool) ->
         assert content.body == rig.bodies[message] and content.header == b"header" * 100 and content.routing_key == b"key"
 
 
-class CountingDisk(SimDisk):  # type: ignore[misc]
-    """Counts reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = 0
-
-    def read(self, fd: int, size: int, offset: int) -> bytes:
-        self.reads += 1
-        data: bytes = super().read(fd, size, offset)
-        return data
+def test_a_backlog_of_1000_queues_reads_each_shape_once() -> None:
+    """Messages of 1,000 queues that take turns, read in the order of the log: windows, and a read for few of the shapes."""
+    queues = tuple(range(1, 1001))
+    rig = Rig(size=4 * MIB, queues=queues)
+    for turn in range(6):
+        for queue in queues:
+            publish(rig, queue, b"%d.%d" % (queue, turn), b"header", b"queue-%d" % queue)
+    rig.flush()
+    rig.reopen(clean=False)
+    in_order = sorted(message for entries in rig.model.values() for message in entries.values())
+    before = rig.disk.calls["read"]
+    for message in in_order:
+        assert rig.store.content(message).body == rig.bodies[message]
+    windows = (in_order[-1] - in_order[0]) // (256 * 1024) + 2
+    assert rig.disk.calls["read"] - before <= 2 * windows
+    before = rig.disk.calls["read"]
+    for message in in_order[1000:2000]:
+        rig.store.content(message)
+    assert rig.disk.calls["read"] - before <= 2 * windows
 
 
 # --- copies

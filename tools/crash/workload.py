@@ -430,7 +430,8 @@ class Life:
     def publish(self, queues: list[int]) -> None:
         places = [(queue, self.position(queue), 1 << 50 if self.rng.random() < 0.1 else 0) for queue in queues]
         if self.driver is not None and self.rng.random() < 0.7:  # as the queue core does it
-            content = self.content(self.rng.randrange(2) if self.rng.random() < 0.8 else None)
+            number = self.recording.written
+            content = self.content(number % 2 if number % 5 else None)
             issued = self.disk.position
             message, tickets = self.driver.publish(places, content.exchange, content.routing_key, content.header, content.body)
             self.recording.contents[message] = content

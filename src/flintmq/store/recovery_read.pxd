@@ -103,6 +103,7 @@ cdef struct seen_shape_t:       # a Message-Shape
     uint64_t lsn
     uint64_t position
     uint32_t queue
+    uint32_t bytes              # of its route and content header
 
 cdef struct range_t:
     uint64_t first
@@ -125,7 +126,7 @@ cdef enum:
 cdef struct live_t:             # a live message: where its content is now (Message-Start or the last Message-Copy)
     uint64_t lsn
     uint64_t id                 # equals lsn unless it was copied
-    uint32_t bytes              # of its Start or Copy and its chunks, in the log
+    uint32_t bytes              # of its Start or Copy and its chunks, in the log; of a Message: those of its copy (shapes.pxd)
     uint32_t places             # how many places (below) it has; 0 = one plain place, not listed
 
 cdef struct location_t:         # a place of a message that stands on several queues, or that a transaction touched

@@ -22,6 +22,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
     brief_head, content_head, head_t, le32, le64, position_number, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
+from cython.cimports.flintmq.store.log.shapes import COPY_OF_ONE
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, qsort, realloc
 from cython.cimports.libc.string import memset
@@ -421,6 +422,7 @@ def _on_shape(work: pointer[work_t], record: pointer[record_t]) -> void:
     kept.lsn = record.lsn
     kept.position = shape.position
     kept.queue = cast(uint32_t, queue)
+    kept.bytes = cast(uint32_t, shape.head.total)
 
 
 @cfunc
@@ -461,11 +463,11 @@ def _on_message(work: pointer[work_t], record: pointer[record_t]) -> void:
         return
     entry = seen_at(work, index)
     entry.body_len = record.size - BRIEF_FIXED
-    entry.bytes = cast(uint32_t, align8(record.length))
     shape = _shape_at(work, record.undo_prev, record.lsn)
     if shape == NULL:
         entry.flags |= SEEN_NO_SHAPE
         return
+    entry.bytes = cast(uint32_t, align8(COPY_OF_ONE + shape.bytes + entry.body_len))
     entry.word = shape.position + distance
     entry.queue = shape.queue
     queue_at(work, entry.queue).named += 1

@@ -4,6 +4,7 @@ from flintmq.store.log.record cimport record_t, shape_t
 
 cdef enum:
     SHAPE_READS = 4096          # shapes that are kept at most
+    SHAPE_READ_WAYS = 4         # places in the table that a shape may have
     SHAPE_READS_BYTES = 1048576 # bytes of their routes and content headers at most
 
 cdef struct read_shape_t:
@@ -13,7 +14,7 @@ cdef struct read_shape_t:
     uint32_t room               # of `bytes`
 
 cdef struct shape_reads_t:
-    read_shape_t *table         # a shape has one place, by its LSN; NULL: nothing is kept
+    read_shape_t *table         # NULL: nothing is kept
     uint64_t bytes              # of all `bytes`
 
 # The shape at this LSN; NULL: it is not kept. Valid until the next call.

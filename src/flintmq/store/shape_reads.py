@@ -19,23 +19,28 @@ SPREAD = declare(uint64_t, 0x1E3779B97F4A7C15)
 @inline
 @nogil
 @exceptval(check=False)
-def _place(reads: pointer[shape_reads_t], lsn: uint64_t) -> pointer[read_shape_t]:
-    # Records stand at multiples of 8; a large odd number spreads neighbours.
-    return address(reads.table[(((lsn >> 3) * SPREAD) >> 32) % SHAPE_READS])
+def _first(lsn: uint64_t) -> uint32_t:
+    """The first place that a shape may have. Records stand at multiples of 8; a large odd number spreads neighbours."""
+    return cast(uint32_t, (((lsn >> 3) * SPREAD) >> 32) % (SHAPE_READS // SHAPE_READ_WAYS)) * SHAPE_READ_WAYS
 
 
 def shape_reads_get(reads: pointer[shape_reads_t], lsn: uint64_t) -> pointer[shape_t]:
-    kept: pointer[read_shape_t]
+    i: uint32_t
+    first: uint32_t = _first(lsn)
     if reads.table == NULL:
         return NULL
-    kept = _place(reads, lsn)
-    return address(kept.shape) if kept.lsn == lsn else NULL
+    for i in range(first, first + SHAPE_READ_WAYS):
+        if reads.table[i].lsn == lsn:
+            return address(reads.table[i].shape)
+    return NULL
 
 
 def shape_reads_put(reads: pointer[shape_reads_t], record: pointer[record_t]) -> pointer[shape_t]:
     shape: shape_t
     kept: pointer[read_shape_t]
     total: uint32_t
+    i: uint32_t
+    first: uint32_t = _first(record.lsn)
     if not shape_head(record, address(shape)):
         return NULL
     total = cast(uint32_t, shape.head.total)
@@ -46,7 +51,11 @@ def shape_reads_put(reads: pointer[shape_reads_t], record: pointer[record_t]) ->
         if reads.table == NULL:
             return NULL
         memory_add(MEMORY_ROUTES, SHAPE_READS * sizeof(read_shape_t))
-    kept = _place(reads, record.lsn)
+    # A free place, or that of the shape with the lowest LSN: whoever reads a backlog has left its container first.
+    kept = address(reads.table[first])
+    for i in range(first + 1, first + SHAPE_READ_WAYS):
+        if reads.table[i].lsn < kept.lsn:
+            kept = address(reads.table[i])
     kept.lsn = 0
     if kept.room < total:
         reads.bytes -= kept.room

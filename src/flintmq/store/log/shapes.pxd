@@ -10,6 +10,7 @@ cdef enum:
     SHAPES = 4096               # shapes that are remembered at most
     SHAPE_WAYS = 4              # places in the table that a shape may have
     SHAPE_MAX = 4096            # bytes of route and content header above which none is made
+    COPY_OF_ONE = 96            # bytes that a Message-Copy with one place has beyond its content
     SHAPES_BYTES_MAX = 1048576  # bytes of routes and content headers that are remembered at most
 
 cdef struct known_shape_t:
@@ -31,7 +32,7 @@ cdef struct shapes_t:
 
 cdef void shapes_free(shapes_t *shapes) noexcept nogil
 # Writes an undivided message with one plain place as a Message, its Message-Shape before it when the container lacks that, and marks it
-# live. follows: bytes of records that must fit behind it in the same window. Returns its LSN, `*end` the LSN behind it; 0: it is to be written in full;
+# live, with the bytes of its copy: what it would take elsewhere says when copying a container pays. follows: bytes of records that must fit behind it in the same window. Returns its LSN, `*end` the LSN behind it; 0: it is to be written in full;
 # LSN_NEVER. O(bytes). Log lock held.
 cdef uint64_t shapes_write(shapes_t *shapes, log_t *log, content_t *content, uint64_t queue_id, uint64_t position, int64_t expires_at_ms, uint32_t follows, uint64_t *end) noexcept nogil
 

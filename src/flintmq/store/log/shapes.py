@@ -14,7 +14,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_t, content_body, content_frame, content_header, content_new, content_route, content_t
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_append, log_append_done, log_live, log_room, log_t, log_time
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_total, log_append, log_append_done, log_live, log_room, log_t, log_time
 from cython.cimports.flintmq.store.log.record import (
     BRIEF_FIXED, CONTENT_FIXED, RECORD_EXPIRES, RECORD_HEADER, RECORD_MESSAGE, RECORD_SHAPE, SHAPE_PLACE, align8, record_encode,
     record_prefix, record_t, set16, set32, set64, shape_t,
@@ -240,7 +240,7 @@ def shapes_write(
     set32(own, cast(uint32_t, position - shape.position))
     memcpy(own + BRIEF_FIXED, content_body(content), content.body_len)
     log_append_done(log, record, length, lsn)
-    log_live(log, lsn, size)
+    log_live(log, lsn, align8(COPY_OF_ONE + content_total(content)))
     end[0] = lsn + length
     return lsn
 
