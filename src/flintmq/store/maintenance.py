@@ -355,7 +355,7 @@ class Maintenance:
         comes back only after that."""
         messages = self.store.messages
         size = messages.container_size
-        return bool(messages.ready_bytes >= size * container[1] / container[2] + size * room)
+        return bool(messages.ready_bytes >= max(size, container[4]) * container[1] / container[2] + size * room)
 
     def _copy_forward(self) -> None:
         """While the log is too large, the oldest container's live messages move to the tail.

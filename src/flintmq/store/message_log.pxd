@@ -5,6 +5,7 @@ from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport original_t, queue_t, restored_t, slot_t, swept_t
 from flintmq.store.log.log cimport log_t
+from flintmq.store.log.shapes cimport shapes_t
 from flintmq.store.log.writer cimport writer_t
 
 # The message list of seed 003: for each message that stands on several queues, that a transaction touched, or that is long, where it
@@ -67,6 +68,7 @@ cdef struct message_log_t:
     void *counts                # count_notes_t of count_notes.pxd
     void *pages_out             # entry_pager_t of entry_pager.pxd; NULL: entries stay in memory
     message_list_t messages     # the message list
+    shapes_t shapes             # under log.lock
     released_t *released        # transactions that dead messages no longer name
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room

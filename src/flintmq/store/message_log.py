@@ -1,9 +1,10 @@
-"""The message log: Message-Start, -Chunk, -Enqueue, -Dequeue, -Delete as the message path writes them (see message_log.pxd).
+"""The message log: Message, Message-Start, -Chunk, -Enqueue, -Dequeue, -Delete as the message path writes them (see message_log.pxd).
 
 in: enqueues and dequeues of the queue core, transactions of the store. out: records in the log's write buffers, LSNs.
 
-I1  A message's id is the LSN of its Message-Start; the container counts it as live before anybody else can know the id.
-I2  A message that is not in the message list has exactly one place ever, and its Message-Enqueue directly follows its Message-Start.
+I1  A message's id is the LSN of its Message-Start or Message; the container counts it as live before anybody else can know the id.
+I2  A message that is not in the message list has exactly one place ever: in its Message, or in the Message-Enqueue that directly follows
+    its Message-Start.
 I3  What ends a message (flag LAST, Message-Delete) is written under the same lock as its removal from the list and its death in the log.
 I4  A logged position is not 0; an id of the page log has its bit.
 I5  A listed message without locations and holds is dead; the caller that took the last one removes its entry from the message list.
@@ -34,6 +35,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
     RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
 )  # fmt: skip
+from cython.cimports.flintmq.store.log.shapes import shapes_write
 from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
@@ -227,6 +229,17 @@ def ml_letter(
 @inline
 @nogil
 @exceptval(check=False)
+def _logged(ml: pointer[message_log_t], queue: pointer[queue_t], lsn: uint64_t) -> void:
+    """The queue has an entry more, whose record ends before this LSN."""
+    at_store64(address(queue.logged_at), lsn)
+    if at_load64(address(queue.entries.cold_count)) == 0:
+        at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _enqueue(
     ml: pointer[message_log_t],
     queue: pointer[queue_t],
@@ -241,7 +254,16 @@ def _enqueue(
     message: pointer[message_t]
     lsn: uint64_t = LSN_NEVER
     shared: bint = content.flags & CONTENT_SHARED != 0
-    message_id: uint64_t
+    message_id: uint64_t = 0
+    if not shared and content_total(content) <= ml.split_above:
+        check(position != 0, b"message_log I4 a message has a position", queue.id, content.message_id)
+        message_id = shapes_write(address(ml.shapes), ml.log, content, queue.id, position, expires_at_ms, follows, address(lsn))
+    if message_id:
+        if message_id != LSN_NEVER:
+            content.message_id = message_id
+            slot.message_id = message_id
+            _logged(ml, queue, lsn)
+        return lsn
     message_id = content.message_id
     if message_id == 0 or not shared:
         message_id = _new_message(ml, content, shared, 1 if shared else 0, ENQUEUE_MOST + follows)
@@ -252,9 +274,7 @@ def _enqueue(
             if follows:
                 log_room(ml.log, ENQUEUE_MOST + follows)
             lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
-            at_store64(address(queue.logged_at), lsn)
-            if at_load64(address(queue.entries.cold_count)) == 0:
-                at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
+            _logged(ml, queue, lsn)
     return lsn
 
 

@@ -61,6 +61,7 @@ cdef struct log_t:
     uint64_t tail               # LSN of the next record
     uint64_t block              # LSN of the open block's header; 0 = none is open
     uint64_t last_block         # LSN of the last closed block
+    uint64_t shape_floor        # Message-Shapes from this LSN on may be named (shapes.pxd): they are in the tail's container, and of this run
     uint32_t block_records
     uint64_t block_us           # time base of the open block
     uint64_t now_us             # wall clock of the present append session
