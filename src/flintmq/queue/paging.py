@@ -179,6 +179,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
     slots: pointer[slot_t]
     column: pointer[int64_t]
     count: uint32_t
+    size: uint32_t
     run: uint64_t
     asked: bint = False
     spin_lock(address(list_.lock))
@@ -200,6 +201,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
     segment.run = 0
     shell_mark(segment)
     slots = segment.slots
+    size = segment.count
     column = expiry_detach(segment)
     at_store_ptr(address(segment.slots), NULL)
     _count_shell(segment, entries, count)
@@ -218,7 +220,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
         asked = _back(list_, segment, slots, column)
     spin_unlock(address(list_.lock))
     if run > PAGE_NOT_NOW:
-        expiry_column_free(column, LARGE_SLOTS)
+        expiry_column_free(column, size)
         return OUT_GONE
     if asked:
         _wake(queue)
@@ -318,12 +320,14 @@ def queue_page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
     column: pointer[int64_t] = NULL
     run: uint64_t = 0
     count: uint32_t
+    size: uint32_t = 0
     i: uint32_t
     result: c_int = PAGE_THERE
     spin_lock(address(list_.lock))
     segment = shell_locked(queue, position)
     if segment != NULL:
         run = segment.run
+        size = segment.count
         result = PAGE_BUSY if run == 0 or segment.burying else PAGE_NO_MEMORY
         position = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | segment.base
     spin_unlock(address(list_.lock))
@@ -336,7 +340,7 @@ def queue_page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
         result = PAGE_FAILED
         for i in range(count):
             if entries[i].expires_at_ms:
-                column = expiry_column(LARGE_SLOTS)
+                column = expiry_column(size)
                 result = PAGE_FAILED if column != NULL else PAGE_NO_MEMORY
                 break
         if count and result == PAGE_FAILED:
@@ -345,7 +349,7 @@ def queue_page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
                 slots = NULL
                 column = NULL
     free(entries)
-    expiry_column_free(column, LARGE_SLOTS)
+    expiry_column_free(column, size)
     if slots != NULL:
         slots_free(slots)
     return result

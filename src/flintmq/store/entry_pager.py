@@ -36,6 +36,7 @@ log = logging.getLogger("flintmq.store")
 # milliseconds: the pager's sleep when nobody calls it; between two rounds while entries leave memory
 IDLE_MS = declare(c_int, 500)
 ROUND_MS = declare(c_int, 20)
+BURIAL_MS = declare(c_int, 2)  # while burials wait
 # burials of one round: a millisecond or two
 BURIALS_AT_ONCE = declare(uint32_t, 32)
 
@@ -190,6 +191,7 @@ class EntryPager:
     def _run(self):
         signal: uint32_t
         busy: bint
+        pause: c_int
         while not at_load32(address(self.pager.stopping)):
             signal = at_load32(address(self.log.port.paging_signal))
             try:
@@ -203,7 +205,10 @@ class EntryPager:
             with nogil:
                 at_store32(address(self.log.port.paging_sleeps), 0 if busy else 1)
                 if not at_load32(address(self.pager.stopping)):
-                    futex_wait(address(self.log.port.paging_signal), signal, ROUND_MS if busy else IDLE_MS)
+                    pause = ROUND_MS if busy else IDLE_MS
+                    if at_load64(address(self.pager.burials)):
+                        pause = BURIAL_MS
+                    futex_wait(address(self.log.port.paging_signal), signal, pause)
                 at_store32(address(self.log.port.paging_sleeps), 0)
 
     @property
