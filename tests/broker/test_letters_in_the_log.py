@@ -11,7 +11,7 @@ import pytest
 
 from flintmq.testing.broker import Broker
 from tests.oracle.log import open_store
-from tests.oracle.records import MESSAGES, Record, fields_of
+from tests.oracle.records import MESSAGES, Record, fields_of, in_full
 from tests.support.rawamqp import RawChannel
 
 DEAD = {"x-dead-letter-exchange": "dlx"}
@@ -32,14 +32,17 @@ def die(ch: RawChannel, how: str, body: bytes) -> None:
 def pairs(store: Path, queue_id: int, reason: str) -> list[tuple[Record | None, Record]]:
     """(the record in front of it in its block, dequeue) for each end of that kind on a queue."""
     found = []
-    for _, items in open_store(store)["messages"].chain:
+    log = open_store(store)["messages"]
+    # of a Message that is behind others of its shape: the Message-Enqueue that it stands for
+    whole = {item.lsn: item for item in in_full(log.records(), log.container_size) if item.type == ENQUEUE}
+    for _, items in log.chain:
         before = None
         for item in items:
             assert isinstance(item, Record)
             fields = fields_of(item, MESSAGES) if item.type == DEQUEUE else {}
             if fields.get("queue") == queue_id and fields["reason"] == reason:
                 found.append((before, item))
-            before = item
+            before = whole.get(item.lsn, item)
     return found
 
 

@@ -110,6 +110,8 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     add(lb.NAME, b"\1\0\0\0\0\0\0\0" + bytes(8) + b"\2\0ab\1\0c")
     add(lb.QUEUE_END, bytes(8))
     add(lb.QUEUE_PURGE, lb.ranges(1, [(5, 6), (8, 8)]))
+    shape = add(lb.SHAPE, lb.shape(1, 9, b"\x01\n\x01'", b"header"))
+    add(lb.MESSAGE, lb.message(1, b"body"), undo_prev=shape)
     add = made.transactions.add
     tx = add(lb.DTX_START, lb.xid(b"\1\2"))
     add(lb.TX_START)
@@ -124,7 +126,7 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     made.write(tmp_path)
     result = run("dump", tmp_path)
     lines = result.stdout.splitlines()
-    assert result.exit_code == 0 and len(lines) == 11 + 1 + 11 - 1
+    assert result.exit_code == 0 and len(lines) == 13 + 1 + 11 - 1
     assert {line.split()[2] for line in lines} == {
         name for name in TYPE_NAMES.values() if name != "Page-Content" and not name.startswith("Stream-")
     }
