@@ -10,8 +10,8 @@ I4  A segment is unlinked when all its entries are deleted and no more can come;
 I5  An entry is deleted once, after it was dequeued; `live` of a segment and of its level counts the entries claimed and not deleted.
 I6  `failed` counts the live entries whose content can't be read.
 
-A level's first segment is small, so that 10,000 idle queues stay cheap; later ones fill 32 KiB of pages of their own, which go
-back to the system one by one, also from the middle.
+A level's first segments are small, so that 100,000 queues with a message or two stay cheap; later ones fill 32 KiB of pages of their own,
+which go back to the system one by one, also from the middle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
-# Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
+# Slots of a level's first segment, and of its second: 72 and 384 bytes serve the many queues that only ever hold a few messages.
+FIRST_SLOTS = declare(uint32_t, 3)
 SMALL_SLOTS = declare(uint32_t, 16)
 # Bytes of a large segment: 8 pages, so 1,361 slots; large enough that unlinking is rare, small enough that one live entry pins little.
 LARGE_BYTES = declare(uint64_t, 32768)
@@ -78,19 +79,21 @@ def _segment_bytes(segment: pointer[segment_t]) -> uint64_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
-    """A zeroed segment; NULL when memory is exhausted."""
+def _segment_new(entries: pointer[list_t], before: uint32_t) -> pointer[segment_t]:
+    """A zeroed segment; NULL when memory is exhausted. before: level_t.grown."""
     segment: pointer[segment_t]
+    large: bint = before > 1
+    small: uint32_t = SMALL_SLOTS if before else FIRST_SLOTS
     if FLINTMQ_ASAN and large:
         segment = cast(pointer[segment_t], calloc(1, LARGE_BYTES))
         if segment == NULL:
             return NULL
         segment.count = cast(uint32_t, (LARGE_BYTES - sizeof(segment_t)) // sizeof(slot_t))
     elif not large:
-        segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + SMALL_SLOTS * sizeof(slot_t)))
+        segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + small * sizeof(slot_t)))
         if segment == NULL:
             return NULL
-        segment.count = SMALL_SLOTS
+        segment.count = small
     elif entries.spare != NULL:
         segment = entries.spare
         entries.spare = NULL
@@ -222,7 +225,8 @@ def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_
     if segment == NULL:
         return NULL
     check(segment.live == 0 and segment.expiry == NULL, b"entry_list I5 a new segment is empty", segment.live, index)
-    level.grown = True
+    if level.grown < 2:
+        level.grown += 1
     segment.base = index
     segment.level = level_no
     segment.next = NULL

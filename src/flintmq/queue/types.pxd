@@ -132,7 +132,7 @@ cdef struct level_t:            # one sub-list
     uint32_t start
     uint32_t count
     uint32_t capacity
-    uint32_t grown              # a small segment was filled: next ones are large
+    uint32_t grown              # small segments so far, at most 2: then the next ones are large
 
 cdef enum:
     BEHIND_RING = 4             # see list_t.behind_ring

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from flintmq.ports import (
     ParameterRecord,
     PermissionRecord,
     QueueRecord,
+    Table,
     UserRecord,
     VhostRecord,
 )
@@ -291,10 +292,15 @@ class SqlDefinitions:
         self._run(changes.delete_queue(vhost, name))
 
     def load_queues(self, vhost: str) -> Sequence[QueueRecord]:
-        return [
-            QueueRecord(vhost, decode_name(name), queue_id, bool(auto_delete), self._table(arguments))
-            for name, queue_id, auto_delete, arguments in self._rows("load_queues", vhost=encode_name(vhost))
-        ]
+        return [QueueRecord(vhost, *row) for row in self.queue_rows(vhost)]
+
+    def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
+        for name, queue_id, auto_delete, arguments in self._each("load_queues", vhost=encode_name(vhost)):
+            yield decode_name(name), queue_id, bool(auto_delete), self._table(arguments)
+
+    def queue_ids(self) -> set[int]:
+        """Those of all queues of all virtual hosts."""
+        return {queue_id for (queue_id,) in self._each("load_queue_ids")}
 
     def save_binding(self, record: BindingRecord) -> None:
         self._run(changes.save_binding(record))
@@ -303,12 +309,25 @@ class SqlDefinitions:
         self._run(changes.delete_binding(record))
 
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
-        return [
-            BindingRecord(vhost, decode_name(source), kind, decode_name(destination), bytes(key), self._table(arguments))
-            for source, kind, destination, key, arguments in self._rows("load_bindings", vhost=encode_name(vhost))
-        ]
+        return [BindingRecord(vhost, *row) for row in self.binding_rows(vhost)]
+
+    def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
+        for source, kind, destination, key, arguments in self._each("load_bindings", vhost=encode_name(vhost)):
+            yield decode_name(source), kind, decode_name(destination), bytes(key), self._table(arguments)
+
+    def _each(self, name: str, **parameters: str) -> Iterator[tuple[Any, ...]]:
+        """`_rows` in pieces. Nobody changes what is read meanwhile: the rows of a start."""
+        pieces = self._driver.pieces(name, parameters)
+        while True:
+            with self._group.connection_lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield from piece
 
     def _table(self, text: str) -> dict[str, Any]:
+        if text == "{}":
+            return {}
         try:
             return decode_table(text, self._timestamp)
         except (ValueError, ArithmeticError, TypeError) as error:
