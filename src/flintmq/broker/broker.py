@@ -235,7 +235,7 @@ class Broker(NodeState):
         if not plain and queue.policy.is_shared and self.shared is not None:
             self.shared.created(queue)
         if queue.durable and self.log is not None and (plain or not queue.policy.is_elsewhere):
-            self.log.attach(queue.core)
+            self.log.attach(queue.core, queue.queue_id)
         if not plain:
             self._follow(queue)
 

@@ -39,8 +39,8 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
-# Slots of a level's first segment, and of its second: 72 and 384 bytes serve the many queues that only ever hold a few messages.
-FIRST_SLOTS = declare(uint32_t, 3)
+# Slots of a level's first segment, and of its second: 48 and 384 bytes serve the many queues that only ever hold a few messages.
+FIRST_SLOTS = declare(uint32_t, 2)
 SMALL_SLOTS = declare(uint32_t, 16)
 # Bytes of a large segment: 8 pages, so 1,361 slots; large enough that unlinking is rare, small enough that one live entry pins little.
 LARGE_BYTES = declare(uint64_t, 32768)
@@ -53,8 +53,9 @@ TRIM = declare(uint64_t, 32)
 
 
 def directory_free(level: pointer[level_t]) -> void:
-    memory_add(MEMORY_ENTRIES, -cast(int64_t, level.capacity * sizeof(p_void)))
-    free(level.directory)
+    if level.directory != address(level.first):
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, level.capacity * sizeof(p_void)))
+        free(level.directory)
     level.directory = NULL
     level.capacity = 0
 
@@ -113,20 +114,29 @@ def _segment_new(entries: pointer[list_t], before: uint32_t) -> pointer[segment_
 @nogil
 @exceptval(check=False)
 def _directory_room(level: pointer[level_t]) -> bint:
-    """Room for one more segment at the end of the directory."""
+    """Room for one more segment at the end of the directory. That of one segment is `first` itself: most queues have no second one."""
     capacity: uint32_t
     grown: pointer[pointer[segment_t]]
+    inside: bint = level.directory == address(level.first)
     if level.start + level.count < level.capacity:
+        return True
+    if level.capacity == 0:
+        level.directory = address(level.first)
+        level.capacity = 1
         return True
     if level.start > level.capacity // 2:
         memmove(level.directory, level.directory + level.start, level.count * sizeof(p_void))
         level.start = 0
         return True
-    capacity = level.capacity * 2 if level.capacity else 2
-    grown = cast(pointer[pointer[segment_t]], realloc(level.directory, cast(uint64_t, capacity) * sizeof(p_void)))
+    capacity = level.capacity * 2
+    grown = cast(
+        pointer[pointer[segment_t]], realloc(NULL if inside else level.directory, cast(uint64_t, capacity) * sizeof(p_void))
+    )
     if grown == NULL:
         return False
-    memory_add(MEMORY_ENTRIES, (capacity - level.capacity) * sizeof(p_void))
+    if inside:
+        grown[0] = level.first
+    memory_add(MEMORY_ENTRIES, (capacity - (0 if inside else level.capacity)) * sizeof(p_void))
     level.directory = grown
     level.capacity = capacity
     return True

@@ -23,7 +23,7 @@ from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.unused import UnusedQueues
-from flintmq.vhost.weights import Holding, binding_bytes, queue_bytes
+from flintmq.vhost.weights import BINDING_BYTES, Holding, binding_bytes, queue_bytes
 
 
 class Restoring:
@@ -86,7 +86,7 @@ class Restoring:
         self._default_route_changed("")
 
     def _restore_bindings(self) -> None:
-        exchanges, queues, size = self.exchanges, self.queues, 0
+        exchanges, queues, size, count = self.exchanges, self.queues, 0, 0
         for source_name, kind, name, key, arguments in self._definitions.binding_rows(self.name):
             source = exchanges.get(source_name)
             destinations: Mapping[str, Destination] = queues if kind == QUEUE else exchanges
@@ -101,9 +101,15 @@ class Restoring:
                 continue
             if kind == QUEUE:
                 queue: Any = destination
-                queue.bind(binding)
-            self.binding_count += 1
-            size += binding_bytes(binding)
-            if arguments:
+                if queue.bound is None:
+                    queue.bound = binding
+                else:
+                    queue.bind(binding)
+            count += 1
+            if arguments or source.kind != "direct":
                 self.binding_bytes += binding.arguments_bytes
+                size += binding_bytes(binding)
+            else:
+                size += BINDING_BYTES + 2 * len(key)  # what binding_bytes says
+        self.binding_count += count
         self.holding.add(size)

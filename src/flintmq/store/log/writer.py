@@ -33,6 +33,10 @@ from cython.cimports.flintmq.core.failpoints import (
     FAIL_COMMIT_SYNCED, FAIL_COMMIT_WRITTEN, FAIL_MESSAGE_SYNCED, FAIL_MESSAGE_WRITTEN, failpoint,
 )  # fmt: skip
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.core.pass_trace import (
+    PHASE_DELIVER, PHASE_GIL, PHASE_LOG, PHASE_PYTHON, PHASE_READ, PHASE_SEND, PassTrace, pass_trace, trace_free, trace_phase, trace_sleeps,
+    trace_wakes,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -164,6 +168,7 @@ class LogWriter:
         self.thread = None
 
     def __dealloc__(self):
+        trace_free(address(self.trace))
         free(self.writer.batches)
         free(self.writer.wave)
 
@@ -228,6 +233,10 @@ class LogWriter:
             self.on_callbacks()
         return outcome
 
+    def passes(self) -> PassTrace:
+        """Where the time of its passes goes: `read` takes blocks, `log` writes, `deliver` syncs, `send` wakes the loops."""
+        return pass_trace("log writer", address(self.trace), self)
+
     @property
     def figures(self) -> dict:
         """passes (group commits) and syncs so far."""
@@ -243,6 +252,8 @@ class LogWriter:
         while True:
             with nogil:
                 outcome = self.run_until_python()
+                trace_phase(address(self.trace), PHASE_GIL)
+            trace_phase(address(self.trace), PHASE_PYTHON)
             self._tell(outcome)
             if outcome == STOPPED or outcome == FAILED:
                 return
@@ -260,6 +271,7 @@ class LogWriter:
         outcome: c_int
         sequence: uint64_t
         while True:
+            trace_phase(address(self.trace), PHASE_READ)
             signal = at_load32(address(self.writer.signal))
             at_store32(address(self.writer.urgent), 0)
             # Swapped before anything is taken: what is appended after that sets it again.
@@ -289,11 +301,13 @@ class LogWriter:
                 return STOPPED
             # Say that we sleep, then look at the word: a kick after the look changes it.
             at_store32(address(self.writer.sleeping), 1)
+            trace_sleeps(address(self.trace))
             futex_wait(address(self.writer.signal), signal, IDLE_MS)
             signal = at_load32(address(self.writer.signal))
             if at_load32(address(self.writer.soon)) and not at_load32(address(self.writer.urgent)):
                 at_store32(address(self.writer.sleeping), 2)
                 futex_wait(address(self.writer.signal), signal, self.writer.soon_ms)
+            trace_wakes(address(self.trace))
             at_store32(address(self.writer.sleeping), 0)
 
     # --- a pass -------------------------------------------------------------------------------------------------------
@@ -342,6 +356,7 @@ class LogWriter:
             starved = not batch.complete
             if batch.count == 0:
                 continue
+            trace_phase(address(self.trace), PHASE_LOG)
             for j in range(batch.count):
                 piece = address(batch.pieces[j])
                 check(
@@ -360,6 +375,7 @@ class LogWriter:
                 if error:
                     return self._fail(batch.log, piece.lsn, error, False, count)
             _point(batch.log, FAIL_MESSAGE_WRITTEN, FAIL_COMMIT_WRITTEN)
+            trace_phase(address(self.trace), PHASE_DELIVER)
             if batch.log.syncs:
                 for j in range(batch.count):
                     piece = address(batch.pieces[j])
@@ -399,6 +415,7 @@ class LogWriter:
         if not progress:
             return PASS_STARVED if starved or at_load32(address(self.writer.starved_logs)) else PASS_IDLE
         self.writer.passes += 1
+        trace_phase(address(self.trace), PHASE_SEND)
         if self.writer.port != NULL:
             log_port_wake(self.writer.port)
         return PASS_PROGRESS

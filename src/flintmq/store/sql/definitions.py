@@ -40,9 +40,12 @@ from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 from flintmq.store.sql.group import GroupCommit
 from flintmq.store.sql.location import locate, open_driver
 from flintmq.store.sql.migrate import create, migrate
-from flintmq.store.sql.values import Timestamp, decode_name, decode_table, encode_name
+from flintmq.store.sql.values import EMPTY_TABLE, Timestamp, decode_name, decode_table, encode_name
 
 log = logging.getLogger("flintmq.store.sql")
+
+# the arguments of very many rows
+_NOTHING: Table = {}
 
 
 class SqlDefinitions:
@@ -292,15 +295,17 @@ class SqlDefinitions:
         self._run(changes.delete_queue(vhost, name))
 
     def load_queues(self, vhost: str) -> Sequence[QueueRecord]:
-        return [QueueRecord(vhost, *row) for row in self.queue_rows(vhost)]
+        rows = self.queue_rows(vhost)
+        return [QueueRecord(vhost, name, queue_id, auto_delete, dict(table)) for name, queue_id, auto_delete, table in rows]
 
     def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
-        for name, queue_id, auto_delete, arguments in self._each("load_queues", vhost=encode_name(vhost)):
-            yield decode_name(name), queue_id, bool(auto_delete), self._table(arguments)
+        for piece in self._pieces("load_queues", vhost=encode_name(vhost)):
+            for name, queue_id, auto_delete, arguments in piece:
+                yield decode_name(name), queue_id, bool(auto_delete), _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
 
     def queue_ids(self) -> set[int]:
         """Those of all queues of all virtual hosts."""
-        return {queue_id for (queue_id,) in self._each("load_queue_ids")}
+        return {queue_id for piece in self._pieces("load_queue_ids") for (queue_id,) in piece}
 
     def save_binding(self, record: BindingRecord) -> None:
         self._run(changes.save_binding(record))
@@ -309,13 +314,15 @@ class SqlDefinitions:
         self._run(changes.delete_binding(record))
 
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
-        return [BindingRecord(vhost, *row) for row in self.binding_rows(vhost)]
+        return [BindingRecord(vhost, *row[:4], dict(row[4])) for row in self.binding_rows(vhost)]
 
     def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
-        for source, kind, destination, key, arguments in self._each("load_bindings", vhost=encode_name(vhost)):
-            yield decode_name(source), kind, decode_name(destination), bytes(key), self._table(arguments)
+        for piece in self._pieces("load_bindings", vhost=encode_name(vhost)):
+            for source, kind, destination, key, arguments in piece:
+                table = _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
+                yield decode_name(source), kind, decode_name(destination), bytes(key), table
 
-    def _each(self, name: str, **parameters: str) -> Iterator[tuple[Any, ...]]:
+    def _pieces(self, name: str, **parameters: str) -> Iterator[list[tuple[Any, ...]]]:
         """`_rows` in pieces. Nobody changes what is read meanwhile: the rows of a start."""
         pieces = self._driver.pieces(name, parameters)
         while True:
@@ -323,11 +330,9 @@ class SqlDefinitions:
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield from piece
+            yield piece
 
     def _table(self, text: str) -> dict[str, Any]:
-        if text == "{}":
-            return {}
         try:
             return decode_table(text, self._timestamp)
         except (ValueError, ArithmeticError, TypeError) as error:
