@@ -70,7 +70,7 @@ cdef struct writer_t:
     uint32_t urgent             # atomic: somebody waits for a record that was kicked for since the last pass
     uint32_t soon               # atomic: there is something that nobody waits for
     int soon_ms                 # how long that may gather
-    uint32_t sleeping           # atomic: 1 nothing is to be written, 2 something gathers
+    uint32_t sleeping           # atomic: 1 till it is woken, 2 for `soon_ms` at most
     uint32_t stopping           # atomic
     uint32_t callbacks          # atomic: Python callbacks wait for durability
     uint32_t progress           # futex word: changed when a log went on to another container or waits for one
