@@ -115,7 +115,7 @@ class DurableStore:
         definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp, first=first)
         try:
             definitions.reserve_ids()
-            known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
+            known = definitions.queue_ids()
             if known and not (directory / "messages").is_dir():
                 raise StoreError(missing_text(str(directory / "messages"), f"the definitions know {len(known)} durable queues"))
             files: Any = OsFiles  # compiled: its arguments are not seen by mypy

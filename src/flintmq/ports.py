@@ -15,7 +15,7 @@ P4  A method that fails raises: StoreError (the disk failed: latched), PeerError
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, IntEnum
 from typing import Any, Protocol, runtime_checkable
@@ -247,10 +247,18 @@ class Definitions(Protocol):
         ...
 
     def load_queues(self, vhost: str) -> Sequence[QueueRecord]: ...
+    def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
+        """`load_queues` as (name, queue id, auto-delete, arguments), read in pieces and without records: a start has very many."""
+        ...
+
     def save_binding(self, record: BindingRecord) -> None: ...
     def delete_binding(self, record: BindingRecord) -> None: ...
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
         """In the order they were made."""
+        ...
+
+    def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
+        """`load_bindings` as (source, kind of the destination, destination, routing key, arguments), as `queue_rows`."""
         ...
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -542,6 +543,31 @@ def test_actors_are_shown(shared: Client, name: str) -> None:
     shared.pull(name=name)
     value = shared.get("/api/v1/actors").json
     assert value["actors"]["dispatched_total"] >= 1 and value["pulls"]["pulls"] >= 1
+
+
+def test_passes_are_traced(start: Callable[..., Client], tmp_path: Path) -> None:
+    """/api/v1/passes traces the loops and the log's writer for a second: passes and their phases are counted, and the longest add up."""
+    client = start(data_dir=str(tmp_path))
+    vhost = client.node.broker.vhosts["/"]
+    vhost.run(vhost.declare_queue("q", durable=True))
+
+    def publish() -> None:
+        for _ in range(20):
+            client.publish("x")
+
+    publishing = threading.Timer(0.2, publish)
+    publishing.start()
+    value = client.get("/api/v1/passes?seconds=1").json
+    publishing.join()
+    loop, writer = value["threads"]
+    assert (loop["name"], writer["name"]) == ("loop", "log writer") and loop["passes"] > 0 and writer["passes"] > 0
+    for thread in (loop, writer):
+        assert sum(count for _, count in thread["times"]["pass"]) == thread["passes"] == sum(count for _, count in thread["times"]["send"])
+        longest = thread["longest"][0]
+        spent = sum(ns for name, ns in longest["phases"].items() if name != "wait")
+        assert 0 < spent <= longest["total_ns"] <= 1.1 * spent + 20_000
+    assert any(end and count for end, count in writer["times"]["log"])
+    assert client.get("/api/v1/passes?seconds=0").status == 400
 
 
 def test_tls(start: Callable[..., Client]) -> None:

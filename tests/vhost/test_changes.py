@@ -474,9 +474,9 @@ class Storm(RuleBasedStateMachine):
             for binding in exchange.bindings.values():
                 ends: Any = vhost.queues if binding.destination.destination_kind == "queue" else vhost.exchanges
                 assert ends.get(binding.destination.name) is binding.destination
-                incoming: Any = binding.destination
-                incoming = incoming.bindings if binding.destination.destination_kind == "queue" else incoming.incoming
-                assert incoming[binding.identity] is binding
+                end: Any = binding.destination
+                incoming = (end.bindings if end.destination_kind == "queue" else end.incoming).values()
+                assert any(one is binding for one in incoming)
 
     def teardown(self) -> None:
         self.office.settle()

@@ -41,6 +41,7 @@ class Parts:
     # begins a stop of the process, as SIGTERM does; None: the broker is a part of another program
     stop: Callable[[], Callable[[], object] | None] = lambda: None
     is_stopping: bool = False  # it was begun
+    is_tracing: bool = False  # somebody traces the passes of the loops (admin.v1_passes)
     started_s: float = field(default_factory=time.monotonic)
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status

@@ -5,7 +5,7 @@ in: handlers of v1_messages, v1_queues, v1_node, v1_schedules, v1_cluster. out: 
 
 from __future__ import annotations
 
-from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_operator, v1_queues, v1_schedules
+from flintmq.admin import v1_cluster, v1_messages, v1_node, v1_operator, v1_passes, v1_queues, v1_schedules
 from flintmq.admin.auth import HEADER
 from flintmq.admin.events import TOPICS
 from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
@@ -174,6 +174,15 @@ def _of_node(limits: Limits) -> list[Operation]:
             v1_schedules.cancel,
             "Cancels one of them",
             answer=cancelled,
+        ),
+        Operation(
+            "GET",
+            f"{PREFIX}/passes",
+            "node.change",
+            v1_passes.passes,
+            "Where the time of the I/O loops and of the log's writer goes: traces them for some seconds",
+            {"seconds": whole(1, v1_passes.SECONDS_MAX, 5)},
+            answer=record(("threads",), {"threads": listing(OBJECT)}),
         ),
         Operation(
             "GET", f"{PREFIX}/actors", Access.MONITORING, v1_node.actors, "Gauges of the actor system (tag monitoring or administrator)"

@@ -231,11 +231,12 @@ class Broker(NodeState):
         if self.loops:  # before: restored
             self.counters.queues_created += 1
         self.events.queue(queue, True)
-        if queue.policy.is_shared and self.shared is not None:
+        plain = queue.policy is DEFAULT_POLICY
+        if not plain and queue.policy.is_shared and self.shared is not None:
             self.shared.created(queue)
-        if queue.durable and self.log is not None and not queue.policy.is_elsewhere:
-            self.log.attach(queue.core)
-        if queue.policy is not DEFAULT_POLICY:
+        if queue.durable and self.log is not None and (plain or not queue.policy.is_elsewhere):
+            self.log.attach(queue.core, queue.queue_id)
+        if not plain:
             self._follow(queue)
 
     def _follow(self, queue: Queue) -> None:
@@ -370,7 +371,8 @@ class Broker(NodeState):
         self.delivery_counts = DeliveryCounts(store)
         self.delivery_counts.restore(self.queues)
         for queue in self.queues.values():
-            if not queue.policy.is_shared:  # its entries come with its owner
+            # of a shared queue they come with its owner
+            if queue.policy is not DEFAULT_POLICY and not queue.policy.is_shared:
                 cores.restore_kind(queue.name, queue.policy, queue.core)
         self.letters.restore(store)
 

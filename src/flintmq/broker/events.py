@@ -81,7 +81,8 @@ class Events:
             vhost.predeclared += 1
 
         def bound(binding: Binding, new: bool) -> None:
-            self._bound(vhost.name, binding, new)
+            if self.wanted or binding.source is self._exchange:
+                self._bound(vhost.name, binding, new)
             for follower in self.followers:
                 guarded("followers of bindings", vhost.name, follower, binding, new)
 

@@ -648,7 +648,7 @@ class Connection:
         if no_ack:
             queue_settle(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us())
             self.connection.counters.got_auto += 1
-            at_add64(address(handle.queue.puller.auto_acked), 1)
+            at_add64(address(handle.queue.puller.auto_acked), 1)  # its own since the take
         else:
             entry_sent(delivery.slot)
             self.connection.counters.got_manual += 1

@@ -91,7 +91,21 @@ def exit_code(result: dict[str, Any]) -> int:
     return EXIT_UNAVAILABLE if result.get("error") else EXIT_DATA
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+class _Perf(click.Group):
+    """The generator, which needs no word, and `trace`, whose module is imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["trace"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "trace":
+            return None
+        from flintmq.cli.passes import trace
+
+        return trace
+
+
+@click.group(cls=_Perf, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", default="127.0.0.1", show_default=True, help="Broker's address.")
 @click.option("--port", default=5672, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--user", default="guest", show_default=True)
@@ -128,7 +142,9 @@ def exit_code(result: dict[str, Any]) -> int:
 @click.option("--json", "as_json", is_flag=True, help="One JSON line on stdout instead of text.")
 @click.pass_context
 def perf(context: click.Context, /, as_json: bool, prefix: str | None, **values: Any) -> None:
-    """Loads a broker and checks that no message is lost, doubled, out of order or damaged."""
+    """Loads a broker and checks that no message is lost, doubled, out of order or damaged; `trace` looks into a running one."""
+    if context.invoked_subcommand is not None:
+        return
     options = Options(**values)
     if prefix is not None:
         options.prefix = prefix

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
+from flintmq.core.pass_trace cimport trace_t
 from flintmq.net.chores cimport Chores
 from flintmq.net.patience cimport Patience
 from flintmq.net.sockets cimport EVENTS_MAX, Socket, io_t, run_queue_t, socket_t
@@ -80,17 +81,18 @@ cdef class Loop:
     cdef public bint stopping
     cdef public object log
     cdef object thread_id
+    cdef trace_t trace
     cdef void notice_late(self, int64_t now_ns, int64_t allowed_ns) noexcept nogil
     cdef void _register(self, Socket entry)
     # One call of the log for all that was logged since the last one.
     cdef void kick(self) noexcept nogil
     cdef object _complete(self)
+    cdef bint is_light(self) noexcept nogil
     cdef int run_pass(self) noexcept nogil
     cdef bint flush(self) noexcept nogil
     cdef int give_shares(self) noexcept nogil
     cdef bint may_begin(self, int64_t *end) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil
-    cdef void wait_events(self, int timeout, int64_t worked_ns) noexcept nogil
     cdef int take_event(self) noexcept nogil
     cdef int read_socket(self, socket_t *entry) noexcept nogil
     cdef int take_turn(self, int which) noexcept nogil

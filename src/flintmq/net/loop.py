@@ -4,17 +4,12 @@ in: sockets, functions to call, transactions that wait for the log. out: calls o
 what the fast path leaves over (LOOP_* events).
 
 A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
-something to deliver, tell the log to write, give each connection with work its turn, send what became dirty for one turn's time (the
+something to deliver, tell the log to write (a light pass: at its end), give each connection with work its turn, send what became dirty for one turn's time (the
 output that waits longest first; the rest gathers more until the next pass), give long work and heavy connections their share, then sleep
 in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
 
-A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
-Limits.turn_us, the engine is not fed on: the rest of the bytes waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
-Heavy connections are read and fed from a list of their own, one turn's time of each pass for all of them, behind everybody else's
-reads and deliveries. Publishes, settlements and deliveries are not measured one by one.
-
-A publisher that outran consumers which could take more (Limits.queue_lag_bytes) is read again when they do not lag any more, or after
-Limits.queue_lag_ms, and then little.
+A turn: what a connection's requests take in Python is added up. At Limits.turn_us its bytes wait in socket_t.rest, and it is heavy for
+Limits.heavy_ms: read from a list of its own, one turn's time of each pass for all of them, behind everybody else's reads and deliveries.
 
 I1  A connection, its channels and its buffers are touched by its own loop's thread only; other threads reach it through
     `schedule` (run queue under run_lock, eventfd when the loop sleeps) and `call`.
@@ -45,6 +40,10 @@ from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
+from cython.cimports.flintmq.core.pass_trace import (
+    PHASE_DELIVER, PHASE_GIL, PHASE_LOG, PHASE_PYTHON, PHASE_READ, PHASE_REST, PHASE_SEND, PassTrace, pass_trace, trace_free, trace_phase,
+    trace_sleeps, trace_wakes,
+)  # fmt: skip
 from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.patience import Patience
 from cython.cimports.flintmq.net.sockets import (
@@ -57,7 +56,7 @@ from cython.cimports.flintmq.net.sockets import (
 )  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, recv, sys_close,
+    epoll_create1, epoll_ctl, epoll_event, errno, eventfd, recv, sys_close,
 )  # fmt: skip
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.queue.log_port import LogPort
@@ -73,8 +72,9 @@ READERS = declare(c_int, 8)
 # of a turn's time, the part that publishers are read for in a pass while messages are delivered, and for how many passes more
 PUBLISHERS_PART = declare(int64_t, 8)
 DELIVERING_PASSES = declare(c_int, 16)
-# looks at the sockets of one poll, whatever the clock says
-POLLS_MAX = declare(c_int, 1024)
+# a pass that read no more sockets than this, for less than this, delivers before it wakes the writer
+LIGHT_EVENTS = declare(c_int, 4)
+LIGHT_NS = declare(int64_t, 50_000)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = declare(uint32_t, 8192)
 
@@ -140,6 +140,7 @@ class Loop:
         if self.run_queue.wake > 0:
             sys_close(self.run_queue.wake)
         free(self.buffer)
+        trace_free(address(self.trace))
         if self.arena != NULL:
             arena_free(self.arena)
 
@@ -288,6 +289,10 @@ class Loop:
     def manual_ns(self, value: int) -> None:
         self.io.clock.manual_ns = value
 
+    def passes(self) -> PassTrace:
+        """Where the time of its passes goes."""
+        return pass_trace("loop", address(self.trace), self)
+
     # --- the log (loop thread) ------------------------------------------------------------------------------------------
 
     def attach_log(self, log: LogPort) -> None:
@@ -318,10 +323,15 @@ class Loop:
     def kick(self) -> void:
         """One call of the log for all that the pass logged; what gathers while it writes goes together the next time."""
         if self.logged:
+            trace_phase(address(self.trace), PHASE_LOG)
             if self.io.port != NULL and self.io.port.kick != NULL:
                 self.io.port.kick(self.io.port.context, self.awaited)
             self.logged = False
             self.awaited = False
+
+    def is_light(self) -> bint:
+        """Little came: what is delivered goes first. The writer, once woken, may take this thread's processor before it has delivered."""
+        return self.event_count <= LIGHT_EVENTS and turn_now(address(self.io.clock)) - self.polled_ns < LIGHT_NS
 
     # --- who is read, and who is not ------------------------------------------------------------------------------------
 
@@ -377,6 +387,8 @@ class Loop:
             while not self.stopping:
                 with nogil:
                     reason = self.run_pass()
+                    trace_phase(address(self.trace), PHASE_GIL)
+                trace_phase(address(self.trace), PHASE_PYTHON)
                 # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
                 self.logged = self.awaited = self.io.port != NULL
                 if reason == LOOP_CALLS:
@@ -505,6 +517,7 @@ class Loop:
         now: int64_t
         result: c_int
         while True:
+            trace_phase(address(self.trace), PHASE_READ)
             if self.current != NULL:
                 result = self.feed_current()
                 if result:
@@ -522,7 +535,8 @@ class Loop:
                 if result:
                     return result
                 continue
-            self.kick()
+            if not self.is_light():
+                self.kick()
             self.deliver()
             if at_load32(address(self.run_queue.log_moved)):
                 # Swapped before the durable LSN is read: what moves later sets it again.
@@ -532,9 +546,12 @@ class Loop:
                     list_push(self.io.lists, LIST_DIRTY, entry)
                     entry = list_pop(self.io.lists, LIST_WAITING)
                 if self.commits_wait:
+                    self.kick()
                     return LOOP_COMMITS
             if self.flush():
                 return LOOP_TLS_OUT
+            trace_phase(address(self.trace), PHASE_REST)
+            self.kick()
             output_lingering(address(self.io))
             if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end)):
                 self.subject = list_pop(self.io.lists, LIST_FAILED)
@@ -571,6 +588,7 @@ class Loop:
         """Sends what connections have to send, for one turn's time: the output of the others gathers meanwhile, and a send costs as much
         as ten messages. True: that of `subject` is to be encrypted, which needs Python; it is sent there, too."""
         entry: pointer[socket_t]
+        trace_phase(address(self.trace), PHASE_SEND)
         while self.io.lists[LIST_DIRTY] != NULL and self.may_begin(address(self.sends_end)):
             entry = list_pop(self.io.lists, LIST_DIRTY)
             if entry.tls:
@@ -635,7 +653,11 @@ class Loop:
             self.notice_late(now_ns, 0)
             worked_ns: int64_t = now_ns - self.polled_ns
             self.polled_ns = now_ns
-            self.wait_events(timeout, worked_ns)
+            trace_sleeps(address(self.trace))
+            count: c_int = self.patience.wait(self.io.epoll, self.events, timeout, worked_ns, address(self.io.clock), self.polled_ns)
+            self.event_next = 0
+            self.event_count = max(count, 0)
+            trace_wakes(address(self.trace))
             # A process that was stopped comes back late, too.
             now_ns = turn_now(address(self.io.clock))
             self.notice_late(now_ns, cast(int64_t, timeout) * 1_000_000)
@@ -654,25 +676,6 @@ class Loop:
         self.heavy_end = self.ends_end = self.sends_end = 0
         self.jobs_had = False
         self.calls_had = False
-
-    def wait_events(self, timeout: c_int, worked_ns: int64_t) -> void:
-        """Fills `events`, at once or after at most `timeout` milliseconds. worked_ns: how long the pass took that ends."""
-        count: c_int = 0
-        polls: bint = timeout > 0 and self.patience.polls(worked_ns)
-        i: c_int
-        if polls:
-            for i in range(POLLS_MAX):
-                count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, 0)
-                if count != 0 or turn_now(address(self.io.clock)) - self.polled_ns > self.patience.poll_ns:
-                    break
-        if count == 0:
-            count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
-        else:
-            polls = False
-        if timeout > 0:
-            self.patience.waited(turn_now(address(self.io.clock)) - self.polled_ns, polls)
-        self.event_next = 0
-        self.event_count = max(count, 0)
 
     def take_event(self) -> c_int:
         """The next event of the batch. Returns a LOOP_* event or 0."""
@@ -865,6 +868,7 @@ class Loop:
         done: uint64_t = 0
         result: c_int
         end: int64_t = 0
+        trace_phase(address(self.trace), PHASE_DELIVER)
         while done < PASS_MESSAGES and (done == 0 or turn_now(address(self.io.clock)) < end):
             connection = run_queue_pop(address(self.run_queue))
             if connection == NULL:

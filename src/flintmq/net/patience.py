@@ -13,12 +13,18 @@ P2  A poll in vain costs its time. It doubles `needed`, unless NEEDED_MIN polls 
 
 from __future__ import annotations
 
-from cython import bint, cclass, declare, void
+from cython import bint, cclass, declare, pointer, void
+from cython import int as c_int
+from cython.cimports.flintmq.core.jobs import turn_clock_t, turn_now
+from cython.cimports.flintmq.net.sockets import EVENTS_MAX
+from cython.cimports.flintmq.net.sysio import epoll_event, epoll_wait
 from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # short waits in a row before a loop polls: at first and at least; and at most
 NEEDED_MIN = declare(uint32_t, 16)
 NEEDED_MAX = declare(uint32_t, 1024)
+# looks at the sockets of one poll, whatever the clock says
+POLLS_MAX = declare(c_int, 1024)
 # a wait that took no longer found its event there: it says nothing of wakenings
 AT_ONCE_NS = declare(int64_t, 3_000)
 
@@ -30,6 +36,31 @@ class Patience:
     def __init__(self, poll_us: int):
         self.poll_ns = poll_us * 1000
         self.needed = NEEDED_MIN
+
+    def wait(
+        self,
+        epoll: c_int,
+        events: pointer[epoll_event],
+        timeout: c_int,
+        worked_ns: int64_t,
+        clock: pointer[turn_clock_t],
+        polled_ns: int64_t,
+    ) -> c_int:
+        count: c_int = 0
+        polls: bint = timeout > 0 and self.polls(worked_ns)
+        i: c_int
+        if polls:
+            for i in range(POLLS_MAX):
+                count = epoll_wait(epoll, events, EVENTS_MAX, 0)
+                if count != 0 or turn_now(clock) - polled_ns > self.poll_ns:
+                    break
+        if count == 0:
+            count = epoll_wait(epoll, events, EVENTS_MAX, timeout)
+        else:
+            polls = False
+        if timeout > 0:
+            self.waited(turn_now(clock) - polled_ns, polls)
+        return count
 
     def polls(self, worked_ns: int64_t) -> bint:
         if worked_ns > self.poll_ns:

@@ -10,8 +10,9 @@ from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, s
 cdef enum:
     LARGE_SLOTS = 1365          # slots of a large segment at most: eight pages
 
-# Slots of the first segment of a level, and of the others; one less than a power of two that the latter are at least. Set before the first
+# Slots of the first segment of a level, of the second and of the others; one less than a power of two that the latter are at least. Set before the first
 # queue, by list_set_segments only.
+cdef uint32_t first_slots
 cdef uint32_t small_slots
 cdef uint32_t large_slots
 cdef uint64_t large_mask

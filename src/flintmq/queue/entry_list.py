@@ -10,8 +10,8 @@ I4  A segment is unlinked when all its entries are deleted and no more can come;
 I5  An entry is deleted once, after it was dequeued; `live` of a segment and of its level counts the entries claimed and not deleted.
 I6  `failed` counts the live entries whose content can't be read.
 
-A level's first segment is small, so that 10,000 idle queues stay cheap; later ones fill 32 KiB of pages of their own, which go
-back to the system one by one, also from the middle.
+A level's first segments are small, so that 100,000 queues with a message or two stay cheap; later ones fill 32 KiB of pages of their own,
+which go back to the system one by one, also from the middle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
-# Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
+# Slots of a level's first segment, and of its second: 48 and 384 bytes serve the many queues that only ever hold a few messages; and of
+# the others, eight pages.
+first_slots = declare(uint32_t, 2)
 small_slots = declare(uint32_t, 16)
 large_slots = declare(uint32_t, 1365)
 large_mask = declare(uint64_t, 1023)
@@ -52,7 +54,8 @@ TRIM = declare(uint64_t, 32)
 
 
 def list_set_segments(small: uint32_t, large: uint32_t) -> void:
-    global small_slots, large_slots, large_mask
+    global first_slots, small_slots, large_slots, large_mask
+    first_slots = min(2, small)
     small_slots = small
     large_slots = large
     large_mask = 0
@@ -64,8 +67,9 @@ def list_set_segments(small: uint32_t, large: uint32_t) -> void:
 
 
 def directory_free(level: pointer[level_t]) -> void:
-    memory_add(MEMORY_ENTRIES, -cast(int64_t, level.capacity * sizeof(p_void)))
-    free(level.directory)
+    if level.directory != address(level.first):
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, level.capacity * sizeof(p_void)))
+        free(level.directory)
     level.directory = NULL
     level.capacity = 0
 
@@ -103,10 +107,15 @@ def segment_free(segment: pointer[segment_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
-    """A zeroed segment; NULL when memory is exhausted."""
+def _segment_new(entries: pointer[list_t], before: uint32_t) -> pointer[segment_t]:
+    """A zeroed segment; NULL when memory is exhausted. before: level_t.grown."""
     segment: pointer[segment_t]
-    own: uint64_t = 0 if large else small_slots * sizeof(slot_t)
+    large: bint = before > 1
+    count: uint32_t = large_slots
+    own: uint64_t = 0
+    if not large:
+        count = small_slots if before else first_slots
+        own = count * sizeof(slot_t)
     if large and entries.spare != NULL:
         segment = entries.spare
         entries.spare = NULL
@@ -114,17 +123,16 @@ def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
     segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + own))
     if segment == NULL:
         return NULL
+    segment.count = count
     if large:
         # Apart from the segment: they leave memory when it becomes a shell.
         segment.slots = slots_new()
         if segment.slots == NULL:
             free(segment)
             return NULL
-        segment.count = large_slots
         segment.mapped = cast(uint32_t, LARGE_BYTES)
     else:
         segment.slots = cast(pointer[slot_t], segment + 1)
-        segment.count = small_slots
     memory_add(MEMORY_ENTRIES, cast(int64_t, sizeof(segment_t) + own))
     return segment
 
@@ -133,20 +141,29 @@ def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
 @nogil
 @exceptval(check=False)
 def _directory_room(level: pointer[level_t]) -> bint:
-    """Room for one more segment at the end of the directory."""
+    """Room for one more segment at the end of the directory. That of one segment is `first` itself: most queues have no second one."""
     capacity: uint32_t
     grown: pointer[pointer[segment_t]]
+    inside: bint = level.directory == address(level.first)
     if level.start + level.count < level.capacity:
+        return True
+    if level.capacity == 0:
+        level.directory = address(level.first)
+        level.capacity = 1
         return True
     if level.start > level.capacity // 2:
         memmove(level.directory, level.directory + level.start, level.count * sizeof(p_void))
         level.start = 0
         return True
-    capacity = level.capacity * 2 if level.capacity else 2
-    grown = cast(pointer[pointer[segment_t]], realloc(level.directory, cast(uint64_t, capacity) * sizeof(p_void)))
+    capacity = level.capacity * 2
+    grown = cast(
+        pointer[pointer[segment_t]], realloc(NULL if inside else level.directory, cast(uint64_t, capacity) * sizeof(p_void))
+    )
     if grown == NULL:
         return False
-    memory_add(MEMORY_ENTRIES, (capacity - level.capacity) * sizeof(p_void))
+    if inside:
+        grown[0] = level.first
+    memory_add(MEMORY_ENTRIES, (capacity - (0 if inside else level.capacity)) * sizeof(p_void))
     level.directory = grown
     level.capacity = capacity
     return True
@@ -255,7 +272,8 @@ def _link(entries: pointer[list_t], level_no: uint32_t, segment: pointer[segment
     level: pointer[level_t] = entries.levels + level_no
     last: pointer[segment_t] = level.last
     check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
-    level.grown = True
+    if level.grown < 2:
+        level.grown += 1
     segment.base = index
     segment.level = level_no
     segment.next = NULL

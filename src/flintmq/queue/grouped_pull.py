@@ -18,6 +18,7 @@ from cython.cimports.flintmq.queue.message_groups import (
     FREE_ASK, FREE_NOT, FREE_YES, GROUPS_AGAIN, GROUPS_ASK, GROUPS_COLD, GROUPS_NOTHING, GROUPS_READ, GROUPS_TAKEN, GROUPS_UNREAD,
     groups_pending, groups_read, groups_take,
 )  # fmt: skip
+from cython.cimports.flintmq.queue.puller import queue_puller
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_INTERESTED, CONSUMER_NOT_INTERESTED, consumer_t, delivery_t, found_t, group_t, message_groups_t, puller_t, queue_t,
@@ -136,12 +137,14 @@ def deliver_grouped(queue: pointer[queue_t], consumer: pointer[consumer_t], out:
 
 def pull_grouped(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery_t]) -> bint:
     """_pull of a queue with message groups, for basic.get: what is free. Its group is nobody's until the entry is settled."""
-    puller: pointer[puller_t] = address(queue.puller)
+    puller: pointer[puller_t] = queue_puller(queue)
     entry: found_t
     outcome: c_int = GROUPS_AGAIN
     looks: uint32_t = LOOKS
     out.slot = NULL
     out.position = 0
+    if puller == NULL:
+        return False
     spin_lock(address(puller.lock))
     while outcome != GROUPS_TAKEN and outcome != GROUPS_NOTHING:
         if looks == 0:

@@ -61,7 +61,7 @@ class LogPort:
     def note_consumer(self, consumer_id: uint32_t, tag: bytes | None, group: bytes | None) -> c_int:
         return 0
 
-    def attach(self, handle: object) -> None:
+    def attach(self, handle: object, queue_id: object = None) -> None:
         """A durable queue that logs here."""
 
     def when_durable(self, lsn: int, callback: object) -> None:

@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lo
 from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
 from cython.cimports.flintmq.queue.paging import shell_ask_ahead, shell_locked
+from cython.cimports.flintmq.queue.puller import queue_puller
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.selections import (
     NEXT_NONE, NEXT_SCAN, SELECTION_END, selection_next, selection_pending, selection_put, selection_scanned, selection_wait,
@@ -521,7 +522,7 @@ def entry_sent(slot: pointer[slot_t]) -> void:
 def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[delivery_t]) -> bint:
     """_attempt without consumer: first available entry for a basic.get or the broker. `cold`: also a not resident one."""
     entries: pointer[list_t] = address(queue.entries)
-    puller: pointer[puller_t] = address(queue.puller)
+    puller: pointer[puller_t] = queue_puller(queue)
     entry: found_t
     start: uint64_t
     state: uint64_t
@@ -530,6 +531,8 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     ahead: bint = False
     out.slot = NULL
     out.position = 0
+    if puller == NULL:
+        return False
     spin_lock(address(puller.lock))
     start = puller.last_seen + 1
     mark = puller.released

@@ -52,7 +52,7 @@ from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
     CONSUMER_REMOVED, CONSUMER_SEES_REQUEUES, CONSUMER_SELECTS, ENTRY_LOGGED, QUEUE_LOGGED, QUEUE_MIRRORED, REASON_DROP, REASON_EXPIRE,
-    consumer_t, delivery_t, letters_t, log_port_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
+    consumer_t, delivery_t, letters_t, log_port_t, puller_t, queue_ops_t, queue_t, segment_t, slot_t, target_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked, queue_wake_if_available
 from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
@@ -63,6 +63,10 @@ from cython.cimports.libc.string import memcpy
 # Message groups that a consumer gives back at once when it is removed, and in each slice after that (16 and 256: 2 and 30 us under locks).
 LEAVE_FIRST = declare(uint32_t, 16)
 LEAVE_MOST = declare(uint32_t, 256)
+
+# of all queues to which nobody came for a basic.get (puller.pxd)
+_nobody = declare(puller_t)
+_nobody.nobody = 1
 
 
 # --- life -------------------------------------------------------------------------------------------------------------------
@@ -76,6 +80,7 @@ def queue_new(queue_id: uint64_t, list_kind: c_int, levels: c_int, level_rule: c
         free(queue)
         return NULL
     queue.refs = 1
+    queue.puller = address(_nobody)
     queue.id = queue_id
     queue.list_kind = list_kind
     queue.max_length = ~cast(uint64_t, 0)
@@ -97,6 +102,8 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         selections_free(queue.manager.selections)
         groups_free(queue.message_groups)
         once_free(queue.once)
+        if not queue.puller.nobody:
+            free(queue.puller)
         queue_free_returns(queue)
         letters_decref(queue.letters)
         if queue.name != NULL:

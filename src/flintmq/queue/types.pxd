@@ -144,7 +144,7 @@ cdef struct level_t:            # one sub-list
     uint32_t start
     uint32_t count
     uint32_t capacity
-    uint32_t grown              # a small segment was filled: next ones are large
+    uint32_t grown              # small segments so far, at most 2: then the next ones are large
     uint32_t paging_cursor      # place in the directory at which the pager's walk goes on; 0: none is under way. Its own
 
 cdef enum:
@@ -569,6 +569,7 @@ cdef struct target_t:           # broker-side representation of a consuming clie
 
 cdef struct puller_t:           # the pointer of basic.get and of the broker's own takes
     uint32_t lock
+    uint32_t nobody             # it is the one that all queues have to which nobody came yet: all zero, for readers of figures
     uint64_t last_seen
     uint64_t released           # as in consumer_t, under `lock`
     uint64_t behind
@@ -679,7 +680,7 @@ cdef struct flows_t:            # what a queue's messages did since it is in mem
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
-    puller_t puller
+    puller_t *puller            # atomic; never NULL (puller.pxd)
     uint32_t refs               # atomic
     uint32_t pins               # atomic: readers that are neither a consumer's pull nor the puller
     uint64_t id

@@ -12,7 +12,7 @@ Not thread-safe: every call is made under the virtual host's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, BindingIdentity, Destination, binding_identity, field_bytes
+from flintmq.routing.by_key import BindingsByKey
 from flintmq.routing.deciding import Deciding
 from flintmq.routing.kept import Kept
 from flintmq.routing.topic import TopicTrie
@@ -34,24 +35,28 @@ Headers = Mapping[str, Any]
 
 
 class Binding:
-    """A binding. Immutable; equal by identity, looked up by `identity`."""
+    """A binding. Immutable; looked up by `identity`. There may be a hundred thousand: what follows from its four facts is not kept."""
 
-    __slots__ = ("arguments", "arguments_bytes", "destination", "identity", "routing_key", "source")
+    __slots__ = ("arguments", "destination", "routing_key", "source")
 
     def __init__(
-        self,
-        source: Exchange,
-        destination: Destination,
-        routing_key: bytes,
-        arguments: Mapping[str, Any] | None = None,
-        identity: BindingIdentity | None = None,
+        self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None
     ) -> None:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments or NO_ARGUMENTS
-        self.identity = identity or binding_identity(source.name, destination.destination_kind, destination.name, routing_key, arguments)
-        self.arguments_bytes = field_bytes(self.arguments) if self.arguments else 0
+
+    @property
+    def identity(self) -> BindingIdentity:
+        """See binding_identity. O(arguments)."""
+        destination = self.destination
+        return binding_identity(self.source.name, destination.destination_kind, destination.name, self.routing_key, self.arguments)
+
+    @property
+    def arguments_bytes(self) -> int:
+        """Bytes of memory that its arguments take. O(arguments)."""
+        return field_bytes(self.arguments) if self.arguments else 0
 
     @property
     def durable(self) -> bool:
@@ -114,8 +119,8 @@ class Exchange:
         self.arguments: Mapping[str, Any] = arguments or NO_ARGUMENTS
         alternate = self.arguments.get("alternate-exchange")
         self.alternate: str | None = alternate if isinstance(alternate, str) else None
-        self.bindings: dict[tuple[Hashable, ...], Binding] = {}
-        self.incoming: dict[tuple[Hashable, ...], Binding] = {}  # those that lead here
+        self.bindings: MutableMapping[BindingIdentity, Binding] = {}
+        self.incoming: dict[BindingIdentity, Binding] = {}  # those that lead here
         self.upstream: dict[Exchange, int] = {}  # exchange that is bound to this one -> number of bindings
         self.downstream: dict[Exchange, int] = {}  # exchange that this one is bound to -> number of bindings
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
@@ -146,7 +151,7 @@ class Exchange:
 
     def add(self, binding: Binding) -> None:
         """Indexes a binding that is not there yet (the virtual host checked)."""
-        self.bindings[binding.identity] = binding
+        self._keep(binding)
         if isinstance(binding.destination, Exchange):
             target = binding.destination
             target.incoming[binding.identity] = binding
@@ -172,6 +177,15 @@ class Exchange:
         if self.watch is not None:
             self.watch(binding, False)
 
+    def last_binding(self) -> Binding | None:
+        """One of those that lead from here, or else to here. O(1) also where many that came behind it were taken out."""
+        bound = self.bindings or self.incoming
+        if not bound:
+            return None
+        identity, binding = bound.popitem()
+        bound[identity] = binding
+        return binding
+
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         """Destinations of one message, distinct. `headers` None reads as no headers."""
         raise NotImplementedError
@@ -183,6 +197,9 @@ class Exchange:
     def match_steps(self) -> int:
         """What the last match took beyond a look into a table, in steps of some 30 ns."""
         return 0
+
+    def _keep(self, binding: Binding) -> None:
+        self.bindings[binding.identity] = binding
 
     def _index(self, binding: Binding) -> None:
         raise NotImplementedError
@@ -205,23 +222,23 @@ class DirectExchange(Exchange):
     """Routing key equals binding key."""
 
     kind = "direct"
-    __slots__ = ("_keys",)
+    __slots__ = ("_by_key",)
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._keys: dict[bytes, dict[Destination, int]] = {}
+        self.bindings = self._by_key = BindingsByKey()
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        return self._keys.get(routing_key, ())
+        return self._by_key.destinations(routing_key)
+
+    def _keep(self, binding: Binding) -> None:
+        self._by_key.add(binding)
 
     def _index(self, binding: Binding) -> None:
-        _count_up(self._keys.setdefault(binding.routing_key, {}), binding.destination)
+        """`bindings` is its index."""
 
     def _unindex(self, binding: Binding) -> None:
-        counts = self._keys[binding.routing_key]
-        _count_down(counts, binding.destination)
-        if not counts:
-            del self._keys[binding.routing_key]
+        """As `_index`."""
 
 
 class DefaultExchange(Exchange):

@@ -6,7 +6,7 @@ in: records of ports.py. out: the same records. Nothing survives the object; ids
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from flintmq.ports import (
     BindingRecord,
@@ -15,6 +15,7 @@ from flintmq.ports import (
     ParameterRecord,
     PermissionRecord,
     QueueRecord,
+    Table,
     UserRecord,
     VhostRecord,
     freeze,
@@ -168,6 +169,10 @@ class MemoryDefinitions:
         with self._lock:
             return list(self._queues.get(vhost, {}).values())
 
+    def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
+        for one in self.load_queues(vhost):
+            yield one.name, one.queue_id, one.auto_delete, one.arguments
+
     def save_binding(self, record: BindingRecord) -> None:
         key = binding_record_key(record)
         with self._lock:
@@ -196,3 +201,7 @@ class MemoryDefinitions:
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
         with self._lock:
             return list(self._bindings.get(vhost, {}).values())
+
+    def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
+        for one in self.load_bindings(vhost):
+            yield one.source, one.destination_kind, one.destination, one.routing_key, one.arguments

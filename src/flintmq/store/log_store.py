@@ -412,10 +412,10 @@ class LogStore(LogPort):
         """All queues have their entries: recovery's memory is given back."""
         self.recovery = None
 
-    def attach(self, handle: QueueHandle) -> None:
-        """A durable queue that logs here."""
+    def attach(self, handle: QueueHandle, queue_id: object = None) -> None:
+        """A durable queue that logs here. queue_id: its id as the caller keeps it, which need not be kept twice then."""
         with self.lock:
-            self.queues[handle.queue.id] = handle
+            self.queues[queue_id or handle.queue.id] = handle
 
     # --- LogPort ------------------------------------------------------------------------------------------------------------
 

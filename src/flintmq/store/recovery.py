@@ -685,6 +685,7 @@ class Recovery:
         i: uint64_t
         level: uint32_t
         above: list = []
+        shared: dict = {}  # the tails of very many queues are the same few
         for i in range(work.queues.count):
             queue = cast(pointer[queue_info_t], work.queues.data) + i
             queue_id = queue.id
@@ -696,7 +697,8 @@ class Recovery:
                         highest.append(queue.levels[level])
                     while not highest[len(highest) - 1]:
                         highest.pop()
-                self.marks[queue_id] = tuple(highest)
+                tails = tuple(highest)
+                self.marks[queue_id] = shared.setdefault(tails, tails)
             elif queue.ended or queue_id <= high_water:
                 queue.status = Queue.GONE
                 if queue.named and not queue.ended:

@@ -9,7 +9,7 @@ I2  An idle queue is cheap: no dict, list or policy of its own when it has no bi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from flintmq.routing.binding import NO_ARGUMENTS, QUEUE
@@ -52,6 +52,24 @@ class QueueSpec:
     arguments: Mapping[str, Any]
     policy: QueuePolicy
 
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        durable: bool,
+        auto_delete: bool,
+        exclusive_owner: int | None,
+        arguments: Mapping[str, Any],
+        policy: QueuePolicy,
+    ) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.exclusive_owner = exclusive_owner
+        self.arguments = arguments
+        self.policy = policy
+
 
 class Queue:
     """A declared queue. Changed by its virtual host only, under its lock."""
@@ -61,7 +79,7 @@ class Queue:
     __slots__ = (
         "arguments",
         "auto_delete",
-        "bindings",
+        "bound",
         "core",
         "deleted",
         "durable",
@@ -93,12 +111,48 @@ class Queue:
         self.followed = False  # parts of the broker that serve some queues only may know it
         self.used_ns = used_ns  # last use as x-expires counts it (monotonic clock); kept only for queues that expire
         self.weight = 0  # bytes that it has in the account of its virtual host's definitions
-        self.bindings: dict[tuple[Hashable, ...], Binding] | None = None  # those that lead here, the implicit one not counted
+        self.bound: Binding | dict[Binding, Binding] | None = None  # those that lead here: one, or a table of several
+
+    @property
+    def bindings(self) -> dict[Binding, Binding] | None:
+        """Bindings that lead here, without the implicit one of the default exchange; None: there is none. Changed by `bind`, `unbind`."""
+        bound = self.bound
+        return bound if bound is None or type(bound) is dict else {bound: bound}  # type: ignore[dict-item, return-value]
 
     @property
     def binding_count(self) -> int:
-        """Bindings that lead here, without the implicit one of the default exchange."""
-        return len(self.bindings) if self.bindings else 0
+        """Their number."""
+        bound = self.bound
+        return len(bound) if type(bound) is dict else 0 if bound is None else 1
+
+    def bind(self, binding: Binding) -> None:
+        """A binding leads here from now on."""
+        bound = self.bound
+        if bound is None:
+            self.bound = binding
+        elif type(bound) is dict:
+            bound[binding] = binding
+        else:
+            self.bound = {bound: bound, binding: binding}  # type: ignore[dict-item]
+
+    def unbind(self, binding: Binding) -> None:
+        """It does not any more. No error when it did not."""
+        bound = self.bound
+        if bound is binding:
+            self.bound = None
+        elif type(bound) is dict:
+            bound.pop(binding, None)
+            if not bound:
+                self.bound = None
+
+    def last_binding(self) -> Binding | None:
+        """The one that came last. O(1) also where many that came behind it were taken out."""
+        bound = self.bound
+        if type(bound) is not dict:
+            return bound  # type: ignore[return-value]
+        binding, _ = bound.popitem()
+        bound[binding] = binding
+        return binding
 
     @property
     def exclusive(self) -> bool:

@@ -37,14 +37,6 @@ class Scheduling:
         assert self.schedule is not None
         return self.schedule
 
-    def _found_schedule(self, records: Iterable[QueueRecord]) -> Iterator[QueueRecord]:
-        """The others of the queues that Definitions holds; the schedule is made."""
-        for record in records:
-            if record.name == SCHEDULE:
-                self._add_schedule(record.queue_id)
-            else:
-                yield record
-
     def _add_schedule(self, queue_id: int) -> None:
         self._check_not_deleted()
         spec = QueueSpec(self.name, SCHEDULE, True, False, None, {}, DEFAULT_POLICY)

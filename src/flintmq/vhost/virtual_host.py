@@ -45,6 +45,7 @@ from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.refusals import Refusals
+from flintmq.vhost.restoring import Restoring
 from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.spreading import InSlices, Spreading
 from flintmq.vhost.stream_arguments import check_lasting_properties
@@ -67,13 +68,6 @@ def _ignore(*_: object) -> None:
     """A hook nobody listens to."""
 
 
-def last_of(things: dict[Any, Any]) -> Any:
-    """The value that came last. O(1) also where many that came behind it were taken out, as `next(reversed(...))` is not."""
-    key, value = things.popitem()
-    things[key] = value
-    return value
-
-
 def _binding_names(identity: BindingIdentity) -> Names:
     """The binding itself, and its ends, which must stay what they are while it changes."""
     source, kind, destination = identity[:3]
@@ -87,7 +81,7 @@ def _log_error(result: Any, error: Exception | None) -> None:
         log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
-class VirtualHost(Lookup, Scheduling, Refusals):
+class VirtualHost(Lookup, Restoring, Scheduling, Refusals):
     """One vhost.
 
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
@@ -150,37 +144,6 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             self.exchanges[exchange_name] = EXCHANGE_KINDS[kind](exchange_name, durable=True, internal=internal)
             self.exchanges[exchange_name].limit(self._limits)
         self.predeclared = len(self.exchanges)
-
-    # --- start --------------------------------------------------------------------------------------------------------
-
-    def restore(self) -> None:
-        """Makes the exchanges, queues and bindings that Definitions holds. Called once, before the first verb; hooks are called."""
-        with self._lock:
-            for exchange in self._definitions.load_exchanges(self.name):
-                self._add_exchange(
-                    EXCHANGE_KINDS[exchange.kind](
-                        exchange.name,
-                        durable=True,
-                        auto_delete=exchange.auto_delete,
-                        internal=exchange.internal,
-                        arguments=exchange.arguments,
-                    )
-                )
-            among = self.policies.for_names()
-            for queue in self._found_schedule(self._definitions.load_queues(self.name)):
-                policy = self._queue_policy(queue.name, queue.arguments, among)
-                spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
-                self._add_queue(queue.queue_id, spec, queue_bytes(spec))
-            for binding in self._definitions.load_bindings(self.name):
-                source = self.exchanges.get(binding.source)
-                destinations: Mapping[str, Destination] = self.queues if binding.destination_kind == QUEUE else self.exchanges
-                destination = destinations.get(binding.destination)
-                if source is not None and destination is not None:
-                    made = Binding(source, destination, binding.routing_key, binding.arguments)
-                    subject = f"binding of {source.name!r} and {destination.name!r}"
-                    guarded("bindings that are restored", subject, self._add_binding, made, binding_bytes(made))
-            for name in [one.name for one in self.exchanges.values()] if self.policies else ():
-                self.follow_policies(EXCHANGE, [name], among)
 
     # --- verbs that nobody waits for ------------------------------------------------------------------------------------
 
@@ -301,14 +264,14 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             self.deleted = True
             self._drop_schedule()
             for queue in list(itertools.islice(self.queues.values(), most)):
-                if queue.bindings and not self._end_some_bindings(queue, (queue.bindings,)):
+                if queue.bound and not self._end_some_bindings(queue):
                     return False
                 guarded("queues of a deleted virtual host", queue, self._drop_queue, queue)
                 self.queues.pop(queue.name, None)
             if self.queues:
                 return False
             for exchange in list(itertools.islice(self.exchanges.values(), most)):
-                if exchange.bindings and not self._end_some_bindings(exchange, (exchange.bindings,)):
+                if exchange.bindings and not self._end_some_bindings(exchange):
                     return False
                 self.exchanges.pop(exchange.name, None)
                 self.on_exchange_deleted(exchange)
@@ -414,25 +377,24 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         if exchange.durable and not self.deleted:
             yield Delete(ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {}))
         if exchange.bindings or exchange.incoming:
-            yield partial(self._end_some_bindings, exchange, (exchange.bindings, exchange.incoming))
+            yield partial(self._end_some_bindings, exchange)
         yield exchange.forget_some
         if self.exchanges.get(exchange.name) is exchange:  # else it went with its virtual host
             self._drop_exchange(exchange)
 
-    def _end_some_bindings(self, end: Exchange | Queue, bindings: tuple[dict[Any, Binding], ...]) -> bool:
+    def _end_some_bindings(self, end: Exchange | Queue) -> bool:
         """A slice. True: none is left."""
         until_ns = self._clock.monotonic_ns() + PIECE_NS
         sources: dict[Exchange, None] = {}
         for _ in range(PIECE):
-            bound = next(filter(None, bindings), None)
-            if bound is None or self._clock.monotonic_ns() >= until_ns:
+            binding = end.last_binding()
+            if binding is None or self._clock.monotonic_ns() >= until_ns:
                 break
-            binding = last_of(bound)
             sources[binding.source] = None
             self._drop_binding(binding)
         self._routes_changed(*sources)
         self._auto_delete_exchanges(source for source in sources if source is not end)
-        return not any(bindings)
+        return end.last_binding() is None
 
     def _drop_exchange(self, exchange: Exchange) -> None:
         """Takes an exchange without bindings out of memory."""
@@ -498,7 +460,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
             if self._changes.holds_names:
                 return None
             source = self.exchange(exchange_name)
-            binding = Binding(source, self.queue(queue_name, connection_id), routing_key, arguments or None, identity)
+            binding = Binding(source, self.queue(queue_name, connection_id), routing_key, arguments or None)
             source.validate_binding(binding)
             if identity in source.bindings:
                 return None if self._changes.told_ones is not None else False
@@ -556,7 +518,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
     def _bind(
         self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None, identity: BindingIdentity
     ) -> Verb[bool]:
-        binding = Binding(source, destination, key, dict(arguments) if arguments else None, identity)
+        binding = Binding(source, destination, key, dict(arguments) if arguments else None)
         source.validate_binding(binding)
         if identity in source.bindings:
             return False
@@ -588,10 +550,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self.binding_bytes += binding.arguments_bytes
         self.holding.add(size)
         if isinstance(binding.destination, Queue):
-            queue = binding.destination
-            if queue.bindings is None:
-                queue.bindings = {}
-            queue.bindings[binding.identity] = binding
+            binding.destination.bind(binding)
 
     def _drop_binding(self, binding: Binding) -> None:
         """Takes the binding out of both ends; the caller tells the hook."""
@@ -599,10 +558,8 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         self.binding_count -= 1
         self.binding_bytes -= binding.arguments_bytes
         self.holding.add(-binding_bytes(binding))
-        queue = binding.destination
-        if isinstance(queue, Queue) and queue.bindings:
-            del queue.bindings[binding.identity]
-            queue.bindings = queue.bindings or None
+        if isinstance(binding.destination, Queue):
+            binding.destination.unbind(binding)
 
     def _record(self, binding: Binding) -> BindingRecord:
         destination = binding.destination
@@ -813,7 +770,7 @@ class VirtualHost(Lookup, Scheduling, Refusals):
                 if not queues or self._clock.monotonic_ns() >= until_ns:
                     break
                 _name, queue = queues.popitem()
-                if queue.bindings:  # they may be many, and an exchange may go with them that the database has
+                if queue.bound:  # they may be many, and an exchange may go with them that the database has
                     self.perform(self._end_exclusive(queue), self.home_call, _log_error)
                 else:
                     guarded("exclusive queues that end", queue, self._drop_queue, queue)
@@ -874,8 +831,8 @@ class VirtualHost(Lookup, Scheduling, Refusals):
         """Returns the number of ready messages that went with it."""
         if queue.durable and not self.deleted:
             yield Delete(QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {}))
-        if queue.bindings:
-            yield partial(self._end_some_bindings, queue, (queue.bindings,))
+        if queue.bound:
+            yield partial(self._end_some_bindings, queue)
         messages: int = queue.core.ready_count()
         if queue.deleted:
             return 0  # it went with its virtual host

@@ -1,6 +1,7 @@
 # The writer: one thread that puts all logs of a store on disk. Group commit without a timer: what gathers while a sync runs is the
 # next group. Only what nobody waits for (messages without confirms) gathers for some milliseconds.
 from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.pass_trace cimport trace_t
 from flintmq.queue.types cimport log_port_t
 from flintmq.store.log.file_port cimport FilePort
 from flintmq.store.log.log cimport PIECES_MAX, log_t, piece_t
@@ -69,7 +70,7 @@ cdef struct writer_t:
     uint32_t urgent             # atomic: somebody waits for a record that was kicked for since the last pass
     uint32_t soon               # atomic: there is something that nobody waits for
     int soon_ms                 # how long that may gather
-    uint32_t sleeping           # atomic: 1 nothing is to be written, 2 something gathers
+    uint32_t sleeping           # atomic: 1 till it is woken, 2 for `soon_ms` at most
     uint32_t stopping           # atomic
     uint32_t callbacks          # atomic: Python callbacks wait for durability
     uint32_t progress           # futex word: changed when a log went on to another container or waits for one
@@ -113,6 +114,7 @@ cdef class LogWriter:
     cdef public object on_callbacks    # durability moved and someone asked to be called
     cdef public object on_failed       # (errno, log id, LSN, "write" or "sync"): latched, nothing is written any more
     cdef object thread
+    cdef trace_t trace
     cdef int add(self, log_t *log) except -1
     cdef int one_pass(self, uint32_t flags) noexcept nogil
     cdef int run_until_python(self) noexcept nogil

@@ -33,6 +33,10 @@ from cython.cimports.flintmq.core.failpoints import (
     FAIL_COMMIT_SYNCED, FAIL_COMMIT_WRITTEN, FAIL_MESSAGE_SYNCED, FAIL_MESSAGE_WRITTEN, failpoint,
 )  # fmt: skip
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.core.pass_trace import (
+    PHASE_DELIVER, PHASE_GIL, PHASE_LOG, PHASE_PYTHON, PHASE_READ, PHASE_SEND, PassTrace, pass_trace, trace_free, trace_phase, trace_sleeps,
+    trace_wakes,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -82,7 +86,7 @@ def writer_kick_soon(writer: pointer[writer_t]) -> void:
     if at_swap32(address(writer.soon), 1):
         return
     at_add32(address(writer.signal), 1)
-    if at_load32(address(writer.sleeping)):
+    if at_load32(address(writer.sleeping)) == 1:  # else it looks by itself within `soon_ms`
         futex_wake(address(writer.signal), 1)
 
 
@@ -166,6 +170,7 @@ class LogWriter:
         self.thread = None
 
     def __dealloc__(self):
+        trace_free(address(self.trace))
         free(self.writer.batches)
         free(self.writer.wave)
 
@@ -230,6 +235,10 @@ class LogWriter:
             self.on_callbacks()
         return outcome
 
+    def passes(self) -> PassTrace:
+        """Where the time of its passes goes: `read` takes blocks, `log` writes, `deliver` syncs, `send` wakes the loops."""
+        return pass_trace("log writer", address(self.trace), self)
+
     @property
     def figures(self) -> dict:
         """passes (group commits) and syncs so far."""
@@ -245,6 +254,8 @@ class LogWriter:
         while True:
             with nogil:
                 outcome = self.run_until_python()
+                trace_phase(address(self.trace), PHASE_GIL)
+            trace_phase(address(self.trace), PHASE_PYTHON)
             self._tell(outcome)
             if outcome == STOPPED or outcome == FAILED:
                 return
@@ -261,7 +272,9 @@ class LogWriter:
         signal: uint32_t
         outcome: c_int
         sequence: uint64_t
+        naps: bint
         while True:
+            trace_phase(address(self.trace), PHASE_READ)
             signal = at_load32(address(self.writer.signal))
             at_store32(address(self.writer.urgent), 0)
             # Swapped before anything is taken: what is appended after that sets it again.
@@ -289,13 +302,18 @@ class LogWriter:
                 continue
             if at_load32(address(self.writer.stopping)) and outcome != PASS_PROGRESS:  # who stops it sees to a full disk
                 return STOPPED
+            # While records come, the writer looks again after `soon_ms` by itself: what nobody waits for (acks) then wakes it with no kick,
+            # and takes no processor from a loop. `sleeping` 2 says so. It sleeps soundly after a pass that had nothing to do.
+            naps = outcome == PASS_PROGRESS and at_load32(address(self.writer.signal)) == signal
             # Say that we sleep, then look at the word: a kick after the look changes it.
-            at_store32(address(self.writer.sleeping), 1)
-            futex_wait(address(self.writer.signal), signal, IDLE_MS)
+            at_store32(address(self.writer.sleeping), 2 if naps else 1)
+            trace_sleeps(address(self.trace))
+            futex_wait(address(self.writer.signal), signal, self.writer.soon_ms if naps else IDLE_MS)
             signal = at_load32(address(self.writer.signal))
-            if at_load32(address(self.writer.soon)) and not at_load32(address(self.writer.urgent)):
+            if not naps and at_load32(address(self.writer.soon)) and not at_load32(address(self.writer.urgent)):
                 at_store32(address(self.writer.sleeping), 2)
                 futex_wait(address(self.writer.signal), signal, self.writer.soon_ms)
+            trace_wakes(address(self.trace))
             at_store32(address(self.writer.sleeping), 0)
 
     # --- a pass -------------------------------------------------------------------------------------------------------
@@ -346,6 +364,7 @@ class LogWriter:
                 continue
             if batch.log.id == INDEX_LOG and progress and self.writer.port != NULL:
                 log_port_wake(self.writer.port)  # nobody waits for the index
+            trace_phase(address(self.trace), PHASE_LOG)
             for j in range(batch.count):
                 piece = address(batch.pieces[j])
                 check(
@@ -364,6 +383,7 @@ class LogWriter:
                 if error:
                     return self._fail(batch.log, piece.lsn, error, False, count)
             _point(batch.log, FAIL_MESSAGE_WRITTEN, FAIL_COMMIT_WRITTEN)
+            trace_phase(address(self.trace), PHASE_DELIVER)
             if batch.log.syncs:
                 for j in range(batch.count):
                     piece = address(batch.pieces[j])
@@ -403,6 +423,7 @@ class LogWriter:
         if not progress:
             return PASS_STARVED if starved or at_load32(address(self.writer.starved_logs)) else PASS_IDLE
         self.writer.passes += 1
+        trace_phase(address(self.trace), PHASE_SEND)
         if self.writer.port != NULL:
             log_port_wake(self.writer.port)
         return PASS_PROGRESS

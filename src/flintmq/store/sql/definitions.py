@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from flintmq.ports import (
     ParameterRecord,
     PermissionRecord,
     QueueRecord,
+    Table,
     UserRecord,
     VhostRecord,
 )
@@ -39,9 +40,12 @@ from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 from flintmq.store.sql.group import GroupCommit
 from flintmq.store.sql.location import locate, open_driver
 from flintmq.store.sql.migrate import create, migrate
-from flintmq.store.sql.values import Timestamp, decode_name, decode_table, encode_name
+from flintmq.store.sql.values import EMPTY_TABLE, Timestamp, decode_name, decode_table, encode_name
 
 log = logging.getLogger("flintmq.store.sql")
+
+# the arguments of very many rows
+_NOTHING: Table = {}
 
 
 class SqlDefinitions:
@@ -291,10 +295,17 @@ class SqlDefinitions:
         self._run(changes.delete_queue(vhost, name))
 
     def load_queues(self, vhost: str) -> Sequence[QueueRecord]:
-        return [
-            QueueRecord(vhost, decode_name(name), queue_id, bool(auto_delete), self._table(arguments))
-            for name, queue_id, auto_delete, arguments in self._rows("load_queues", vhost=encode_name(vhost))
-        ]
+        rows = self.queue_rows(vhost)
+        return [QueueRecord(vhost, name, queue_id, auto_delete, dict(table)) for name, queue_id, auto_delete, table in rows]
+
+    def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
+        for piece in self._pieces("load_queues", vhost=encode_name(vhost)):
+            for name, queue_id, auto_delete, arguments in piece:
+                yield decode_name(name), queue_id, bool(auto_delete), _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
+
+    def queue_ids(self) -> set[int]:
+        """Those of all queues of all virtual hosts."""
+        return {queue_id for piece in self._pieces("load_queue_ids") for (queue_id,) in piece}
 
     def save_binding(self, record: BindingRecord) -> None:
         self._run(changes.save_binding(record))
@@ -303,10 +314,23 @@ class SqlDefinitions:
         self._run(changes.delete_binding(record))
 
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
-        return [
-            BindingRecord(vhost, decode_name(source), kind, decode_name(destination), bytes(key), self._table(arguments))
-            for source, kind, destination, key, arguments in self._rows("load_bindings", vhost=encode_name(vhost))
-        ]
+        return [BindingRecord(vhost, *row[:4], dict(row[4])) for row in self.binding_rows(vhost)]
+
+    def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
+        for piece in self._pieces("load_bindings", vhost=encode_name(vhost)):
+            for source, kind, destination, key, arguments in piece:
+                table = _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
+                yield decode_name(source), kind, decode_name(destination), bytes(key), table
+
+    def _pieces(self, name: str, **parameters: str) -> Iterator[list[tuple[Any, ...]]]:
+        """`_rows` in pieces. Nobody changes what is read meanwhile: the rows of a start."""
+        pieces = self._driver.pieces(name, parameters)
+        while True:
+            with self._group.connection_lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def _table(self, text: str) -> dict[str, Any]:
         try:

@@ -9,7 +9,7 @@ I2  A driver is used by one thread at a time (definitions.py holds a lock); any 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,6 +56,10 @@ class Driver(Protocol):
 
     def rows(self, name: str, parameters: Parameters) -> list[tuple[Any, ...]]:
         """All rows of a query. Raises: StoreError."""
+        ...
+
+    def pieces(self, name: str, parameters: Parameters) -> Iterator[list[tuple[Any, ...]]]:
+        """The same, some at a time. Raises: StoreError."""
         ...
 
     def tables(self) -> Collection[str]:

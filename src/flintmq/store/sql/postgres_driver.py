@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from flintmq.errors import OperatorError, StoreError
@@ -164,6 +164,9 @@ class PostgresDriver:
             return self._connection.execute(self._texts[name], parameters).fetchall()  # type: ignore[arg-type]
         except psycopg.Error as error:
             raise self._failure(error) from error
+
+    def pieces(self, name: str, parameters: Parameters) -> Iterator[list[tuple[Any, ...]]]:
+        yield self.rows(name, parameters)  # the server has sent all of them by then
 
     def tables(self) -> Collection[str]:
         text = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = ANY(%s)"

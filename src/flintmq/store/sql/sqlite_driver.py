@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ log = logging.getLogger("flintmq.store.sql")
 
 # Statements that are kept prepared: all of them.
 _CACHED = 128
+# rows that are read at a time where there may be very many: what a piece takes is used again for the next one
+_PIECE_ROWS = 512
 # Pragma -> what it must read back as. synchronous 2 = FULL: with NORMAL a power failure may undo the last commits.
 _PRAGMAS = {"journal_mode": ("wal", "wal"), "synchronous": ("full", 2), "foreign_keys": ("on", 1), "fullfsync": ("on", 1)}
 
@@ -110,6 +112,14 @@ class SqliteDriver:
     def rows(self, name: str, parameters: Parameters) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(self._texts[name], parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def pieces(self, name: str, parameters: Parameters) -> Iterator[list[tuple[Any, ...]]]:
+        try:
+            cursor = self._connection.execute(self._texts[name], parameters)
+            while piece := cursor.fetchmany(_PIECE_ROWS):
+                yield piece
         except sqlite3.Error as error:
             raise self._failure(error) from error
 

@@ -52,6 +52,7 @@ STATEMENTS: dict[str, str] = {
     "delete_bindings_to": (
         "DELETE FROM bindings WHERE vhost = :vhost AND destination_kind = :destination_kind AND destination = :destination"
     ),
+    "load_queue_ids": "SELECT queue_id FROM queues",
     "load_bindings": (
         "SELECT source, destination_kind, destination, routing_key, arguments FROM bindings WHERE vhost = :vhost ORDER BY id"
     ),

@@ -32,7 +32,8 @@ class Timestamp(int):
     __slots__ = ()
 
 
-_EMPTY = "{}"
+# of a table without fields
+EMPTY_TABLE = "{}"
 _DUMP = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
 # Our own stored text is matched here, and names whose length is bounded: both patterns are linear.
 _SPECIAL = re.compile("[\\\\\0\ud800-\udfff]")
@@ -67,7 +68,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 def encode_table(table: Table) -> str:
     """JSON text (ASCII) of a table. Raises: TypeError for a value that no field table can hold."""
-    return _DUMP(_tagged(table)) if table else _EMPTY
+    return _DUMP(_tagged(table)) if table else EMPTY_TABLE
 
 
 def _tagged(value: Any) -> Any:
@@ -92,7 +93,7 @@ def _tagged(value: Any) -> Any:
 
 def decode_table(text: str, timestamp: Callable[[int], Any] = Timestamp) -> dict[str, Any]:
     """The table back. Args: timestamp: makes a timestamp of its number. Raises: ValueError when the text is not of `encode_table`."""
-    if text == _EMPTY:
+    if text == EMPTY_TABLE:
         return {}
     value = _untagged(json.loads(text), timestamp)
     if not isinstance(value, dict):
@@ -162,7 +163,7 @@ def _canonical_decimal(value: Decimal) -> Any:
 
 def binding_identity(record: BindingRecord) -> bytes:
     """32 bytes that name a binding within its vhost and source; they stand in for keys and arguments too long for an index."""
-    arguments = canonical_table(record.arguments) if record.arguments else _EMPTY
+    arguments = canonical_table(record.arguments) if record.arguments else EMPTY_TABLE
     fields = (record.source, record.destination_kind, record.destination, record.routing_key.hex(), arguments)
     text = f"[{','.join(map(encode_basestring_ascii, fields))}]"  # a list in JSON, in a third of the encoder's time
     return blake2b(text.encode("ascii"), digest_size=32).digest()
