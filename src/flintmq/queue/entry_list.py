@@ -302,6 +302,7 @@ def list_append_shell(entries: pointer[list_t], level: uint32_t, base: uint64_t,
     segment.count = count
     segment.mapped = cast(uint32_t, LARGE_BYTES)
     _link(entries, level, segment, base)
+    sub.grown = 2
     return segment
 
 
