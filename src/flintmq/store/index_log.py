@@ -2,7 +2,7 @@
 
 in: runs of the queues' pager, reads of it. out: Index-Run records behind all that they rest on; containers that are free again.
 
-X1  The writer writes this log after the message log: a record of it is on disk only after what was appended to the message log before.
+X1  The writer writes this log after the message log: what was appended to that before a record of this one is on disk before it.
 X2  A run that nothing in memory names is dead. Its container goes when a checkpoint that began after its death is durable (`keep_from`).
 X3  A run that is written anew keeps its name, which readers give; the place of the newest copy is in `log_t.moved`.
 X4  The log has no file before its first record: a store whose queues fit into memory never has one.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 
+import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, long, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, spin_lock, spin_unlock
@@ -59,7 +60,7 @@ def index_run_most(index: pointer[index_log_t]) -> uint32_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _write(log: pointer[log_t], bytes_: pointer[uint8_t], length: uint32_t, name: uint64_t) -> uint64_t:
+def _write(log: pointer[log_t], bytes_: pointer[cython.const[uint8_t]], length: uint32_t, name: uint64_t) -> uint64_t:
     """An Index-Run, live. name: of the run that it replaces, 0: a new one. Log lock held. Returns its LSN; 0: the log refuses."""
     lsn: uint64_t = 0
     size: uint32_t = RECORD_HEADER + length
@@ -72,10 +73,10 @@ def _write(log: pointer[log_t], bytes_: pointer[uint8_t], length: uint32_t, name
     return lsn
 
 
-def index_append_run(index: pointer[index_log_t], bytes: pointer[uint8_t], length: uint32_t) -> uint64_t:
+def index_append_run(index: pointer[index_log_t], bytes: pointer[cython.const[uint8_t]], length: uint32_t) -> uint64_t:
     lsn: uint64_t = 0
     log: pointer[log_t] = index.log
-    if log == NULL or length > index_run_most(index) or (index.disk_low != NULL and at_load32(index.disk_low)):
+    if log == NULL or length == 0 or length > index_run_most(index) or (index.disk_low != NULL and at_load32(index.disk_low)):
         at_add64(address(index.refused), 1)
         return 0
     log_begin(log)
@@ -292,7 +293,7 @@ def _move_runs(log: pointer[log_t], bytes_: pointer[uint8_t], size: uint64_t, se
         if step != STEP_RECORD:
             return count
         reader_pass(address(walk), address(record))
-        if record.type != RECORD_INDEX_RUN:
+        if record.type != RECORD_INDEX_RUN or record.size == 0:  # an empty one never lived
             continue
         name = record.undo_prev if record.undo_prev else record.lsn
         log_begin(log)
@@ -362,9 +363,10 @@ class IndexLog:
             self.files.close(fd)
 
     def _move_oldest(self):
-        """Writes the runs of the oldest container anew, if the log is more than twice what lives in it. True: it did."""
+        """Writes the runs of the oldest container in which something lives anew, if the log from there on is more than twice what lives.
+        True: it did. Those below do not count: they wait for a checkpoint (X2)."""
         oldest = next((one for one in self.log.containers() if one[1]), None)
-        used = self.log.used_bytes - SPARE_CONTAINERS * self.log.container_size
+        used = 0 if oldest is None else self.log.tail - (oldest[0] + SPARE_CONTAINERS) * self.log.container_size
         if oldest is None or oldest[3] != CONTAINER_SEALED or used <= 2 * self.log.live_bytes or self._stuck == oldest[:2]:
             return False
         number: uint64_t = oldest[0]
