@@ -13,7 +13,7 @@ cdef enum:
     MEMORY_DEFINITIONS = 6    # queues, exchanges and bindings with their arguments (vhost/weights.py)
     MEMORY_STREAMS = 7        # groups and readers of streams: tables, windows, batches (their messages are contents)
     MEMORY_CONNECTIONS = 8    # connections with their TLS, consumers with their arguments (channel/weights.py)
-    MEMORY_ROUTES = 9         # routes that exchanges remember
+    MEMORY_ROUTES = 9         # routes that exchanges remember, and shapes of messages that the log does (store/log/shapes.pxd)
     MEMORY_KINDS = 10
 
 cdef void memory_add(int kind, int64_t change) noexcept nogil
