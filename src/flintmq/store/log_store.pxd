@@ -2,6 +2,7 @@
 from flintmq.queue.log_port cimport LogPort
 from flintmq.store.content_loader cimport ContentLoader
 from flintmq.store.count_notes cimport CountNotes
+from flintmq.store.index_log cimport IndexLog
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.logs cimport Logs
@@ -13,6 +14,7 @@ cdef class LogStore(LogPort):
     cdef readonly ManagedLog messages
     cdef readonly ManagedLog transaction_records
     cdef readonly ManagedLog pages             # None: nothing is spilled
+    cdef readonly IndexLog index
     cdef readonly LogWriter writer
     cdef readonly ContentLoader loader
     cdef readonly object files

@@ -28,6 +28,7 @@ from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
+from cython.cimports.flintmq.store.index_log import IndexLog
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_died, log_doubt, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import (
@@ -51,7 +52,8 @@ from flintmq.slotted import replaced
 from flintmq.core import failpoints
 from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import NOTE_DELIVERIES, TxState
-from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, LogSettings
+from flintmq.store.index_log import INDEX_CONTAINER, clear_index
+from flintmq.store.log.containers import INDEX, MESSAGES, PAGES, STREAMS, TRANSACTIONS, LogSettings
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.managed import open_log, set_damage_aside, take_back_clean
 from flintmq.store.log.space import message_reserves, page_reserves
@@ -67,6 +69,8 @@ log = logging.getLogger("flintmq.store")
 RANGES_MAX = 128
 # containers of the transaction and page log kept ready
 SMALL_AHEAD = 2
+# of the index log
+INDEX_AHEAD = 1
 # bytes of a transaction log container at most
 SMALL_CONTAINER = 1 << 20
 
@@ -176,6 +180,20 @@ class LogStore(LogPort):
                 reserves=page_reserves(settings.reserves),
             )
             self.pages = ManagedLog(self.files, f"{self.directory}/pages", pages)
+        self._open_index(replaced(settings, container_size=min(options.container_size, INDEX_CONTAINER)), epoch)
+
+    def _open_index(self, settings, epoch):
+        """The index log, ready to append."""
+        path: str = f"{self.directory}/index"
+        clear_index(self.files, path)
+        index: ManagedLog = ManagedLog(
+            self.files,
+            path,
+            replaced(settings, name="index", log_id=INDEX, reserves=page_reserves(settings.reserves), retain_bytes=0, archive=None),
+        )
+        index.open_later(INDEX_AHEAD, epoch)
+        self.index = IndexLog(index)
+        self.index.index.disk_low = address(self.logs.ml.disk_low)
 
     def _start_writer(self, options):
         """The writer of all logs, and what the message path knows of them."""
@@ -192,6 +210,8 @@ class LogStore(LogPort):
         self.writer.add(self.transaction_records.log)
         if self.pages is not None:
             self.writer.add(self.pages.log)
+        self.writer.add(self.index.log.log)
+        self.index.index.writer = address(self.writer.writer)
         self.writer.writer.port = address(self.port)
         self.writer.on_failed = self._disk_failed
         self.logs.ml.writer = address(self.writer.writer)
@@ -537,6 +557,7 @@ class LogStore(LogPort):
         for managed in (self.messages, self.transaction_records, self.pages):
             if managed is not None:
                 managed.close()
+        self.index.close()
         self.files.close(self.lock_file)
         self.counts.clear()
         # Queues keep their log, unseen by the cycle collector (QueueHandle.attach_log): it must not lead to them, nor to the broker.
@@ -553,7 +574,7 @@ class LogStore(LogPort):
             outcome = self.writer.flush()
             if outcome == PASS_STARVED:
                 made = 0
-                for managed in (self.messages, self.transaction_records):
+                for managed in (self.messages, self.transaction_records, self.index.log):
                     managed.set_ahead(0)
                     made += managed.prepare(False)
                 if self.streams is not None:
@@ -674,7 +695,8 @@ class LogStore(LogPort):
         if log_id == STREAMS:
             self.failed(StoreError(f"{operation} of {self.streams.failed_path(lsn)} failed: {os.strerror(error)}"))
             return
-        source: ManagedLog = self.transaction_records if log_id == TRANSACTIONS else self.pages if log_id == PAGES else self.messages
+        logs: dict = {TRANSACTIONS: self.transaction_records, PAGES: self.pages, INDEX: self.index.log}
+        source: ManagedLog = logs.get(log_id, self.messages)
         path = source.path_of(lsn // source.container_size)
         self.failed(StoreError(f"{operation} of {path} at offset {lsn % source.container_size} failed: {os.strerror(error)}"))
 
@@ -683,7 +705,7 @@ class LogStore(LogPort):
         if self.logs.failure is None:
             self.logs.failure = error
             log.critical("the store has failed and stops: %s", error)
-            for managed in (self.messages, self.transaction_records, self.pages):
+            for managed in (self.messages, self.transaction_records, self.pages, self.index.log):
                 if managed is not None:
                     managed.latch(5)
             if self.streams is not None:

@@ -84,7 +84,7 @@ class Maintenance:
         self._roomy = False
         self._held: tuple[int, int] | None = None  # the first container when publishers were first seen to wait for it, and that time
         # log -> files of an empty log: as many as the operator asked for, if that is more than the bound
-        self._least = {one.name: one.ahead + 1 for one in (store.messages, store.transaction_records, store.pages) if one is not None}
+        self._least = {one.name: one.ahead + 1 for one in (*self._logs(), store.index.log)}
 
     # --- thread -----------------------------------------------------------------------------------------------------
 
@@ -148,10 +148,9 @@ class Maintenance:
     def once(self) -> None:
         """One pass. Raises: OSError when a file operation fails other than for space; StoreError."""
         store = self.store
-        messages, transactions, pages = store.messages, store.transaction_records, store.pages
-        for one in (messages, transactions, pages):
-            if one is not None:
-                one.seal()
+        messages, transactions = store.messages, store.transaction_records
+        for one in self._logs():
+            one.seal()
         store.logs.collect_released()
         self.busy = False
         self._look_at_disk()
@@ -161,9 +160,7 @@ class Maintenance:
             store.copy_transactions(transactions.base + transactions.container_size)
         self._hurry = not self._is_calm(messages)
         self._see_ending()
-        for one in (messages, transactions, pages):
-            if one is None:
-                continue
+        for one in self._logs():
             starved = one.ready_ahead == 0
             if one is messages and starved and not one.low and one.ahead * one.container_size < AHEAD_BYTES_MAX:
                 one.set_ahead(one.ahead * 2)
@@ -183,6 +180,12 @@ class Maintenance:
         if streams is not None and streams.maintain():
             self.busy = True
         self._watch_space()
+
+    def _logs(self) -> list[Any]:
+        """Those that have containers."""
+        store = self.store
+        index = store.index.log if store.index.begun else None
+        return [one for one in (store.messages, store.transaction_records, store.pages, index) if one is not None]
 
     def _make(self, one: Any, calm: bool) -> None:
         """Makes the containers that the log wants now. One at a time: each takes some syncs, and meanwhile the base falls behind a log that
@@ -275,6 +278,9 @@ class Maintenance:
         if store.pages is not None:
             store.pages.advance_base()
             store.pages.retire()
+        if store.index.begun and store.index.maintain():
+            store.writer.kick()
+            self.busy = True
         # The base is told by the next block: a log that nobody writes to must tell it, too. A full one would else never be freed,
         # since its publishers wait for that.
         if messages.base > messages.base_durable and not messages.dirty:
@@ -404,9 +410,8 @@ class Maintenance:
     def _look_at_disk(self) -> None:
         tight = self._is_tight()
         self._roomy = self._is_roomy()
-        for one in (self.store.messages, self.store.transaction_records, self.store.pages):
-            if one is not None:
-                one.set_tight(tight)
+        for one in self._logs():
+            one.set_tight(tight)
 
     def _watch_space(self) -> None:
         store = self.store

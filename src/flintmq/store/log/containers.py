@@ -34,6 +34,7 @@ MESSAGES = 1
 TRANSACTIONS = 2
 PAGES = 3
 STREAMS = 4
+INDEX = 5
 
 
 @slotted(frozen=True)

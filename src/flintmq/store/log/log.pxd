@@ -53,7 +53,7 @@ cdef struct piece_t:            # bytes that go to one container with one write
 
 cdef struct log_t:
     uint32_t lock
-    uint32_t id                 # 1 messages, 2 transactions, 3 pages
+    uint32_t id                 # as in the container's header (containers.py)
     uint32_t epoch
     bint syncs                  # the page log is written, never synced
     uint64_t container_size

@@ -10,6 +10,7 @@ cdef class ManagedLog:
     cdef readonly str name
     cdef readonly object store_uuid
     cdef readonly object clock
+    cdef bint _unmade                  # its directory is made with its first container
     cdef bint _dead_held               # dead containers must stay until a block of this run is durable
     cdef list _dead                    # sequences of files below the base that still exist, oldest first
     cdef dict _sealed_ms               # sequence -> monotonic ms at which it was sealed
@@ -23,4 +24,5 @@ cdef class ManagedLog:
     cdef readonly object reserves               # space.Reserves: what stays free of the disk when a container is made
     cdef readonly uint64_t needed      # containers ready in front of the tail's that are made although the disk is tight
     cdef readonly bint tight           # the disk is nearly full: nothing is kept for readers of the past
+    cdef readonly uint64_t keep_from   # what ended at or behind this LSN may be needed still: its container stays
     cdef readonly uint64_t most        # files from the base to the last ready one, beyond which only `needed` ones are made

@@ -27,9 +27,9 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.store.log.log import (
-    CONTAINER_ABSENT, CONTAINER_READY, CONTAINER_SEALED, container_t, log_append, log_append_done, log_begin, log_container, log_continue,
-    log_dead, log_dirty, log_end, log_forget_containers, log_forget_deaths, log_free, log_is_live, log_live, log_live_bytes, log_new,
-    log_read_buffered, log_time, log_where,
+    CONTAINER_ABSENT, CONTAINER_READY, CONTAINER_SEALED, LSN_NEVER, container_t, log_append, log_append_done, log_begin, log_container,
+    log_continue, log_dead, log_dirty, log_end, log_forget_containers, log_forget_deaths, log_free, log_is_live, log_live, log_live_bytes,
+    log_new, log_read_buffered, log_time, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_CLEAN, BLOCK_HEADER, CONTAINER_HEADER, RECORD_TRANSACTION, RECORD_UNDO_NEXT, SECTOR, align8, record_encode, record_prefix, set64,
@@ -88,6 +88,7 @@ class ManagedLog:
         self.needed = 2
         self.tight = False
         self.most = UNBOUNDED
+        self.keep_from = LSN_NEVER
 
     def __dealloc__(self):
         if self.log != NULL:
@@ -101,6 +102,12 @@ class ManagedLog:
         self.log.epoch = epoch
         self.ahead = max(2, initial)
         self.prepare(True)
+
+    def open_later(self, ahead: int, epoch: int) -> None:
+        """A log without a container: the first ones are made when something was appended, by `prepare`."""
+        self.log.epoch = epoch
+        self.ahead = ahead
+        self._unmade = True
 
     def open_at(self, tail: int, last_block: int, epoch: int, base: int) -> None:
         """Goes on behind what a scan found. The containers from the base on must be adopted afterwards."""
@@ -158,6 +165,9 @@ class ManagedLog:
         sequence: uint64_t
         made: list = []
         container: pointer[container_t]
+        if self._unmade:
+            self.files.make_dir(self.directory)
+            self._unmade = False
         last: uint64_t = min(tail + self.ahead, max(tail + self.needed, following - self.file_count + self.most - 1))
         sequence = following
         while sequence <= last and len(made) < most:
@@ -316,6 +326,7 @@ class ManagedLog:
                 self.log.containers[i].sequence >= tail
                 or self.log.containers[i].live_count
                 or self.log.containers[i].ended_at > durable  # LSN behind the record
+                or self.log.containers[i].ended_at >= self.keep_from
                 or self.log.containers[i].state != CONTAINER_SEALED
             ):
                 break
@@ -418,6 +429,10 @@ class ManagedLog:
     def set_tight(self, tight: bool) -> None:
         """Whether the disk is nearly full: dead containers are then not kept for anybody."""
         self.tight = tight
+
+    def set_keep(self, lsn: int) -> None:
+        """A container in which something ended at or behind this LSN stays: a checkpoint that began there may name it."""
+        self.keep_from = lsn
 
     def set_pins(self, pins) -> None:
         """`pins()` gives the lowest sequence that a reader needs, or None."""

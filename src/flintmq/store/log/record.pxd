@@ -48,6 +48,7 @@ cdef enum:                      # types of records
     RECORD_NOTE = 42
     RECORD_ACQUIRE_SET = 43
     RECORD_PAGE_CONTENT = 64
+    RECORD_INDEX_RUN = 72
 
 cdef enum:                      # flags of a record
     RECORD_UNDO_NEXT = 1

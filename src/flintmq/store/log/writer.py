@@ -41,6 +41,8 @@ from cython.cimports.libc.string import memset
 
 # milliseconds between looks when nothing happens
 IDLE_MS = declare(c_int, 500)
+# id of the index log (containers.py)
+INDEX_LOG = declare(uint32_t, 5)
 
 # why run_until_python returned
 STOPPED = declare(c_int, 1)
@@ -342,6 +344,8 @@ class LogWriter:
             starved = not batch.complete
             if batch.count == 0:
                 continue
+            if batch.log.id == INDEX_LOG and progress and self.writer.port != NULL:
+                log_port_wake(self.writer.port)  # nobody waits for the index
             for j in range(batch.count):
                 piece = address(batch.pieces[j])
                 check(

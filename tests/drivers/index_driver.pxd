@@ -1,0 +1,1 @@
+# Calls of an index log as the pager makes them, for tests.
