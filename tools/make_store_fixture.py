@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Makes tests/fixtures/store-v1: a store as this version writes it, which every later version must open or refuse by name.
+"""Makes tests/fixtures/store-v3: a store as this version writes it, which every later version must open or refuse by name.
 
     python tools/make_store_fixture.py [DIRECTORY]
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flintmq.ports import DequeueReason
+from tests.drivers.log_driver import LogDriver
 from tests.drivers.store_driver import DrivenStore
 from tests.support.stored import StoredContent
 
@@ -42,8 +43,10 @@ class Maker:
             threads=False,
             spill=False,
         )
+        self.driver = LogDriver(self.store)
         self.live: dict[int, dict[int, dict[str, Any]]] = {queue: {} for queue in (*QUEUES, DROPPED)}
         self.next = dict.fromkeys(self.live, 1)
+        self.numbers: dict[tuple[int, int], int] = {}
 
     def content(self, key: str, body: bytes) -> tuple[int, dict[str, Any]]:
         number = self.store.append_content(StoredContent(b"fixture", key.encode(), HEADER, body))
@@ -61,6 +64,20 @@ class Maker:
             self.live[queue][position] = told | {"expires_at_ms": expires}
             positions.append(position)
         return positions
+
+    def publish_shaped(self, queue: int, key: str, body: bytes, expires: int = 0) -> int:
+        """As the message path does it: a Message, from the second one of its shape in a container on. Returns its position."""
+        position = self.take(queue)
+        number, _ = self.driver.publish([(queue, position, expires)], b"fixture", key.encode(), HEADER, body)
+        digest = hashlib.sha256(body).hexdigest()
+        told = {"exchange": "fixture", "routing_key": key, "header": HEADER.hex(), "size": len(body), "sha256": digest}
+        self.live[queue][position] = told | {"expires_at_ms": expires}
+        self.numbers[queue, position] = number
+        return position
+
+    def settle_shaped(self, queue: int, position: int) -> None:
+        self.driver.ack(queue, position, self.numbers.pop((queue, position)), 1)
+        del self.live[queue][position]
 
     def take(self, queue: int, count: int = 1) -> int:
         self.next[queue] += count
@@ -109,6 +126,12 @@ def fill(maker: Maker) -> dict[str, Any]:
         if i % 2:
             maker.settle(1, position, DequeueReason.REJECT if i % 3 == 0 else DequeueReason.ACK)
         if i % 7 == 0:
+            maker.flush()
+    for i in range(60):
+        position = maker.publish_shaped(4, f"shape.{i % 2}", bytes([i]) * i, expires=0 if i % 3 else 4_000_000_000_000 + i)
+        if i % 4 == 1:
+            maker.settle_shaped(4, position)
+        if i % 9 == 0:
             maker.flush()
     shared = maker.publish((1, 2, 3), "shared", b"on three queues")
     maker.settle(2, shared[1])
@@ -159,6 +182,6 @@ def make(directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "tests/fixtures/store-v1"
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "tests/fixtures/store-v3"
     told = make(target)
     print(f"{target}: {sum(map(len, told['queues'].values()))} entries on {len(told['queues'])} queues")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import Kind, content_parts, fields_of
+from tests.oracle.records import Kind, content_parts, fields_of, in_full
 
 ROW = struct.Struct("<QQQIHBB")
 
@@ -29,11 +29,11 @@ class Found:
 
 
 def found_in(store: Path) -> list[Found]:
-    """Every Message-Start and -Copy whose content is in the log, in log order; contents put together from chunks."""
+    """Every Message, Message-Start and -Copy whose content is in the log, in log order; contents put together from chunks."""
     log = open_store(Path(store))["messages"]
     found: list[tuple[Found, dict[str, Any], bytearray]] = []
     latest: dict[int, tuple[Found, dict[str, Any], bytearray]] = {}
-    for record in log.records():
+    for record in in_full(log.records(), log.container_size):
         if isinstance(record, Damage):
             continue
         values = fields_of(record, log.number)

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.due_index cimport DueIndex
+from flintmq.queue.pager cimport Pager
 from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t, waiter_t
 
 from tests.twins.memory_log cimport MemoryLog
@@ -13,6 +14,7 @@ cdef class Queue:
     cdef loads_t loads
     cdef log_port_t port
     cdef DueIndex due_index
+    cdef Pager pager
     cdef object delivery_of(self, delivery_t *delivery)
 
 cdef class Waiter:                # a basic.get that waits for the head

@@ -13,13 +13,15 @@ from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT, CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.consumer_manager import manager_credit_back, manager_move
-from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
+from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_find_floor, list_raise_floor, list_set_segments
 from cython.cimports.flintmq.queue.group_kinds import queue_set_groups
 from cython.cimports.flintmq.queue.held_runs import placed_t, run_publish, run_reserve
 from cython.cimports.flintmq.queue.limits import WANTED_VISITS, queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from cython.cimports.flintmq.queue.message_groups import groups_read_all
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
+from cython.cimports.flintmq.queue.pager import Pager
+from cython.cimports.flintmq.queue.paging import PAGE_CAME, queue_page_in, shell_refused
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, consumer_select, entry_sent, queue_add_consumer,
@@ -32,8 +34,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_tail, queue_tail, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, REASON_ACK, RESTORED_REDELIVERED, delivery_t,
-    message_groups_t, place_t, restored_t, slot_t, target_t,
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, LEVEL_SHIFT, REASON_ACK, RESTORED_REDELIVERED,
+    delivery_t, message_groups_t, place_t, restored_t, slot_t, target_t,
 )  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector, program_incref
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -42,7 +44,8 @@ from cython.cimports.libc.string import memset
 from cython.cimports.posix.unistd import usleep
 from cython.cimports.tests.drivers.queue_parts import evict_content, queue_memory
 from cython.cimports.tests.drivers.queue_ports import (
-    count_wake, note_dequeue, note_enqueue, note_load, note_spill, note_sweep, note_unspill,
+    count_wake, loads_free, note_dequeue, note_enqueue, note_load, note_page_bury, note_page_end, note_page_in, note_page_out, note_spill,
+    note_sweep, note_unspill,
 )  # fmt: skip
 from cython.cimports.tests.twins.memory_log import MemoryLog
 
@@ -85,6 +88,11 @@ def _body(content: pointer[content_t]):
     return PyBytes_FromStringAndSize(cast(p_char, content_body(content)), content.body_len)
 
 
+def set_segments(small: int = 16, large: int = LARGE_SLOTS) -> None:
+    """Slots of the first segment of a level, and of the others."""
+    list_set_segments(small, large)
+
+
 @cclass
 class Queue:
     """One queue. `levels` > 1 or `rule` makes it a priority queue; rule "rabbitmq" or "qpid".
@@ -118,6 +126,11 @@ class Queue:
         self.port.sweep = note_sweep
         self.port.spill = note_spill
         self.port.unspill = note_unspill
+        self.port.page_out = note_page_out
+        self.port.page_in = note_page_in
+        self.port.page_end = note_page_end
+        self.port.page_bury = note_page_bury
+        self.pager = Pager()
         self.port.hot_bytes = ~cast(uint64_t, 0)
         if hot is not None:
             self.port.hot_bytes = hot
@@ -129,8 +142,45 @@ class Queue:
             queue_set_ports(self.queue, address(self.port))
 
     def __dealloc__(self):
+        if self.port.paging != NULL:  # it is the only queue of the port
+            queue_decref(self.port.paging)
         if self.queue != NULL:
             queue_decref(self.queue)
+        loads_free(address(self.loads))
+
+    # --- entries that leave memory --------------------------------------------------------------------------------------
+
+    def page_out(self) -> int:
+        """All segments that may become shells do. Returns how many did."""
+        before: uint64_t = self.pager._out
+        for _ in range(10):  # one that came back rests for some looks
+            self.pager._page_queue(self.queue)
+        return self.pager._out - before
+
+    def page_in(self, position: int) -> int:
+        """PAGE_*."""
+        return queue_page_in(self.queue, position)
+
+    def refuse_page(self, position: int) -> None:
+        shell_refused(self.queue, position)
+
+    def set_runs(self, lost: bool = False, full: bool = False) -> None:
+        """Runs can't be read; none is taken."""
+        self.loads.runs_lost = lost
+        self.loads.runs_full = full
+
+    @property
+    def shells(self) -> int:
+        return self.queue.entries.shells
+
+    @property
+    def shell_entries(self) -> int:
+        return self.queue.entries.shell_entries
+
+    @property
+    def kept_runs(self) -> int:
+        """Runs that somebody may still ask for."""
+        return len([i for i in range(self.loads.run_count) if self.loads.runs[i].bytes != NULL])
 
     def delivery_of(self, delivery: pointer[delivery_t]) -> object:
         return (delivery.position, _body(delivery.content), delivery.redelivered != 0, delivery.delivery_count, delivery.rotate != 0)
@@ -273,8 +323,10 @@ class Queue:
         found: list = []
         position: uint64_t = queue_next_available(self.queue, 0)
         while position:
-            found.append(position)
-            position = queue_next_available(self.queue, position + 1)
+            if queue_page_in(self.queue, position) != PAGE_CAME:
+                found.append(position)
+                position += 1
+            position = queue_next_available(self.queue, position)
         return found
 
     def floor(self, level: int = 0) -> int:
@@ -284,21 +336,24 @@ class Queue:
         return queue_drop_held(self.queue, NULL, position) != 0
 
     def hold_at(self, position: int) -> bool:
+        queue_page_in(self.queue, position)
         return queue_hold_at(self.queue, position) != NULL
 
     def forget_logged(self, position: int, owner: int = 0) -> bool:
         return queue_forget_logged(self.queue, NULL, position, owner) != 0
 
     def failed(self, position: int) -> bool:
+        queue_page_in(self.queue, position)
         return queue_content_failed(self.queue, position) != 0
 
     def next_cold(self, position: int = 0):
         """(position, message id) or None."""
         found: uint64_t = 0
         message_id: uint64_t = 0
-        if not queue_next_cold(self.queue, position, address(found), address(message_id)):
-            return None
-        return (found, message_id)
+        while queue_next_cold(self.queue, position, address(found), address(message_id)):
+            if queue_page_in(self.queue, found) != PAGE_CAME:
+                return (found, message_id)
+        return None
 
     @property
     def cold_count(self) -> int:
@@ -340,14 +395,17 @@ class Queue:
 
     def take_head(self):
         delivery: delivery_t
-        if not queue_take_head(self.queue, address(delivery)):
-            return None
+        while not queue_take_head(self.queue, address(delivery)):
+            if queue_page_in(self.queue, delivery.position) != PAGE_CAME:
+                return None
         return self.delivery_of(address(delivery))
 
     def take_expired(self, now: int):
         delivery: delivery_t
-        if not queue_take_expired(self.queue, now, address(delivery)):
-            return None
+        while not queue_take_expired(self.queue, now, address(delivery)):
+            if self.queue.entries.due_shell == NULL:
+                return None
+            queue_page_in(self.queue, cast(uint64_t, self.queue.entries.due_shell.level) << LEVEL_SHIFT | self.queue.entries.due_shell.base)
         return self.delivery_of(address(delivery))
 
     def dequeue(self, position: int, owner: int = 0) -> bool:
@@ -358,7 +416,10 @@ class Queue:
 
     def peek(self, position: int = 0):
         delivery: delivery_t
-        if not queue_peek(self.queue, position, address(delivery)):
+        while queue_peek(self.queue, position, address(delivery)):
+            if queue_page_in(self.queue, delivery.position) != PAGE_CAME:
+                break
+        else:
             return None
         result = (delivery.position, _body(delivery.content), delivery.redelivered != 0)
         if delivery.content != NULL:
@@ -374,6 +435,7 @@ class Queue:
     def loaded(self, position: int, body: bytes | None, key: bytes = b"q") -> None:
         content: pointer[content_t] = NULL
         if body is not None:
+            queue_page_in(self.queue, position)
             content = content_from_bytes(b"", key, b"", body, 0, 0)
         queue_content_loaded(self.queue, position, content)
         if content != NULL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, p_void, pointer, sizeof
+from cython import NULL, address, bint, cfunc, exceptval, nogil, p_void, pointer, sizeof
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted
@@ -36,6 +36,14 @@ def evict_content(queue: pointer[queue_t], position: uint64_t) -> bint:
     return True
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _segment_memory(segment: pointer[segment_t]) -> uint64_t:
+    slots: uint64_t = segment.mapped if segment.mapped else segment.count * sizeof(slot_t)
+    return sizeof(segment_t) + (slots if segment.slots != NULL else 0)
+
+
 def queue_memory(queue: pointer[queue_t]) -> uint64_t:
     total: uint64_t = sizeof(queue_t)
     level_no: uint32_t
@@ -49,15 +57,15 @@ def queue_memory(queue: pointer[queue_t]) -> uint64_t:
         total += level.capacity * sizeof(p_void) + level.span_room * sizeof(span_t)
         segment = level.first
         while segment != NULL:
-            total += segment.mapped if segment.mapped else sizeof(segment_t) + segment.count * sizeof(slot_t)
+            total += _segment_memory(segment)
             if segment.expiry != NULL:
                 total += segment.count * sizeof(int64_t)
             segment = segment.next
     segment = queue.entries.retired
     while segment != NULL:
-        total += segment.mapped if segment.mapped else sizeof(segment_t) + segment.count * sizeof(slot_t)
+        total += _segment_memory(segment)
         segment = segment.prev
     if queue.entries.spare != NULL:
-        total += queue.entries.spare.mapped
+        total += _segment_memory(queue.entries.spare)
     spin_unlock(address(queue.entries.lock))
     return total

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle.log import Damage, open_store
-from tests.oracle.records import MESSAGES, TRANSACTIONS, Kind, fields_of
+from tests.oracle.records import MESSAGES, TRANSACTIONS, Kind, fields_of, in_full
 
 
 @dataclass
@@ -62,7 +62,7 @@ def read(store: Path) -> Told:
                 told.doubtful |= {(queue, position, number) for position in range(first, first + count)}  # type: ignore[misc]
     told.doubtful = {one[:2] for one in told.doubtful if told.states[one[2]] == "prepared"}  # type: ignore[misc]
     starts: dict[int, tuple[str, int]] = {}
-    for record in logs["messages"].records():
+    for record in in_full(logs["messages"].records(), logs["messages"].container_size):
         assert not isinstance(record, Damage)
         _message(told, record, fields_of(record, MESSAGES), decided, rows, starts)
     return told

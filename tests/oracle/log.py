@@ -117,7 +117,7 @@ def container_header(data: bytes) -> dict[str, int] | str:
     if data[:8] != b"FLNTLOG1" or len(data) < SECTOR or not sealed(data[:SECTOR]):
         return "header"
     fields = Decoder(data[:64]).walk(CONTAINER)
-    if fields["version"] not in (1, 2):
+    if fields["version"] not in (1, 2, 3):
         return "format"
     return fields if fields["sector"] == SECTOR and fields["size"] and not fields["size"] % 4096 else "header"
 

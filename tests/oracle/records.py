@@ -9,6 +9,7 @@ every store that a test looks at is read by both.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ MESSAGE_LOG = {
     9: ("Name", "kind:4 -zero:4 id:8 -tag:2 tag=-tag -group:2 group=-group"),
     10: ("Queue-End", "queue:8"),
     11: ("Queue-Purge", f"queue:8 -runs:4 -zero:4 ranges[-runs]{RANGES}"),
+    12: ("Message-Shape", f"queue:8 position:8 {CONTENT} content=here"),
+    13: ("Message", "distance:4 content=*"),
 }
 TRANSACTION_LOG = {
     33: ("Dtx-Start", "-xid:2 xid=-xid"),
@@ -166,6 +169,8 @@ def fields_of(record: Record, log: int) -> dict[str, Any]:
     result = decoder.walk(types[record.type][1])
     if decoder.left or (record.type == Kind.MESSAGE_COPY and decoder.seen["-flags"] > 1):
         raise Misshapen(f"{len(decoder.left)} bytes left of {result}")
+    if record.type == Kind.MESSAGE_SHAPE and (result["body"] or result["here"] != result["header"] + result["route"]):
+        raise Misshapen(f"a shape has a route and a header, all of both, and no body: {result}")
     for field in WORDS.keys() & result.keys():
         number, words = result[field], WORDS[field]
         if field != "reason" and (number >= len(words) or not words[number]):
@@ -196,7 +201,32 @@ def meant(result: dict[str, Any]) -> dict[str, Any]:
         result |= shortstrs(result["content"], result["route"])
     elif "offset" in result:
         result["here"] = len(result["content"])
+    elif "distance" in result:
+        result["body"] = len(result["content"])
     return result
+
+
+def in_full(items: Iterable[Any], container_size: int) -> Iterator[Any]:
+    """Records of the message log, each Message as the Message-Start and the Message-Enqueue that it stands for; what is no record stays.
+
+    Raises: Misshapen: a Message names no Message-Shape of its container.
+    """
+    shapes: dict[int, tuple[Record, dict[str, Any]]] = {}
+    for item in items:
+        if getattr(item, "type", None) == Kind.MESSAGE_SHAPE:
+            shapes[item.lsn] = (item, fields_of(item, MESSAGES))
+        if getattr(item, "type", None) != Kind.MESSAGE:
+            yield item
+            continue
+        if item.undo_prev not in shapes or item.undo_prev // container_size != item.lsn // container_size:
+            raise Misshapen(f"the message at {item.lsn} names a shape at {item.undo_prev}, and there is none in its container")
+        shape, values = shapes[item.undo_prev]
+        own = fields_of(item, MESSAGES)
+        head, run = shape.data[16:32], shape.data[32:]
+        content = own["body"].to_bytes(4, "little") + head[4:12] + (len(run) + own["body"]).to_bytes(4, "little") + run + own["content"]
+        place = shape.data[:8] + (values["position"] + own["distance"]).to_bytes(8, "little")
+        yield item._replace(type=1, undo_prev=0, expires_ms=0, data=content)
+        yield item._replace(type=4, undo_prev=item.lsn, length=0, data=place)
 
 
 def waits(position: int) -> int | None:

@@ -64,6 +64,13 @@ SAMPLES: list[tuple[int, int, bytes]] = [
     *((MESSAGES, kind, lb.ranges(91, [(92, 93), (94, 95)])) for kind in (8, 11)),
     *((log, 9, struct.pack("<IIQH3sH5s", 1, 0, 101, 3, b"tag", 5, b"group")) for log in (MESSAGES, STREAMS)),
     (MESSAGES, 10, struct.pack("<Q", 111)),
+    (MESSAGES, 12, lb.shape(112, 113, ROUTE, b"header", 5, 7)),
+    (MESSAGES, 12, struct.pack("<QQ", 112, 113) + CONTENT),
+    (MESSAGES, 12, struct.pack("<QQ", 112, 113) + lb.content(ROUTE, b"header", b"", first=4)),
+    (MESSAGES, 12, struct.pack("<QQ", 112, 113) + lb.content(ROUTE, b"header", b"the body", first=len(ROUTE) + 6)),
+    (MESSAGES, 12, lb.shape(112, 113, b"\1\1", b"header")),
+    *((MESSAGES, 13, lb.message(114, body)) for body in (b"", b"the body")),
+    (MESSAGES, 13, b"\0\0\0"),
     (TRANSACTIONS, 33, lb.xid(b"an xid")),
     *((TRANSACTIONS, kind, b"") for kind in (34, 35, 37, 38, 39)),
     (TRANSACTIONS, 36, lb.rows(ROWS)),
@@ -79,7 +86,7 @@ SAMPLES: list[tuple[int, int, bytes]] = [
     (STREAMS, 50, stream_message(None, struct.pack("<IIHBBI", 1, 1, 1, 0, 0, 4) + b"four")),
     (STREAMS, 51, struct.pack("<Q", 151) + lb.chunk(152, b"piece")),
     (STREAMS, 52, struct.pack("<Q", 161)),
-    *((log, kind, b"\0" * 16) for log in (MESSAGES, TRANSACTIONS, PAGES, STREAMS) for kind in (4, 12, 42, 44, 49, 53, 64, 65)),
+    *((log, kind, b"\0" * 16) for log in (MESSAGES, TRANSACTIONS, PAGES, STREAMS) for kind in (4, 12, 13, 14, 42, 44, 49, 53, 64, 65)),
 ]
 
 # text of record_fields -> a mistake there
@@ -114,7 +121,10 @@ MISTAKES = [
     ("if self.at != len(self.data)", "if False"),
     ("QUEUE_PURGE: _redelivered", "QUEUE_PURGE: _mark"),
     ("STREAM_CHUNK: _stream_chunk", "STREAM_CHUNK: _chunk"),
-    ("frozenset(range(START, QUEUE_PURGE + 1))", "frozenset(range(START, QUEUE_PURGE))"),
+    ("frozenset(range(START, MESSAGE + 1))", "frozenset(range(START, MESSAGE))"),
+    ('place = {"queue": fields.u64(), "position"', 'place = {"position": fields.u64(), "queue"'),
+    ('if content["body"] or', "if"),
+    ('"body": len(content), "content": content', '"body": distance, "content": content'),
     ("frozenset((PAGE_CONTENT, CHUNK))", "frozenset((PAGE_CONTENT,))"),
 ]
 
@@ -341,7 +351,7 @@ SCENES: dict[str, Callable[[StoreBytes], object]] = {
     "the base passed containers": lambda made: passed(made, 1, 2),
     "the base passed a hole": lambda made: passed(made, 2),
     **{f"{size} bytes of a container": lambda made, size=size: cut_short(made, size) for size in (0, 100, 512, 1500, 4095)},
-    "another version": lambda made: head(made, 2, 4096, version=3),
+    "another version": lambda made: head(made, 2, 4096, version=4),
     "the present version": lambda made: head(made, 2, 4096, version=2),
     "another store": lambda made: head(made, 2, 4096, uuid=bytes(16)),
     "another log": lambda made: head(made, 2, 4096, log_id=2),
@@ -392,8 +402,8 @@ LOG_MISTAKES: list[tuple[ModuleType, str, str]] = [
     (inspect, 'container.readable = header[0] == "header"', "container.readable = True"),
     (containers, "or crc32c_of(data[:508]) != int", "or 0 * int"),
     (containers, "crc32c_of(data[:508])", "crc32c_of(data[:64].ljust(508, bytes(1)))"),
-    (containers, "FORMAT_VERSIONS = (1, 2)", "FORMAT_VERSIONS = (1, 2, 3)"),
-    (containers, "FORMAT_VERSIONS = (1, 2)", "FORMAT_VERSIONS = (1,)"),
+    (containers, "FORMAT_VERSIONS = (1, 2, 3)", "FORMAT_VERSIONS = (1, 2, 3, 4)"),
+    (containers, "FORMAT_VERSIONS = (1, 2, 3)", "FORMAT_VERSIONS = (1, 3)"),
     (containers, "SIZE_MIN <= self.size <= SIZE_MAX and self.size % SIZE_MIN == 0", "True"),
     (containers, "sector, uuid, log_id, epoch, sequence, size, time_us = _", "sector, uuid, epoch, log_id, sequence, size, time_us = _"),
 ]

@@ -56,13 +56,17 @@ class Member:
 
 class QueueMachine(RuleBasedStateMachine):
     LEVELS = 1
+    PAGED = False
 
-    @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]))
-    def start(self, cold: bool, hot: int | None) -> None:
+    @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]), segments=st.sampled_from([(16, 1365), (2, 4), (1, 3)]))
+    def start(self, cold: bool, hot: int | None, segments: tuple[int, int]) -> None:
         # Either predicates or content that is not resident: what a consumer judged before it was evicted stays judged, which the
         # model does not follow.
-        self.cold = cold
-        self.hot = hot if cold else None
+        self.cold = cold or self.PAGED
+        if self.PAGED:
+            hot, segments = hot or 12, min(segments, (2, 4))
+        queue_driver.set_segments(*segments)
+        self.hot = hot if self.cold else None
         self.queue = Queue(levels=self.LEVELS, hot=self.hot)
         self.entries: dict[int, Entry] = {}
         self.held: dict[int, Entry] = {}  # of transactions that are not committed: nobody sees them
@@ -314,9 +318,13 @@ class QueueMachine(RuleBasedStateMachine):
         got = []
         at = 0
         while run := self.queue.next_redelivered(at):
+            assert run[0] >= at and run[0] >> LEVEL_SHIFT == run[1] >> LEVEL_SHIFT
             got.append(list(run))
             at = run[1] + 1
-        assert got == expected
+        if self.queue.shells == 0:
+            assert got == expected
+        flagged = {p for p, e in self.entries.items() if e.logged and any(first <= p <= last for first, last in got)}
+        assert flagged == {p for p, e in self.entries.items() if e.logged and e.redelivered}
 
     # --- consumers ---
 
@@ -534,6 +542,16 @@ class QueueMachine(RuleBasedStateMachine):
         if entry.holder is None and known:
             entry.resident = False
 
+    @precondition(lambda self: self.cold_count())
+    @rule(full=st.sampled_from([False, False, False, True]))
+    def page_out(self, full: bool) -> None:
+        """What can leave memory does; nothing that a client sees changes."""
+        self.queue.set_runs(full=full)
+        gone = self.queue.page_out()
+        assert not (full and gone)
+        self.queue.set_runs()
+        assert self.queue.shell_entries <= self.cold_count()
+
     @rule(fail=st.booleans())
     def load(self, fail: bool) -> None:
         for position in self.queue.take_loads():
@@ -696,13 +714,34 @@ class QueueMachine(RuleBasedStateMachine):
         first = min(self.entries, default=0)
         assert (got[0] if got else 0) == first
 
+    @invariant()
+    def shells_have_runs(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.kept_runs == self.queue.shells
+
     def teardown(self) -> None:
         if hasattr(self, "queue"):
             self.run_until_quiet()
             self.members.clear()
+        queue_driver.set_segments()
 
 
 class PriorityQueueMachine(QueueMachine):
+    LEVELS = 3
+
+
+class PagedQueueMachine(QueueMachine):
+    """Entries leave memory after each step, as far as they can: segments of three or four, a small window."""
+
+    PAGED = True
+
+    @invariant()
+    def leaves_memory(self) -> None:
+        if hasattr(self, "queue") and self.cold_count() > 6:
+            self.queue.page_out()
+
+
+class PagedPriorityQueueMachine(PagedQueueMachine):
     LEVELS = 3
 
 
@@ -718,3 +757,7 @@ TestStandardQueue = QueueMachine.TestCase
 TestStandardQueue.settings = profile
 TestPriorityQueue = PriorityQueueMachine.TestCase
 TestPriorityQueue.settings = profile
+TestPagedQueue = PagedQueueMachine.TestCase
+TestPagedQueue.settings = profile
+TestPagedPriorityQueue = PagedPriorityQueueMachine.TestCase
+TestPagedPriorityQueue.settings = profile

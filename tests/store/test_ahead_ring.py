@@ -117,7 +117,7 @@ def test_a_run_is_read_in_pieces_ahead_of_it(made: list[Backlog]) -> None:
 
 def test_records_across_the_ends_of_pieces_are_whole(made: list[Backlog]) -> None:
     """Containers of several pieces: what begins in one piece and ends in the next is put together; nothing is read around the ring."""
-    log = backlog(made, messages=8000, size=4 << 20)
+    log = backlog(made, messages=9000, size=4 << 20)
     begins = log.first_after(RUN + 300_000)
     log.read(0, begins)
     assert log.reader.ahead

@@ -430,7 +430,7 @@ def test_every_flipped_byte_of_a_header_is_found(store: tuple[StoreBytes, Path])
 @pytest.mark.parametrize(
     ("header", "kind", "text"),
     [
-        (lb.container_header(2, 4096, version=3), "format", "format version 3; this program knows versions up to 2"),
+        (lb.container_header(2, 4096, version=4), "format", "format version 4; this program knows versions up to 3"),
         (lb.container_header(2, 4096, uuid=bytes(16)), "store", "another store"),
         (lb.container_header(2, 4096, log_id=2), "store", "another log"),
         (lb.container_header(7, 4096), "name", "container 7"),
@@ -610,8 +610,8 @@ def test_a_repair_keeps_an_unknown_format_as_it_is(store: tuple[StoreBytes, Path
     """A container of a later version is never rewritten."""
     _, path = store
     file = container(path, 2)
-    file.write_bytes(lb.container_header(2, 4096, version=3) + file.read_bytes()[512:])
-    with pytest.raises(OperatorError, match="format version 3") as error:
+    file.write_bytes(lb.container_header(2, 4096, version=4) + file.read_bytes()[512:])
+    with pytest.raises(OperatorError, match="format version 4") as error:
         repair.plan(open_store(path))
     assert error.value.exit_code == 65
 

@@ -183,8 +183,8 @@ def test_a_purge_on_a_full_disk_gives_its_room_back() -> None:
     assert (len(rig.recovered()[1]), len(rig.recovered()[2])) == (0, 600)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_store_of_the_first_format_opens_and_is_one_of_the_present(version: int) -> None:
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_store_of_an_older_format_opens_and_is_one_of_the_present(version: int) -> None:
     rig = Rig(size=8192)
     rig.publish(1)
     rig.store.close()
@@ -200,5 +200,5 @@ def test_a_store_of_the_first_format_opens_and_is_one_of_the_present(version: in
     assert len(rig.recovered()[1]) == 1
     for name in rig.files():
         fd = rig.disk.open(f"{STORE}/messages/{name}")
-        assert rig.disk.read(fd, 12, 0)[8:] == b"\2\0\0\0"  # an older program, which knows no Queue-Purge, must not open it
+        assert rig.disk.read(fd, 12, 0)[8:] == b"\3\0\0\0"  # an older program, which knows no Message-Shape, must not open it
         rig.disk.close(fd)

@@ -339,8 +339,8 @@ def refused(tmp_path: Path, header: bytes, **more: object) -> str:
 
 def test_unknown_format_is_refused_by_name(tmp_path: Path) -> None:
     """A newer format version: the error names the file, the version found and the one known; nothing is read."""
-    text = refused(tmp_path, lb.container_header(1, 4096, version=3))
-    assert "version 3" in text and "versions up to 2" in text
+    text = refused(tmp_path, lb.container_header(1, 4096, version=4))
+    assert "version 4" in text and "versions up to 3" in text
     patched = bytearray(lb.container_header(1, 4096))
     patched[8] = 7  # also when its header checks by another rule than ours
     assert "version 7" in refused(tmp_path, bytes(patched))

@@ -15,7 +15,7 @@ BLOCK_HEADER = 64
 UUID = bytes(range(16))
 MESSAGES, TRANSACTIONS, PAGES = 1, 2, 3
 
-START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE = range(1, 12)
+START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE, SHAPE, MESSAGE = range(1, 14)
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 
 
@@ -62,6 +62,16 @@ def content(route: bytes, header: bytes, body: bytes, flags: int = 1, priority: 
     data = route + header + body
     piece = data if first is None else data[:first]
     return struct.pack("<IIHBBI", len(body), len(header), len(route), flags, priority, len(piece)) + piece
+
+
+def shape(queue_id: int, position: int, route: bytes, header: bytes, flags: int = 1, priority: int = 0) -> bytes:
+    """Own fields of Message-Shape."""
+    return struct.pack("<QQ", queue_id, position) + content(route, header, b"", flags, priority)
+
+
+def message(distance: int, body: bytes) -> bytes:
+    """Own fields of Message, whose undo-prev is its shape."""
+    return struct.pack("<I", distance) + body
 
 
 def chunk(offset: int, piece: bytes) -> bytes:

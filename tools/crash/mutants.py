@@ -109,6 +109,18 @@ MUTANTS = (
         "gone = at_load64(address(self.log.base_durable))",
         "gone = at_load64(address(self.log.base))",
     ),
+    Mutant(
+        "a shape of another container is named",
+        "log/log.py",
+        "        log.shape_floor = log.tail\n    buffer.start",
+        "    buffer.start",
+    ),
+    Mutant(
+        "distances are those to a shape of another container",
+        "log/shapes.py",
+        "    shape.position = position\n    return True",
+        "    shape.position = shape.position or position\n    return True",
+    ),
     Mutant("base moves over live messages", "log/managed.py", "or self.log.containers[i].live_count", "or False"),
     Mutant("no CRC of block headers", "log/record.pxd", " or crc32c(0, p, 60) != le32(p + 60)", ""),
     Mutant("no LSN in block headers", "log/record.pxd", " or le64(p + 8) != lsn", ""),

@@ -84,11 +84,12 @@ def driver_of(store: Any) -> Any:
     return LogDriver(store)
 
 
-def content_of(number: int, size: int) -> StoredContent:
-    """A content that differs from every other number's in all parts."""
+def content_of(number: int, size: int, shape: int | None = None) -> StoredContent:
+    """A content that differs from every other number's in all parts; with a shape, in its body alone from the others of that shape."""
     tag = b"%d." % number
     body = (tag * (size // len(tag) + 1))[:size]
-    return StoredContent(b"x" + tag, b"key." + tag, b"header " + tag, body)
+    name = tag if shape is None else b"shape %d." % shape
+    return StoredContent(b"x" + name, b"key." + name, b"header " + name, body)
 
 
 def read_state(store: Any, queues: Iterable[int]) -> tuple[State, dict[int, tuple[int, int, int, bool]]]:
@@ -412,9 +413,9 @@ class Life:
             return self.rng.randrange(400, 3000)
         return self.rng.randrange(3000, 20_000)
 
-    def content(self) -> StoredContent:
+    def content(self, shape: int | None = None) -> StoredContent:
         self.recording.written += 1
-        return content_of(self.recording.written, self.size())
+        return content_of(self.recording.written, self.size(), shape)
 
     def write(self) -> int:
         content = self.content()
@@ -429,7 +430,8 @@ class Life:
     def publish(self, queues: list[int]) -> None:
         places = [(queue, self.position(queue), 1 << 50 if self.rng.random() < 0.1 else 0) for queue in queues]
         if self.driver is not None and self.rng.random() < 0.7:  # as the queue core does it
-            content = self.content()
+            number = self.recording.written
+            content = self.content(number % 2 if number % 5 else None)
             issued = self.disk.position
             message, tickets = self.driver.publish(places, content.exchange, content.routing_key, content.header, content.body)
             self.recording.contents[message] = content

@@ -4,7 +4,7 @@
 # or recycled meanwhile is no signal but a record that does not check. A bounded number of containers is held, in pieces as needed.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.store.log.reader cimport log_reader_t
-from flintmq.store.log.record cimport record_t
+from flintmq.store.log.record cimport record_t, shape_t
 
 cdef struct known_block_t:           # a commit block
     uint64_t time_us
@@ -73,3 +73,6 @@ cdef class Containers:
     cdef known_block_t *block_of(self, uint64_t lsn) noexcept nogil
     # Content of the message that the record begins. `record` is overwritten by that of the last chunk.
     cdef int content(self, record_t *record, stored_content_t *out) noexcept nogil
+    # The shape that a Message names, valid while its container is held. CONTENT_SHORT: it is not there.
+    cdef int shape_of(self, record_t *record, shape_t *out) noexcept nogil
+    cdef int _brief(self, record_t *record, stored_content_t *out) noexcept nogil

@@ -18,10 +18,10 @@ from cython import (
 )  # fmt: skip
 from cython import int as c_int
 from cython.cimports.flintmq.core.crc32c import crc32c
-from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following
+from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER, CONTAINER_HEADER, CONTENT_MAX, RECORD_CHUNK, RECORD_COPY, SECTOR, STREAM_SALVAGE_EFFORT, align8, align_sector,
-    block_decode, block_t, content_head, head_t, le32, le64, record_t,
+    BLOCK_HEADER, BRIEF_FIXED, CONTAINER_HEADER, CONTENT_MAX, RECORD_CHUNK, RECORD_COPY, RECORD_MESSAGE, SECTOR, STREAM_SALVAGE_EFFORT,
+    align8, align_sector, block_decode, block_t, brief_head, content_head, head_t, le32, le64, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.libc.errno import EINTR, ENOENT, errno
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
@@ -220,7 +220,7 @@ class Containers:
     def header_good(self, header: pointer[cython.const[uint8_t]], sequence: uint64_t) -> bint:
         return (
             memcmp(header, b"FLNTLOG1", 8) == 0
-            and 1 <= le32(header + 8) <= 2
+            and 1 <= le32(header + 8) <= 3
             and le32(header + 12) == SECTOR
             and crc32c(0, header, 508) == le32(header + 508)
             and (not self.has_uuid or memcmp(header + 16, self.uuid, 16) == 0)
@@ -375,6 +375,8 @@ class Containers:
         run: pointer[cython.const[uint8_t]]
         bytes_: pointer[uint8_t]
         out.published_us = 0
+        if record.type == RECORD_MESSAGE:
+            return self._brief(record, out)
         if not content_head(record, address(head)) or head.total > CONTENT_MAX:
             return CONTENT_BAD
         out.body_len = head.body_len
@@ -417,4 +419,35 @@ class Containers:
         out.route = run
         out.header = run + out.route_len
         out.body = out.header + out.header_len
+        return CONTENT_GOOD
+
+    def shape_of(self, record: pointer[record_t], out: pointer[shape_t]) -> c_int:
+        other: record_t
+        distance: uint32_t = 0
+        if not brief_head(record, address(distance)) or record.undo_prev // self.container_size != record.lsn // self.container_size:
+            return CONTENT_BAD
+        if not reader_record_at(address(self.reader), record.undo_prev, address(other)) or not shape_head(address(other), out):
+            return CONTENT_SHORT
+        out.position += distance
+        return CONTENT_GOOD
+
+    def _brief(self, record: pointer[record_t], out: pointer[stored_content_t]) -> c_int:
+        """As content, of a Message: its route and header are in its shape, whose bytes are in the same container's memory."""
+        shape: shape_t
+        how: c_int
+        known: pointer[known_block_t] = self.block_of(record.lsn)
+        body: pointer[cython.const[uint8_t]] = record.data + BRIEF_FIXED
+        out.body_len = record.size - BRIEF_FIXED if record.size >= BRIEF_FIXED else 0
+        how = self.shape_of(record, address(shape))
+        if how != CONTENT_GOOD or known == NULL:
+            return CONTENT_SHORT if how == CONTENT_GOOD else how
+        out.header_len = shape.head.header_len
+        out.route_len = shape.head.route_len
+        out.flags = shape.head.flags
+        out.priority = shape.head.priority
+        out.published_us = known.time_us + record.time_us
+        out.end = record.lsn + align8(record.length)
+        out.route = shape.head.run
+        out.header = out.route + out.route_len
+        out.body = body
         return CONTENT_GOOD

@@ -24,7 +24,7 @@ from cython.cimports.flintmq.arrow.text import (
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.reader import reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    RECORD_COPY, RECORD_ENQUEUE, RECORD_START, align8, le16, le32, le64, position_waits, record_t,
+    RECORD_COPY, RECORD_ENQUEUE, RECORD_MESSAGE, RECORD_START, align8, le16, le32, le64, position_waits, record_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
@@ -173,7 +173,7 @@ class Decoder:
         record: record_t
         if not reader_record_at(address(self.containers.reader), where, address(record)):
             return ROW_MOVED
-        if record.type == RECORD_START:
+        if record.type == RECORD_START or record.type == RECORD_MESSAGE:
             if where != thing:
                 return ROW_MOVED
         elif record.type != RECORD_COPY or record.undo_prev != thing:

@@ -50,6 +50,7 @@ cdef class RowMaker:
     cdef int _put_purge(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef int _put_acquired(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef int _put_copy(self, Table table, uint32_t *row, record_t *record) noexcept nogil
+    cdef int _put_brief(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef int _put_record(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef void _common(self, Table table, uint32_t row, record_t *record) noexcept nogil
     cdef int _content(self, Table table, uint32_t row, record_t *record) noexcept nogil

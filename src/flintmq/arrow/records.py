@@ -4,6 +4,7 @@ in: records that a scan checked. out: rows of the tables `records` and `log_mess
 
 I1  A record whose fields make no sense puts nothing: all checks of a row come before its first cell.
 I2  A record of several rows (places of a copy, runs of a set) that do not fit in the table any more goes on where it stopped.
+I3  A Message has the two rows of the Message-Start and the Message-Enqueue that it stands for: what reads the tables knows those.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from cython.cimports.flintmq.arrow.messages import enqueued_us, put_content
 from cython.cimports.flintmq.arrow.table import COL_NONE, Table, col_bool, col_bytes, col_int32, col_int64, col_text, column_t
 from cython.cimports.flintmq.arrow.text import M_COPY, M_ENQUEUED, M_LSN, M_PUBLISHED, find_message_id, put_route, put_time, route_good
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE, RECORD_ACQUIRE_SET, RECORD_COPY, RECORD_DEQUEUE, RECORD_DTX_START, RECORD_ENQUEUE, RECORD_HEURISTIC, RECORD_NAME,
-    RECORD_NOTE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_START, RECORD_TX_COPY, content_head,
-    head_t, le16, le32, le64, position_number, position_waits, record_t,
+    PLACE_SIZE, RECORD_ACQUIRE_SET, RECORD_COPY, RECORD_DEQUEUE, RECORD_DTX_START, RECORD_ENQUEUE, RECORD_HEURISTIC, RECORD_MESSAGE,
+    RECORD_NAME, RECORD_NOTE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START,
+    RECORD_TX_COPY, content_head, head_t, le16, le32, le64, position_number, position_waits, record_t, shape_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
@@ -36,6 +37,7 @@ KINDS = {
     9: b"Name",
     10: b"Queue-End",
     11: b"Queue-Purge",
+    12: b"Message-Shape",
     33: b"Dtx-Start",
     34: b"Tx-Start",
     35: b"Prepare",
@@ -132,7 +134,7 @@ class RowMaker:
         copied: bint = record.type == RECORD_COPY
         time_us: uint64_t = 0
         how: c_int
-        if record.type != RECORD_START and not copied:
+        if record.type != RECORD_START and record.type != RECORD_MESSAGE and not copied:
             return PUT_DONE
         if copied:
             thing = record.undo_prev
@@ -193,19 +195,28 @@ class RowMaker:
         whole: record_t
         how: c_int = CONTENT_GOOD
         published_us: uint64_t
-        if not content_head(record, address(head)):
-            return PUT_BAD
-        published_us = head.published_us if record.type == RECORD_COPY else self.block_us + record.time_us
-        content.body_len = head.body_len
-        content.header_len = head.header_len
-        content.route_len = head.route_len
+        if record.type == RECORD_MESSAGE:
+            memcpy(address(whole), record, sizeof(record_t))
+            how = self.containers.content(address(whole), address(content))
+            if how == CONTENT_BAD:
+                return PUT_BAD
+            published_us = self.block_us + record.time_us
+        else:
+            if not content_head(record, address(head)):
+                return PUT_BAD
+            published_us = head.published_us if record.type == RECORD_COPY else self.block_us + record.time_us
+            content.body_len = head.body_len
+            content.header_len = head.header_len
+            content.route_len = head.route_len
         if self.needs_content:
             wanted = content.body_len
             if columns[R_BODY].kind == COL_NONE:
                 wanted = 0
             elif self.body_max >= 0 and wanted > cast(uint64_t, self.body_max):
                 wanted = cast(uint64_t, self.body_max)
-            if head.here >= cast(uint64_t, content.header_len) + content.route_len + wanted:
+            if record.type == RECORD_MESSAGE:
+                pass
+            elif head.here >= cast(uint64_t, content.header_len) + content.route_len + wanted:
                 content.route = head.run
                 content.header = content.route + content.route_len
                 content.body = content.header + content.header_len
@@ -306,6 +317,38 @@ class RowMaker:
             if self.item >= count:
                 return how
 
+    def _put_brief(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
+        """The rows of a Message (I3). The second one has no length of its own, so that lengths add up to the log's."""
+        columns: pointer[column_t] = table.columns
+        part: record_t
+        shape: shape_t
+        how: c_int
+        memcpy(address(part), record, sizeof(record_t))
+        if self.item == 0:
+            how = self._content(table, row[0], record)
+            if how == PUT_BAD:
+                return how
+            part.type = RECORD_START
+            part.expires_at_ms = 0
+            self._common(table, row[0], address(part))
+            row[0] += 1
+            if how != PUT_DONE:
+                return how
+            self.item = 1
+            if row[0] >= table.room:
+                return PUT_MORE
+        if self.containers.shape_of(record, address(shape)) != CONTENT_GOOD:
+            return PUT_SHORT
+        part.type = RECORD_ENQUEUE
+        part.undo_prev = record.lsn
+        part.expires_at_ms = record.expires_at_ms
+        part.length = 0
+        self._common(table, row[0], address(part))
+        col_int64(columns + R_QUEUE, row[0], cast(int64_t, shape.queue_id))
+        _put_position(table, row[0], shape.position)
+        row[0] += 1
+        return PUT_DONE
+
     def _put_record(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:
         columns: pointer[column_t] = table.columns
         data: pointer[cython.const[uint8_t]] = record.data
@@ -332,6 +375,8 @@ class RowMaker:
             return self._put_copy(table, row, record)
         if kind == RECORD_QUEUE_PURGE:
             return self._put_purge(table, row, record)
+        if kind == RECORD_MESSAGE:
+            return self._put_brief(table, row, record)
         if kind == RECORD_START:
             how = self._content(table, row[0], record)
             if how == PUT_BAD:
@@ -357,7 +402,7 @@ class RowMaker:
             if data[30] < 8:
                 _put_name(columns + R_REASON, row[0], _reasons[data[30]])
         else:
-            if kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
+            if kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END or kind == RECORD_SHAPE:
                 if size < 8:
                     return PUT_BAD
                 self._common(table, row[0], record)

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,8 @@ def _fields(record: Record, number: int, bodies: bool, for_json: bool) -> dict[s
         return {"malformed": str(error)}
     content = values.pop("content", None)
     if bodies and content is not None:
-        parts = content_parts({**values, "content": content}) if "route" in values else {"piece": content}
+        whole = content_parts({**values, "content": content}) if "route" in values else None
+        parts = whole or {"body" if "distance" in values else "piece": content}
         for name, data in parts.items():
             values[f"{name}_bytes"] = base64.b64encode(data).decode("ascii") if for_json else data
     if not for_json and "places" in values:
@@ -350,6 +352,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
         if not transaction.deleted:
             name = transaction.state if not transaction.ended else f"{transaction.state}, ended"
             states[name] = states.get(name, 0) + 1
+    begun = state.by_type.get("messages", Counter())
     logs = {}
     for source in view.logs.values():
         whole = sum(container.file_size for container in source.containers.values())
@@ -374,7 +377,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
         "messages": {
             "live": live,
             "pending": pending,
-            "dead": max(0, logs.get("messages", {}).get("records_by_type", {}).get("Message-Start", 0) - original),
+            "dead": max(0, begun["Message-Start"] + begun["Message"] - original),
             "live_body_bytes": sum(message.body for message in state.messages.values() if state.spots(message)),
             "oldest": None if oldest is None else {"id": oldest.id, "lsn": oldest.lsn, "time_us": oldest.time_us},
         },

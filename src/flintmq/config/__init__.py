@@ -276,6 +276,9 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     # the log is written and synced: a slow flow would else have a sync for each message
     log_soon_ms: int = 5
     log_soon_bytes: int = 256 * KIB
+    # entries of a segment, which leave memory together when all of them are cold (the first segment of a queue has at most 16). At most
+    # 1,365, eight pages: fewer make more runs in the index log and more segments in memory
+    entry_segment: int = 1365
     # places that one slice of a purge, or of the end of a deleted queue, looks at: about 0.1 us each, with the queue's lock held for 256 of
     # them at a time. Fewer are done at once; the rest goes on in slices of the loop, and the answer waits for it
     sweep_places: int = 512

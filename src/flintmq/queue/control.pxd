@@ -19,5 +19,6 @@ cdef class QueueHandle:
     cdef public object owner          # the control plane's Queue
     cdef LogPort log                  # the log it writes to, or None
     cdef uint64_t _publish_letter(self, content_t *content, int64_t expires_at_ms, tuple ended, uint64_t *lsn)
+    cdef bint _page_in(self, uint64_t position) except -1
     cdef tuple _read(self, delivery_t *delivery, bint taken)
     cdef tuple _end(self, delivery_t *delivery, int reason, object before)

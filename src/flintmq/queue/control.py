@@ -18,6 +18,7 @@ from cython.cimports.flintmq.queue.due_index import DueIndex
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
+from cython.cimports.flintmq.queue.paging import PAGE_BUSY, PAGE_CAME, PAGE_FAILED, PAGE_NO_MEMORY, queue_page_in
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed, queue_borrow, queue_cold_count, queue_consumer_count, queue_decref, queue_delivered_total, queue_dequeue,
@@ -31,14 +32,15 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.restoring import original_of, queue_held_bytes
 from cython.cimports.flintmq.queue.returns import queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, REASONS, REASON_ACK, REASON_DROP, REASON_EXPIRE, REASON_MOVE, REASON_NONE,
-    REASON_PURGE, REASON_REJECT, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED,
-    RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, flows_t, group_t, original_t, queue_t, restored_t, returned_t,
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, MESSAGE_STUB_BIT, REASONS, REASON_ACK, REASON_DROP, REASON_EXPIRE, REASON_MOVE,
+    REASON_NONE, REASON_PURGE, REASON_REJECT, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
+    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, flows_t, group_t, original_t, queue_t, restored_t,
+    returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset
 
-from flintmq.errors import StoreBusyError
+from flintmq.errors import StoreBusyError, StoreError
 
 
 def content_tuple(content: pointer[content_t]) -> tuple:
@@ -154,6 +156,7 @@ class QueueHandle:
 
     def set_count(self, position: int, count: int) -> bool:
         """An entry that was restored has come back `count` times. False when it is not there."""
+        self._page_in(position)
         return bool(queue_set_count(self.queue, position, count))
 
     def attach_log(self, log: LogPort) -> None:
@@ -426,8 +429,9 @@ class QueueHandle:
         dead-letter exchange (`dead_letters`): `before` is not called then, and the result is empty.
         """
         delivery: delivery_t
-        if not queue_take_head(self.queue, address(delivery)):
-            return None
+        while not queue_take_head(self.queue, address(delivery)):
+            if delivery.position == 0 or not self._page_in(delivery.position):
+                return None
         return self._end(address(delivery), reason, before)
 
     def take_excess(self, reason: int, before: object = None) -> tuple | None:
@@ -504,6 +508,9 @@ class QueueHandle:
         failed: uint64_t = 0
         message: tuple
         while queue_peek(self.queue, position, address(delivery)):
+            if delivery.message_id >> MESSAGE_STUB_BIT == 1:
+                self._page_in(delivery.position)
+                continue
             try:
                 message = self._read(address(delivery), False)
             except KeyError:
@@ -558,6 +565,7 @@ class QueueHandle:
 
     def hold(self, position: int) -> bool:
         """Acquires the available entry for the broker (a dequeue in doubt). False when it is not available."""
+        self._page_in(position)
         return queue_hold_at(self.queue, position) != NULL
 
     def publish_held(self, position: int, logged: bool = True) -> bool:
@@ -580,13 +588,16 @@ class QueueHandle:
 
     def take_at(self, position: int, owner: int) -> bool:
         """As `hold`, for a consumer id (`new_owner`): what it holds counts as unacked until it is released or settled."""
+        self._page_in(position)
         return queue_take_at(self.queue, position, owner) != NULL
 
     def entry_facts(self, position: int) -> tuple[bool, int, int] | None:
         """(logged, earlier deliveries, expires_at_ms) of an entry that is available or acquired, else None."""
         message_id: uint64_t = 0
         expires_at_ms: int64_t = 0
-        state: uint64_t = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
+        state: uint64_t
+        self._page_in(position)
+        state = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
         if state == 0:
             return None
         return ((state & ENTRY_LOGGED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF, expires_at_ms)
@@ -595,13 +606,16 @@ class QueueHandle:
         """Whether an entry that is available or acquired has that flag."""
         message_id: uint64_t = 0
         expires_at_ms: int64_t = 0
+        self._page_in(position)
         return queue_facts(self.queue, position, address(message_id), address(expires_at_ms)) & ENTRY_REDELIVERED != 0
 
     def message_id_at(self, position: int) -> int:
         """Persistence id of the logged entry at this position; 0 when there is none."""
         message_id: uint64_t = 0
         expires_at_ms: int64_t = 0
-        state: uint64_t = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
+        state: uint64_t
+        self._page_in(position)
+        state = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
         return message_id if state & ENTRY_LOGGED else 0
 
     def message_at(self, position: int) -> tuple[bytes, bytes, bytes, bytes]:
@@ -609,10 +623,12 @@ class QueueHandle:
 
         Raises: KeyError it is not there or can't be read; StoreError.
         """
+        self._page_in(position)
         return queue_message(self.queue, self.log, position)
 
     def view_at(self, position: int) -> ContentView:
         """As message_at, without a copy of the body."""
+        self._page_in(position)
         return content_view(_content_at(self.queue, self.log, position))
 
     def head_header(self) -> bytes | None:
@@ -628,5 +644,25 @@ class QueueHandle:
         return view.header
 
     def next_available(self, position: int = 0) -> int:
-        """Position of the first available entry at or after `position`, 0 at the end."""
-        return queue_next_available(self.queue, position)
+        """Position of the first available entry at or after `position`, 0 at the end. Reads entries that left memory from the disk.
+        Raises: StoreError."""
+        start: uint64_t = position
+        place: uint64_t
+        while True:
+            place = queue_next_available(self.queue, start)
+            if place == 0 or not self._page_in(place):
+                return place
+
+    def _page_in(self, position: uint64_t) -> bint:
+        """Brings entries back that left memory (paging.pxd). Whether they had. Raises: MemoryError; StoreError: they can't be read."""
+        outcome: c_int = PAGE_BUSY
+        if at_load64(address(self.queue.entries.shells)) == 0:
+            return False
+        with nogil:
+            while outcome == PAGE_BUSY:
+                outcome = queue_page_in(self.queue, position)
+        if outcome == PAGE_NO_MEMORY:
+            raise MemoryError("no memory for entries of a queue")
+        if outcome == PAGE_FAILED:
+            raise StoreError(f"entries of queue {self.queue.id} at position {position} can't be read from the index log")
+        return outcome == PAGE_CAME

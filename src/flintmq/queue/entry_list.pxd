@@ -7,6 +7,17 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, slot_t
 
+cdef enum:
+    LARGE_SLOTS = 1365          # slots of a large segment at most: eight pages
+
+# Slots of the first segment of a level, and of the others; one less than a power of two that the latter are at least. Set before the first
+# queue, by list_set_segments only.
+cdef uint32_t small_slots
+cdef uint32_t large_slots
+cdef uint64_t large_mask
+# Smaller segments, for tests: 1 to 16 and 1 to LARGE_SLOTS slots.
+cdef void list_set_segments(uint32_t small, uint32_t large) noexcept nogil
+
 cdef extern from "<stdint.h>" nogil:
     uint64_t ALL_HOT "UINT64_MAX"    # list_past_window: no window at all
 
@@ -23,7 +34,8 @@ cdef void list_publish(list_t *entries, slot_t *slot, uint64_t position, uint64_
 # Whether content of `body_len` bytes that arrives now should not stay in memory; with all bits of `hot_bytes` set: it stays. Exact under the lock, a good guess without it.
 cdef bint list_past_window(list_t *entries, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 
-# The first available entry at or after position `start`. O(entries passed).
+# The first available entry at or after position `start`. O(entries passed). A shell has one there, which is not known: then `slot` is its
+# stub (ENTRY_STUB, available and cold), and `position` the first at which its entries are to be looked at.
 cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *entry) noexcept nogil
 # `next` and `head` of the seed: the first entry at or after `start` that is available or acquired (but not held).
 cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *entry) noexcept nogil
@@ -34,6 +46,7 @@ cdef void list_advance_floor(list_t *entries, place_t *place, uint32_t level) no
 cdef uint64_t list_find_floor(list_t *entries, place_t *place, uint32_t level, uint64_t *released) noexcept nogil
 cdef void list_raise_floor(list_t *entries, uint32_t level, uint64_t index, uint64_t released) noexcept nogil
 
+# The slot of a position; NULL: nothing stands there, or it is in a shell.
 cdef slot_t *list_slot_locked(list_t *entries, uint64_t position, segment_t **segment) noexcept nogil
 # A dequeued entry becomes deleted, and is counted by `reason` (REASON_*); its segment is unlinked when it was the last one there.
 cdef void list_delete_locked(list_t *entries, slot_t *slot, segment_t *segment, int reason) noexcept nogil
@@ -52,6 +65,11 @@ cdef void list_came_back_locked(list_t *entries, segment_t *segment, uint64_t in
 cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t released) noexcept nogil
 
 # --- for upkeep (locked)
+# A segment without slots, of a level whose last one ends before `base`. NULL: no memory.
+cdef segment_t *list_append_shell(list_t *entries, uint32_t level, uint64_t base, uint32_t count) noexcept nogil
+# Zeroed slots of a large segment. NULL: no memory.
+cdef slot_t *slots_new() noexcept nogil
+cdef void slots_free(slot_t *slots) noexcept nogil
 cdef void segment_free(segment_t *segment) noexcept nogil
 cdef void directory_free(level_t *level) noexcept nogil
 # Place in the directory of the first segment that ends after `index`; level.count when there is none.

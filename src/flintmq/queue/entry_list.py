@@ -31,8 +31,8 @@ from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
     BEHIND_RING, ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_DELETED, ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_HELD,
-    ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, REASON_ACK, found_t, level_t, list_t,
-    place_t, segment_t, slot_t,
+    ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_PAGED, ENTRY_STATE_MASK, INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, REASON_ACK, found_t,
+    level_t, list_t, place_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -40,13 +40,25 @@ from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
 # Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
-SMALL_SLOTS = declare(uint32_t, 16)
-# Bytes of a large segment: 8 pages, so 1,361 slots; large enough that unlinking is rare, small enough that one live entry pins little.
+small_slots = declare(uint32_t, 16)
+large_slots = declare(uint32_t, 1365)
+large_mask = declare(uint64_t, 1023)
+# Bytes of the slots of a large segment: 8 pages; large enough that unlinking is rare, small enough that one live entry pins little.
 LARGE_BYTES = declare(uint64_t, 32768)
 # Slots that one section under the lock looks at below the floor: some microseconds.
 HOLES_MAX = declare(uint64_t, 2048)
 # Slots before the start of a scan that it looks at, too, to take them out of a span whose start is used up.
 TRIM = declare(uint64_t, 32)
+
+
+def list_set_segments(small: uint32_t, large: uint32_t) -> void:
+    global small_slots, large_slots, large_mask
+    small_slots = small
+    large_slots = large
+    large_mask = 0
+    while large_mask * 2 + 2 <= large:
+        large_mask = large_mask * 2 + 1
+
 
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
 
@@ -58,21 +70,34 @@ def directory_free(level: pointer[level_t]) -> void:
     level.capacity = 0
 
 
-def segment_free(segment: pointer[segment_t]) -> void:
-    memory_add(MEMORY_ENTRIES, -cast(int64_t, _segment_bytes(segment)))
-    expiry_free(segment)
-    if segment.mapped:
-        munmap(segment, segment.mapped)
+def slots_new() -> pointer[slot_t]:
+    slots: p_void
+    if FLINTMQ_ASAN:
+        slots = calloc(1, LARGE_BYTES)
+        if slots == NULL:
+            return NULL
     else:
-        free(segment)
+        slots = mmap(NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if cast(Py_ssize_t, slots) == -1:
+            return NULL
+    memory_add(MEMORY_ENTRIES, LARGE_BYTES)
+    return cast(pointer[slot_t], slots)
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _segment_bytes(segment: pointer[segment_t]) -> uint64_t:
-    """What it takes of memory, without its column of expiry times."""
-    return segment.mapped if segment.mapped else sizeof(segment_t) + segment.count * sizeof(slot_t)
+def slots_free(slots: pointer[slot_t]) -> void:
+    memory_add(MEMORY_ENTRIES, -cast(int64_t, LARGE_BYTES))
+    if FLINTMQ_ASAN:
+        free(slots)
+    else:
+        munmap(slots, LARGE_BYTES)
+
+
+def segment_free(segment: pointer[segment_t]) -> void:
+    memory_add(MEMORY_ENTRIES, -cast(int64_t, sizeof(segment_t) + (0 if segment.mapped else segment.count * sizeof(slot_t))))
+    expiry_free(segment)
+    if segment.mapped and segment.slots != NULL:
+        slots_free(segment.slots)
+    free(segment)
 
 
 @cfunc
@@ -81,28 +106,26 @@ def _segment_bytes(segment: pointer[segment_t]) -> uint64_t:
 def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
     """A zeroed segment; NULL when memory is exhausted."""
     segment: pointer[segment_t]
-    if FLINTMQ_ASAN and large:
-        segment = cast(pointer[segment_t], calloc(1, LARGE_BYTES))
-        if segment == NULL:
-            return NULL
-        segment.count = cast(uint32_t, (LARGE_BYTES - sizeof(segment_t)) // sizeof(slot_t))
-    elif not large:
-        segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + SMALL_SLOTS * sizeof(slot_t)))
-        if segment == NULL:
-            return NULL
-        segment.count = SMALL_SLOTS
-    elif entries.spare != NULL:
+    own: uint64_t = 0 if large else small_slots * sizeof(slot_t)
+    if large and entries.spare != NULL:
         segment = entries.spare
         entries.spare = NULL
         return segment
-    else:
-        segment = cast(pointer[segment_t], mmap(NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
-        if cast(Py_ssize_t, segment) == -1:
+    segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + own))
+    if segment == NULL:
+        return NULL
+    if large:
+        # Apart from the segment: they leave memory when it becomes a shell.
+        segment.slots = slots_new()
+        if segment.slots == NULL:
+            free(segment)
             return NULL
-        segment.count = cast(uint32_t, (LARGE_BYTES - sizeof(segment_t)) // sizeof(slot_t))
+        segment.count = large_slots
         segment.mapped = cast(uint32_t, LARGE_BYTES)
-    segment.slots = cast(pointer[slot_t], segment + 1)
-    memory_add(MEMORY_ENTRIES, cast(int64_t, _segment_bytes(segment)))
+    else:
+        segment.slots = cast(pointer[slot_t], segment + 1)
+        segment.count = small_slots
+    memory_add(MEMORY_ENTRIES, cast(int64_t, sizeof(segment_t) + own))
     return segment
 
 
@@ -213,15 +236,25 @@ def list_unlink_locked(entries: pointer[list_t], level: pointer[level_t], segmen
 def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -> pointer[segment_t]:
     """A new last segment that begins at `index`."""
     level: pointer[level_t] = entries.levels + level_no
-    last: pointer[segment_t] = level.last
     segment: pointer[segment_t]
-    check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
     if not _directory_room(level):
         return NULL
     segment = _segment_new(entries, level.grown)
     if segment == NULL:
         return NULL
     check(segment.live == 0 and segment.expiry == NULL, b"entry_list I5 a new segment is empty", segment.live, index)
+    _link(entries, level_no, segment, index)
+    return segment
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _link(entries: pointer[list_t], level_no: uint32_t, segment: pointer[segment_t], index: uint64_t) -> void:
+    """The level's last segment from now on; there is room for it in the directory."""
+    level: pointer[level_t] = entries.levels + level_no
+    last: pointer[segment_t] = level.last
+    check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
     level.grown = True
     segment.base = index
     segment.level = level_no
@@ -233,10 +266,24 @@ def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_
     level.last = segment
     if last == NULL:
         level.first = segment
-        return segment
+        return
     at_store_ptr(address(last.next), segment)
     if last.live == 0:
         list_unlink_locked(entries, level, last)  # it only stayed because it was the last
+
+
+def list_append_shell(entries: pointer[list_t], level: uint32_t, base: uint64_t, count: uint32_t) -> pointer[segment_t]:
+    sub: pointer[level_t] = entries.levels + level
+    segment: pointer[segment_t]
+    if not _directory_room(sub):
+        return NULL
+    segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t)))
+    if segment == NULL:
+        return NULL
+    memory_add(MEMORY_ENTRIES, sizeof(segment_t))
+    segment.count = count
+    segment.mapped = cast(uint32_t, LARGE_BYTES)
+    _link(entries, level, segment, base)
     return segment
 
 
@@ -424,6 +471,9 @@ def _walk(
         if segment.base > index:
             index = segment.base
         end = min(segment.base + segment.count, last + 1)
+        if segment.slots == NULL:  # what a shell has below the floor is asked for
+            available[0] = index < end
+            return index
         while index < end and budget[0]:
             if at_load64(address(segment.slots[index - segment.base].state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
                 available[0] = True
@@ -479,6 +529,22 @@ def _next_below_floor(entries: pointer[list_t], level: pointer[level_t], index: 
 
 
 @cfunc
+@nogil
+@exceptval(check=False)
+def _stub_reached(
+    entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, skipped: uint32_t, entry: pointer[found_t]
+) -> bint:
+    """A scan came to a shell: its stub is what the scan finds, at the index at which the entries are to be looked at."""
+    entry.slot = address(segment.stub)
+    entry.position = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
+    entry.end = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | (segment.base + segment.count - 1)
+    entry.skipped = skipped
+    if skipped:
+        at_store64(address(entries.passed), at_load64(address(entries.passed)) + skipped)
+    return True
+
+
+@cfunc
 @inline
 @nogil
 @exceptval(check=False)
@@ -494,6 +560,7 @@ def _scan_from(
     level: pointer[level_t]
     segment: pointer[segment_t]
     slot: pointer[slot_t]
+    slots: pointer[slot_t]
     tail: uint64_t = 0
     floor: uint64_t
     end: uint64_t
@@ -538,9 +605,19 @@ def _scan_from(
                     end = limit
                 if index >= end:
                     break
-                slot = segment.slots + (index - segment.base)
+                slots = cast(pointer[slot_t], at_load_ptr(address(segment.slots)))
+                if slots == NULL:
+                    place.segment = segment
+                    return _stub_reached(entries, segment, index, skipped, entry)
+                slot = slots + (index - segment.base)
                 while index < end:
                     state = at_load64(address(slot.state))
+                    if state & ENTRY_STATE_MASK == ENTRY_PAGED:
+                        # Its segment is becoming a shell, under the list's lock: the next look finds a stub, or it is available again.
+                        if at_load_ptr(address(segment.slots)) == NULL:
+                            place.segment = segment
+                            return _stub_reached(entries, segment, index, skipped, entry)
+                        continue
                     if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED):
                         place.segment = segment
                         entry.slot = slot
@@ -572,6 +649,7 @@ def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t
     segment: pointer[segment_t] = place.segment
     index: uint64_t = start & INDEX_MASK
     level: pointer[level_t]
+    slots: pointer[slot_t]
     slot: pointer[slot_t]
     # What readers ask most: is the entry right behind the last one available, in the segment they are in?
     if (
@@ -581,9 +659,11 @@ def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t
         and index - segment.base < segment.count
     ):
         level = entries.levels + segment.level
-        slot = segment.slots + (index - segment.base)
+        slots = cast(pointer[slot_t], at_load_ptr(address(segment.slots)))
+        slot = slots + (index - segment.base)
         if (
-            index <= at_load64(address(level.tail))
+            slots != NULL
+            and index <= at_load64(address(level.tail))
             and index >= at_load64(address(level.floor))
             and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE
         ):
@@ -637,7 +717,7 @@ def list_slot_locked(entries: pointer[list_t], position: uint64_t, segment: poin
     if level_no >= entries.level_count or index > entries.levels[level_no].tail:
         return NULL
     holding = _find_segment(entries.levels + level_no, index)
-    if holding == NULL or index < holding.base:
+    if holding == NULL or index < holding.base or holding.slots == NULL:
         return NULL
     segment[0] = holding
     return holding.slots + (index - holding.base)

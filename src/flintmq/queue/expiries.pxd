@@ -5,7 +5,7 @@
 #
 # It costs 10 bytes for each slot of a segment in which something expires, and goes with the segment. Every function with the list locked,
 # but list_take_expired, which takes the lock itself.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.queue.types cimport list_t, segment_t, slot_t
 
 cdef enum:
@@ -20,8 +20,19 @@ cdef void expiry_came_back(list_t *entries, segment_t *segment, uint64_t index) 
 cdef void expiry_unlinked(list_t *entries, segment_t *segment) noexcept nogil
 # The segment has no times any more.
 cdef void expiry_free(segment_t *segment) noexcept nogil
+# The segment becomes a shell: its column, which the caller keeps or frees; its place in the list's heap stays. NULL: nothing expires.
+cdef int64_t *expiry_detach(segment_t *segment) noexcept nogil
+# It became none, or is one no more: its column (of its `count` slots, from expiry_column) is back. O(slots).
+cdef void expiry_attach(list_t *entries, segment_t *segment, int64_t *column) noexcept nogil
+# A zeroed column of `count` slots; NULL: no memory.
+cdef int64_t *expiry_column(uint32_t count) noexcept nogil
+cdef void expiry_column_free(int64_t *column, uint32_t count) noexcept nogil
+# A shell whose first entry expires at that time comes into the list's heap (again). False: no memory.
+cdef bint expiry_shell(list_t *entries, segment_t *segment, int64_t expiry_min) noexcept nogil
 # The list has no entries (any more): its heap is given back.
 cdef void expiry_list_free(list_t *entries) noexcept nogil
 
-# Acquires (owner 0) the available entry that expired first (expires_at <= now_ms); of those of one millisecond the lowest position.
+# Acquires (owner 0) the available entry that expired first (expires_at <= now_ms); of those of one millisecond the lowest position. False
+# with `*position` not 0: the entries of the shell there have expired; the caller asks for them (log_port_t.load), and nothing behind it is
+# taken until they are back, or expiry_shell put it back.
 cdef bint list_take_expired(list_t *entries, int64_t now_ms, uint64_t *position, slot_t **slot) noexcept nogil

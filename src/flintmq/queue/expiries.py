@@ -11,7 +11,7 @@ X3  What a take meets in somebody's hands is due no more, and `expiry_now` says 
 X4  `expiry_min` of a segment is the time of its first due slot, that of the list the one of its first segment; 0: none.
 X5  While `due_first` is not DUE_HEAP the due slots rise by time, then by index.
 
-Random times cost one step of the segment's heap on average to put in, and log(1,361) + log(segments) to take out; a queue with one time
+Random times cost one step of the segment's heap on average to put in, and log(1,365) + log(segments) to take out; a queue with one time
 to live for all puts each entry at the end of a line, and takes it out at the front, with one comparison each.
 """
 
@@ -88,6 +88,8 @@ def _segment_down(entries: pointer[list_t], place: uint32_t) -> void:
 @exceptval(check=False)
 def _tell(entries: pointer[list_t]) -> void:
     earliest: int64_t = entries.due[0].expiry_min if entries.due_count else 0
+    if entries.due_shell != NULL and entries.due_count and entries.due[0].slots == NULL:
+        earliest = 0  # one shell at a time comes back: who expires is told by it
     if earliest != entries.expiry_min:
         at_store64(cast(pointer[uint64_t], address(entries.expiry_min)), cast(uint64_t, earliest))
 
@@ -128,6 +130,17 @@ def _leave(entries: pointer[list_t], segment: pointer[segment_t]) -> void:
     _put_segment(entries, place, last)
     _segment_up(entries, place)
     _segment_down(entries, last.due_place - 1)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _enter(entries: pointer[list_t], segment: pointer[segment_t], expiry_min: int64_t) -> void:
+    """The segment enters the list's heap, which has room."""
+    segment.expiry_min = expiry_min
+    entries.due_count += 1
+    _put_segment(entries, entries.due_count - 1, segment)
+    _segment_up(entries, entries.due_count - 1)
 
 
 # --- the due slots of one segment -----------------------------------------------------------------------------------------
@@ -242,10 +255,7 @@ def _put(entries: pointer[list_t], segment: pointer[segment_t], slot: uint32_t) 
     else:
         _add_due(segment, slot)
     if segment.due_place == 0:
-        segment.expiry_min = segment.expiry[_first_due(segment)]
-        entries.due_count += 1
-        _put_segment(entries, entries.due_count - 1, segment)
-        _segment_up(entries, entries.due_count - 1)
+        _enter(entries, segment, segment.expiry[_first_due(segment)])
     elif segment.expiry[_first_due(segment)] != segment.expiry_min:
         segment.expiry_min = segment.expiry[_first_due(segment)]
         _segment_up(entries, segment.due_place - 1)
@@ -278,15 +288,13 @@ def _pop(entries: pointer[list_t], segment: pointer[segment_t]) -> void:
 
 def expiry_set(entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, expires_at_ms: int64_t) -> bint:
     slot: uint32_t = cast(uint32_t, index - segment.base)
-    column: uint64_t = segment.count * (sizeof(int64_t) + sizeof(uint16_t))
     if segment.expiry == NULL:
-        segment.expiry = cast(pointer[int64_t], calloc(1, column))
+        segment.expiry = expiry_column(segment.count)
         if segment.expiry == NULL:
             return False
         segment.due = cast(pointer[uint16_t], segment.expiry + segment.count)
         segment.due_count = 0
         segment.due_first = 0
-        memory_add(MEMORY_ENTRIES, column)
     segment.expiry[slot] = expires_at_ms
     if _put(entries, segment, slot):
         return True
@@ -301,7 +309,56 @@ def expiry_came_back(entries: pointer[list_t], segment: pointer[segment_t], inde
     _put(entries, segment, slot)
 
 
+def expiry_detach(segment: pointer[segment_t]) -> pointer[int64_t]:
+    column: pointer[int64_t] = segment.expiry
+    segment.expiry = NULL
+    segment.due = NULL
+    return column
+
+
+def expiry_column(count: uint32_t) -> pointer[int64_t]:
+    size: uint64_t = count * (sizeof(int64_t) + sizeof(uint16_t))
+    column: pointer[int64_t] = cast(pointer[int64_t], calloc(1, size))
+    if column != NULL:
+        memory_add(MEMORY_ENTRIES, size)
+    return column
+
+
+def expiry_column_free(column: pointer[int64_t], count: uint32_t) -> void:
+    if column != NULL:
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, count * (sizeof(int64_t) + sizeof(uint16_t))))
+        free(column)
+
+
+def expiry_attach(entries: pointer[list_t], segment: pointer[segment_t], column: pointer[int64_t]) -> void:
+    if entries.due_shell == segment:
+        entries.due_shell = NULL
+    if segment.due_place:
+        _leave(entries, segment)
+    segment.expiry = column
+    if column != NULL:
+        segment.due = cast(pointer[uint16_t], column + segment.count)
+        _make_anew(segment)
+        if segment.due_count and _room(entries):
+            _enter(entries, segment, column[_first_due(segment)])
+    _tell(entries)
+
+
+def expiry_shell(entries: pointer[list_t], segment: pointer[segment_t], expiry_min: int64_t) -> bint:
+    if entries.due_shell == segment:
+        entries.due_shell = NULL
+    if expiry_min and segment.due_place == 0:
+        if not _room(entries):
+            return False
+        _enter(entries, segment, expiry_min)
+    _tell(entries)
+    return True
+
+
 def expiry_unlinked(entries: pointer[list_t], segment: pointer[segment_t]) -> void:
+    if entries.due_shell == segment:
+        entries.due_shell = NULL
+        _tell(entries)
     if segment.due_place:
         _leave(entries, segment)
         _tell(entries)
@@ -309,8 +366,7 @@ def expiry_unlinked(entries: pointer[list_t], segment: pointer[segment_t]) -> vo
 
 def expiry_free(segment: pointer[segment_t]) -> void:
     if segment.expiry != NULL:
-        memory_add(MEMORY_ENTRIES, -cast(int64_t, segment.count * (sizeof(int64_t) + sizeof(uint16_t))))
-        free(segment.expiry)
+        expiry_column_free(segment.expiry, segment.count)
         segment.expiry = NULL
         segment.due = NULL
         segment.due_count = 0
@@ -328,7 +384,9 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
     segment: pointer[segment_t]
     expired: pointer[slot_t]
     i: uint32_t
+    earliest: int64_t
     taken: bint = False
+    position[0] = 0
     if at_load64(cast(pointer[uint64_t], address(entries.expiry_min))) == 0:
         return False
     spin_lock(address(entries.lock))
@@ -336,6 +394,14 @@ def list_take_expired(entries: pointer[list_t], now_ms: int64_t, position: point
         entries.expiry_now = now_ms
     while not taken and entries.due_count and entries.due[0].expiry_min <= now_ms:
         segment = entries.due[0]
+        if segment.slots == NULL:
+            if entries.due_shell == NULL:
+                earliest = segment.expiry_min
+                _leave(entries, segment)
+                segment.expiry_min = earliest  # should it not come back: expiry_shell
+                entries.due_shell = segment
+                position[0] = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | segment.base
+            break
         i = _first_due(segment)
         _pop(entries, segment)
         expired = segment.slots + i

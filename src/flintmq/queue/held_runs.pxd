@@ -50,6 +50,7 @@ cdef enum:                      # what run_hold came to
     HOLD_END = 1                # nothing more is available (below `upto`)
     HOLD_FULL = 2               # a limit
     HOLD_NO_MEMORY = 3
+    HOLD_PAGED = 4              # the next entries left memory: page them in (paging.pxd), then call again
 
 # Acquires available entries from `*cursor` on for the broker, at most a few hundred each call, and appends them to the run. `*messages` and `*bytes`: what
 # may still be taken, lowered; `alone`: the first one may be larger than that. upto: last position, 0 any.

@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.grouped import grouped_ended
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
+from cython.cimports.flintmq.queue.paging import PAGE_FAILED, PAGE_NO_MEMORY, PAGE_THERE, queue_page_in, queue_paging_wanted
 from cython.cimports.flintmq.queue.slot import (
     slot_body_len, slot_content, slot_dequeue, slot_hold, slot_release, slot_set_cold, slot_unhold,
 )  # fmt: skip
@@ -44,6 +45,8 @@ from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import int32_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
+
+from flintmq.errors import StoreError
 
 # entries in one section under the list's lock (about 10 us), and slots passed there
 CHUNK = declare(uint32_t, 256)
@@ -161,6 +164,9 @@ def _hold_level(section: pointer[holding_t], level: pointer[level_t], level_no: 
         segment = level.directory[level.start + place]
         index = max(index, segment.base)
         end = min(segment.base + segment.count, last + 1)
+        if segment.slots == NULL:
+            section.outcome = HOLD_PAGED
+            break
         slot = segment.slots + (index - segment.base)
         while index < end and section.taken < CHUNK and section.passed < PASSED_MAX:
             if at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
@@ -476,6 +482,7 @@ def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint6
             first += 1
         if lowest:
             _came(queue, lowest)
+            queue_paging_wanted(queue)
 
 
 # --- the Python face ----------------------------------------------------------------------------------------------------------------
@@ -508,7 +515,7 @@ class Run:
     def hold(self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int) -> tuple:
         """Takes available entries from position `cursor` on, at most `pieces` times some hundreds.
 
-        Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Raises: MemoryError.
+        Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Reads entries that left memory from the disk. Raises: MemoryError; StoreError.
         """
         position: uint64_t = cursor
         messages: uint64_t = messages_max
@@ -518,13 +525,14 @@ class Run:
         most: uint32_t = ranges_max
         pieces_open: uint32_t = pieces
         outcome: c_int = HOLD_MORE
+        paged: c_int = PAGE_THERE
         count: uint64_t = self.run.count
         bytes_: uint64_t = self.run.bytes
         with self.lock:
             if self.acquired_us == 0:
                 self.acquired_us = wall_us()
             with nogil:
-                while outcome == HOLD_MORE and pieces_open:
+                while outcome == HOLD_MORE and pieces_open and paged != PAGE_FAILED and paged != PAGE_NO_MEMORY:
                     outcome = run_hold(
                         self.handle.queue,
                         address(self.run),
@@ -536,7 +544,12 @@ class Run:
                         most,
                     )
                     pieces_open -= 1
-        if outcome == HOLD_NO_MEMORY:
+                    if outcome == HOLD_PAGED:
+                        paged = queue_page_in(self.handle.queue, position)
+                        outcome = HOLD_MORE
+        if paged == PAGE_FAILED:
+            raise StoreError(f"entries of queue {self.handle.queue.id} at position {position} can't be read from the index log")
+        if outcome == HOLD_NO_MEMORY or paged == PAGE_NO_MEMORY:
             raise MemoryError("no memory for a run")
         return (self.run.count - count, self.run.bytes - bytes_, outcome == HOLD_MORE, position)
 

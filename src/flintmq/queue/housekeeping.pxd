@@ -1,6 +1,6 @@
 # Housekeeping and figures of a queue. Re-exported by queue_core.pxd.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport delivery_t, flows_t, list_t, log_port_t, queue_t, segment_t
+from flintmq.queue.types cimport delivery_t, flows_t, list_t, log_port_t, queue_t, segment_t, slot_t
 
 # Lower bound of the next expiry (ms on the wall clock), 0 when nothing expires: before it queue_take_expired finds nothing.
 cdef int64_t queue_next_expiry(queue_t *queue) noexcept nogil
@@ -35,8 +35,8 @@ cdef void list_destroy(list_t *entries, log_port_t *port) noexcept nogil
 
 # Frees an unused tail segment and the spare when nothing was added since the last call.
 cdef void list_shrink(list_t *entries) noexcept nogil
-# Detaches the retired segments; list_free_retired frees them once nobody can be inside
+# Detaches the retired segments, and the slots of shells; list_free_retired frees them once nobody can be inside
 # (`keep_spare`: one stays for the next growth), list_put_back_retired keeps them.
-cdef segment_t *list_take_retired(list_t *entries) noexcept nogil
+cdef segment_t *list_take_retired(list_t *entries, slot_t **slots) noexcept nogil
 cdef void list_free_retired(list_t *entries, segment_t *retired, bint keep_spare) noexcept nogil
-cdef void list_put_back_retired(list_t *entries, segment_t *retired) noexcept nogil
+cdef void list_put_back_retired(list_t *entries, segment_t *retired, slot_t *slots) noexcept nogil

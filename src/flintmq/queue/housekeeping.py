@@ -10,7 +10,7 @@ I1  A segment of an entry list whose memory is given back, or kept as spare, hol
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32, at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_sub32, spin_lock, spin_unlock,
@@ -24,7 +24,7 @@ from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.deduplication import once_upkeep
 from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    directory_free, list_advance_floor, list_next, list_slot_locked, list_unlink_locked, segment_free,
+    directory_free, list_advance_floor, list_next, list_slot_locked, list_unlink_locked, segment_free, slots_free,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.expiries import expiry_free, expiry_list_free
 from cython.cimports.flintmq.queue.grouped import grouped_ended
@@ -46,15 +46,17 @@ GROUP_SLICES = declare(uint32_t, 256)
 
 
 def queue_reclaim(queue: pointer[queue_t], keep_spare: bint) -> void:
-    """Frees unlinked segments, unless someone is inside the list: then they wait for the next call."""
-    retired: pointer[segment_t] = list_take_retired(address(queue.entries))
-    if retired == NULL:
+    """Frees unlinked segments, and the slots of shells, unless someone is inside the list: then they wait for the next call."""
+    slots: pointer[slot_t] = NULL
+    retired: pointer[segment_t] = list_take_retired(address(queue.entries), address(slots))
+    if retired == NULL and slots == NULL:
         return
     if manager_quiet(queue):
         list_free_retired(address(queue.entries), retired, keep_spare)
+        _free_slots(slots)
         at_store32(address(queue.entries.reclaim_after), 0)
     else:
-        list_put_back_retired(address(queue.entries), retired)
+        list_put_back_retired(address(queue.entries), retired, slots)
         # Putting back walks all of them: not for every entry while a reader stays inside.
         at_store32(address(queue.entries.reclaim_after), at_load32(address(queue.entries.retired_count)) * 2 + 8)
 
@@ -310,19 +312,38 @@ def list_shrink(entries: pointer[list_t]) -> void:
         segment_free(spare)
 
 
-def list_take_retired(entries: pointer[list_t]) -> pointer[segment_t]:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _free_slots(slots: pointer[slot_t]) -> void:
+    following: pointer[slot_t]
+    while slots != NULL:
+        following = cast(pointer[slot_t], cast(p_void, slots[0].content))
+        slots_free(slots)
+        slots = following
+
+
+def list_take_retired(entries: pointer[list_t], slots: pointer[pointer[slot_t]]) -> pointer[segment_t]:
     retired: pointer[segment_t]
     spin_lock(address(entries.lock))
     retired = entries.retired
     entries.retired = NULL
+    slots[0] = entries.retired_slots
+    entries.retired_slots = NULL
     at_store32(address(entries.retired_count), 0)
     spin_unlock(address(entries.lock))
     return retired
 
 
-def list_put_back_retired(entries: pointer[list_t], retired: pointer[segment_t]) -> void:
+def list_put_back_retired(entries: pointer[list_t], retired: pointer[segment_t], slots: pointer[slot_t]) -> void:
     segment: pointer[segment_t]
+    following: pointer[slot_t]
     spin_lock(address(entries.lock))
+    while slots != NULL:
+        following = cast(pointer[slot_t], cast(p_void, slots[0].content))
+        slots[0].content = cast(pointer[content_t], cast(p_void, entries.retired_slots))
+        entries.retired_slots = slots
+        slots = following
     while retired != NULL:
         segment = retired
         retired = retired.prev
@@ -339,7 +360,7 @@ def list_free_retired(entries: pointer[list_t], retired: pointer[segment_t], kee
         segment = retired
         retired = retired.prev
         check(segment.live == 0, b"housekeeping I1 a retired segment is empty", segment.live, segment.base)
-        if keep_spare and segment.mapped and spare == NULL:
+        if keep_spare and segment.mapped and segment.slots != NULL and spare == NULL:
             spare = segment
         else:
             segment_free(segment)
@@ -347,6 +368,9 @@ def list_free_retired(entries: pointer[list_t], retired: pointer[segment_t], kee
         return
     expiry_free(spare)
     spare.live = 0
+    spare.run = 0
+    spare.rested = 0
+    spare.burying = False
     memset(spare.slots, ENTRY_EMPTY, spare.count * sizeof(slot_t))
     spin_lock(address(entries.lock))
     if entries.spare == NULL:
@@ -369,7 +393,7 @@ def list_destroy(entries: pointer[list_t], port: pointer[log_port_t]) -> void:
         while segment != NULL:
             retired_segment = segment
             segment = segment.next
-            for i in range(retired_segment.count):
+            for i in range(retired_segment.count if retired_segment.slots != NULL else 0):
                 if retired_segment.slots[i].content == NULL:
                     continue
                 if slot_content(retired_segment.slots + i) != NULL:
@@ -386,6 +410,7 @@ def list_destroy(entries: pointer[list_t], port: pointer[log_port_t]) -> void:
         segment_free(retired_segment)
     if entries.spare != NULL:
         segment_free(entries.spare)
+    _free_slots(entries.retired_slots)
     expiry_list_free(entries)
     if entries.levels != address(entries.level0):
         free(entries.levels)

@@ -21,6 +21,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.consumer_manager import manager_figures, manager_ready, manager_rotate_locked
 from cython.cimports.flintmq.queue.housekeeping import queue_ready_bytes, queue_ready_count
+from cython.cimports.flintmq.queue.paging import shell_ask
 from cython.cimports.flintmq.queue.pull import queue_take_head
 from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_content
@@ -150,6 +151,9 @@ def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
             if slot != NULL:
                 delivery_fill(out, slot, slot_content(slot), position, at_load64(address(slot.state)))
                 return True
+            if at_load64(address(queue.entries.shells)):
+                shell_ask(queue, position)  # the next arrival, or the housekeeping, looks again
+                return False
     return False
 
 

@@ -30,6 +30,7 @@ from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
+from cython.cimports.flintmq.queue.paging import shell_ask_ahead, shell_locked
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.selections import (
     NEXT_NONE, NEXT_SCAN, SELECTION_END, selection_next, selection_pending, selection_put, selection_scanned, selection_wait,
@@ -37,9 +38,9 @@ from cython.cimports.flintmq.queue.selections import (
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_borrow, slot_content, slot_sent
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
-    CONSUMER_REMOVED, CONSUMER_SELECTS, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_OWNER_SHIFT, ENTRY_STATE_MASK, RETURNS_COUNTED,
-    RETURN_CALM, RETURN_FAILED, RETURN_UNSENT, consumer_t, delivery_t, found_t, group_t, list_t, puller_t, queue_t, segment_t, selection_t,
-    slot_t,
+    CONSUMER_REMOVED, CONSUMER_SELECTS, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_OWNER_SHIFT, ENTRY_STATE_MASK, ENTRY_STUB,
+    RETURNS_COUNTED, RETURN_CALM, RETURN_FAILED, RETURN_UNSENT, consumer_t, delivery_t, found_t, group_t, list_t, puller_t, queue_t,
+    segment_t, selection_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import (
     FLOOR_EVERY, READ_AHEAD_EVERY, queue_ask_content, queue_hand_over, queue_read_ahead, queue_unparked, queue_wake_if_available,
@@ -355,6 +356,10 @@ def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], en
             continue
         spin_lock(address(entries.lock))
         entry.slot = list_slot_locked(entries, position, address(segment))
+        if entry.slot == NULL:
+            segment = shell_locked(queue, position)
+            if segment != NULL:
+                entry.slot = address(segment.stub)
         state = at_load64(address(entry.slot.state)) if entry.slot != NULL else 0
         spin_unlock(address(entries.lock))
         entry.position = position
@@ -519,8 +524,10 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     puller: pointer[puller_t] = address(queue.puller)
     entry: found_t
     start: uint64_t
+    state: uint64_t
     mark: uint64_t = 0
     taken: bint = False
+    ahead: bint = False
     out.slot = NULL
     out.position = 0
     spin_lock(address(puller.lock))
@@ -541,7 +548,8 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
         if entry.skipped > SKIPPED_MANY:
             list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
         start = entry.position
-        if not cold and at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
+        state = at_load64(address(entry.slot.state))
+        if state & ENTRY_NOT_RESIDENT and (not cold or state & ENTRY_STUB):
             if queue_ask_content(queue, entry.slot, entry.position):
                 break
             continue
@@ -553,6 +561,7 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
             puller.released = entry.position + 1
         if entry.position % FLOOR_EVERY == 0:
             list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
+            ahead = cold and at_load64(address(entries.shells)) != 0
         check(slot_content(entry.slot) != NULL or cold, b"pull I5 what basic.get takes is in memory", entry.position, owner)
         at_store64(address(puller.acquired), puller.acquired + 1)
         at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(entry.slot))
@@ -567,6 +576,8 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
     spin_unlock(address(puller.lock))
     if taken:
         queue_unparked(queue, entry.slot)
+        if ahead:
+            shell_ask_ahead(queue, entry.position)
     return taken
 
 

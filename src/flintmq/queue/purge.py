@@ -4,6 +4,7 @@ in: queue.purge, deletions. out: entries that are gone; the log told once for a 
 
 I1  A sweep ends no entry that came after it began: it knows the last position of each level from then.
 I2  The log has the record of a purge before its entries are deleted, as for any dequeue. An entry that a slice has ended stays ended.
+I4  A shell (paging.pxd) ends as a whole, by a record that names its positions; its messages are counted out of the log later.
 I3  A sweep of a deleted queue leaves no entry behind that the log counts as living: entries in consumers' hands, and held ones, stay for
     their holders, but the log is not told again when they are settled. No producer can be inside when it begins (log_lock).
 
@@ -14,12 +15,13 @@ record names runs of positions, so it is as long as the slice is torn, and never
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
-from cython.cimports.flintmq.core.atomics import at_cas64, at_load32, at_load64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_cas64, at_load32, at_load64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_delete_locked, list_directory_find
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
+from cython.cimports.flintmq.queue.paging import shell_bury
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
@@ -35,6 +37,8 @@ from cython.cimports.libc.string import memset
 LOCKED_MOST = declare(uint64_t, 256)
 # retired segments after which memory is given back
 RETIRED_MOST = declare(uint32_t, 64)
+# places of entries that the end of a shell costs as much as
+SHELL_STEPS = declare(uint64_t, 32)
 # places of one step where nobody waits
 IN_ONE_GO = declare(uint64_t, 65536)
 
@@ -47,6 +51,8 @@ def sweep_begin(sweep: pointer[sweep_t], queue: pointer[queue_t], ending: bint) 
         sweep.tails = cast(pointer[uint64_t], malloc(queue.entries.level_count * sizeof(uint64_t)))
         if sweep.tails == NULL:
             return False
+    # No segment leaves memory from here on, so each shell lies below these tails: it ends as a whole.
+    at_add32(address(queue.sweeps), 1)
     # I3: a producer that reserved a place before the queue was closed has filled it when it lets this lock go.
     spin_lock(address(queue.log_lock))
     for level in range(queue.entries.level_count):
@@ -64,6 +70,7 @@ def sweep_free(sweep: pointer[sweep_t]) -> void:
         return
     if sweep.tails != sweep.first_tail:
         free(sweep.tails)
+    at_sub32(address(sweep.queue.sweeps), 1)
     queue_decref(sweep.queue)
     sweep.queue = NULL
 
@@ -132,6 +139,8 @@ def _take(
     segment = level.directory[level.start + directory_index]
     if index < segment.base:
         index = segment.base
+    if segment.slots == NULL:
+        return segment
     end = segment.base + segment.count
     if end > last + 1:
         end = last + 1
@@ -199,6 +208,10 @@ def sweep_step(sweep: pointer[sweep_t], most: uint64_t) -> bint:
     level_no: uint32_t
     segment: pointer[segment_t]
     parked: bint = False
+    is_shell: bint
+    shell: uint64_t = 0
+    last: uint64_t = 0
+    ended: uint64_t
     while passed < most and not sweep.done:
         level_no = cast(uint32_t, sweep.next >> LEVEL_SHIFT)
         gone_count = swept_count = 0
@@ -214,7 +227,19 @@ def sweep_step(sweep: pointer[sweep_t], most: uint64_t) -> bint:
             address(swept_count),
             address(parked),
         )
+        is_shell = segment != NULL and segment.slots == NULL
+        if is_shell:
+            shell = (cast(uint64_t, level_no) << LEVEL_SHIFT) | segment.base
+            last = shell + segment.count - 1
         spin_unlock(address(queue.entries.lock))
+        if is_shell:
+            passed += SHELL_STEPS
+            ended = shell_bury(queue, shell, REASON_NONE if sweep.ending else REASON_PURGE, address(sweep.lsn))
+            if ended:  # else it is on its way out of memory, for some microseconds: it is looked at again
+                sweep.removed += ended
+                sweep.next = last + 1
+                parked = True
+            continue
         passed += looked + 1
         _tell(sweep, swept, swept_count)
         if gone_count:

@@ -34,7 +34,7 @@ from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.deduplication import arrival_t, once_begin, once_end, once_free
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
-    list_add, list_dequeue, list_finish, list_past_window, list_publish, list_reserve, list_slot_locked,
+    large_mask, list_add, list_dequeue, list_finish, list_past_window, list_publish, list_reserve, list_slot_locked,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.expiries import list_take_expired
 from cython.cimports.flintmq.queue.grouped import grouped_ended, grouped_left, grouped_resumed
@@ -42,6 +42,7 @@ from cython.cimports.flintmq.queue.housekeeping import list_destroy, queue_recla
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
 from cython.cimports.flintmq.queue.message_groups import groups_free, member_free, member_new
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
+from cython.cimports.flintmq.queue.paging import queue_paging_wanted, shell_ask
 from cython.cimports.flintmq.queue.pull import queue_offer, queue_release, queue_withdraw_offer
 from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.restoring import list_insert, queue_forget_logged
@@ -245,6 +246,8 @@ def _add_logged(
     spin_unlock(address(queue.log_lock))
     if dropped != NULL:
         content_decref(dropped)
+        if position & large_mask == 0:
+            queue_paging_wanted(queue)
     return position
 
 
@@ -277,6 +280,8 @@ def _add_unlogged(
         spin_unlock(address(queue.log_lock))
     if spilled and position == 0 and queue.port.unspill != NULL:
         queue.port.unspill(queue.port.context, spilled)
+    if spilled and position & large_mask == 0:
+        queue_paging_wanted(queue)
     return position
 
 
@@ -613,6 +618,8 @@ def queue_take_expired(queue: pointer[queue_t], now_ms: int64_t, out: pointer[de
     position: uint64_t = 0
     slot: pointer[slot_t] = NULL
     if not list_take_expired(address(queue.entries), now_ms, address(position), address(slot)):
+        if position:
+            shell_ask(queue, position)
         return False
     delivery_fill(out, slot, slot_content(slot), position, at_load64(address(slot.state)))
     queue_unparked(queue, slot)

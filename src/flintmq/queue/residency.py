@@ -21,6 +21,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 from cython.cimports.flintmq.queue.counts import count_cold, count_evicted, count_resident
 from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_past_window, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
+from cython.cimports.flintmq.queue.paging import shell_refused
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, log_port_t, place_t, queue_t, segment_t, slot_t, waiter_t,
@@ -56,6 +57,8 @@ def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: p
             )
         slot_unhold(slot, state)
     spin_unlock(address(queue.entries.lock))
+    if content == NULL and slot == NULL:
+        shell_refused(queue, position)
     if asked:
         manager_changed(queue)
         if queue.message_groups != NULL:

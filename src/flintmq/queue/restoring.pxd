@@ -41,7 +41,8 @@ cdef uint32_t queue_held_bytes(queue_t *queue, uint64_t position) noexcept nogil
 
 # The same for a consumer id.
 cdef slot_t *queue_take_at(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
-# State, log id and expiry of an entry; 0 when there is none that is available or acquired. O(log segments).
+# State, log id and expiry of an entry; 0 when there is none that is available or acquired. Of one in a shell only that it is available and
+# cold. O(log segments).
 cdef uint64_t queue_facts(queue_t *queue, uint64_t position, uint64_t *message_id, int64_t *expires_at_ms) noexcept nogil
 # Fills in the facts of a held entry that ends with its dead letter (queue_enqueue_letter). False: the log knows nothing of it.
 cdef bint original_of(queue_t *queue, uint64_t position, uint32_t owner, int reason, uint64_t delivered_us, original_t *out) noexcept nogil

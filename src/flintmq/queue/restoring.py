@@ -21,13 +21,16 @@ from cython.cimports.flintmq.queue.entry_list import (
     ALL_HOT, list_came_back_locked, list_claim_locked, list_next, list_scan, list_slot_locked,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived
+from cython.cimports.flintmq.queue.paging import (
+    PAGE_CAME, SHELL_NONE, SHELL_SOME, queue_page_in, queue_paging_wanted, shell_locked, shell_redelivered,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.pull import queue_release
 from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, QUEUE_MIRRORED, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t,
-    list_t, original_t, place_t, queue_t, restored_t, segment_t, slot_t,
+    ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, QUEUE_MIRRORED, RESTORED_COUNT_SHIFT, RESTORED_HELD,
+    RESTORED_REDELIVERED, found_t, level_t, list_t, original_t, place_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -126,6 +129,7 @@ def queue_restore_many(queue: pointer[queue_t], restored: pointer[restored_t], c
     if done:
         manager_behind(queue, 1)
         _came(queue, 0, NULL)
+        queue_paging_wanted(queue)
     return done
 
 
@@ -149,13 +153,28 @@ def queue_next_redelivered(queue: pointer[queue_t], position: uint64_t, first: p
     entry: found_t
     place: place_t
     state: uint64_t
+    shell: c_int
     is_found: bint = False
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
     while list_next(address(queue.entries), address(place), position, address(entry)):
-        position = entry.position + 1
         state = at_load64(address(entry.slot.state))
+        if state & ENTRY_STUB:
+            shell = shell_redelivered(queue, entry.position)
+            if shell == SHELL_SOME and queue_page_in(queue, entry.position) == PAGE_CAME:
+                position = entry.position
+                continue
+            position = entry.end + 1
+            if is_found and (shell == SHELL_NONE or (entry.position ^ last[0]) >> LEVEL_SHIFT):
+                break
+            if shell != SHELL_NONE:
+                if not is_found:
+                    first[0] = entry.position
+                last[0] = entry.end
+                is_found = True
+            continue
+        position = entry.position + 1
         if not state & ENTRY_LOGGED:
             continue
         if is_found and (not state & ENTRY_REDELIVERED or (entry.position ^ last[0]) >> LEVEL_SHIFT):
@@ -297,11 +316,13 @@ def queue_facts(queue: pointer[queue_t], position: uint64_t, message_id: pointer
     expires_at_ms[0] = 0
     spin_lock(address(queue.entries.lock))
     slot = list_slot_locked(address(queue.entries), position, address(segment))
-    if slot != NULL:
+    if slot == NULL and shell_locked(queue, position) != NULL:
+        state = ENTRY_AVAILABLE | ENTRY_NOT_RESIDENT
+    elif slot != NULL:
         state = at_load64(address(slot.state))
         if state & ENTRY_STATE_MASK != ENTRY_AVAILABLE and state & ENTRY_STATE_MASK != ENTRY_ACQUIRED:
             state = 0
-    if state:
+    if state and slot != NULL:
         message_id[0] = slot.message_id
         if segment.expiry != NULL:
             expires_at_ms[0] = segment.expiry[(position & INDEX_MASK) - segment.base]
@@ -442,6 +463,7 @@ def list_insert_many(entries: pointer[list_t], restored: pointer[restored_t], co
         item = restored + i
         level = item.position >> LEVEL_SHIFT
         flags = ENTRY_LOGGED if item.message_id else 0
+        flags |= cast(uint64_t, item.flags >> RESTORED_COUNT_SHIFT) << ENTRY_COUNT_SHIFT
         if item.flags & RESTORED_REDELIVERED:
             flags |= ENTRY_REDELIVERED
         if item.flags & RESTORED_HELD:

@@ -14,7 +14,7 @@ from flintmq.core.atomics cimport at_cas64, at_load64, at_store64
 from flintmq.core.content cimport content_incref, content_t
 from flintmq.queue.types cimport (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_FAILED, ENTRY_LOADING, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, delivery_t, slot_t,
+    ENTRY_OWNER_SHIFT, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, delivery_t, slot_t,
 )
 
 # Bytes of the body, resident or not. The caller holds the entry, or the list lock and ENTRY_BUSY, or sees that it can't change.
@@ -32,12 +32,12 @@ cdef inline void slot_set_cold(slot_t *slot, uint32_t body_len) noexcept nogil:
 cdef inline content_t *slot_content(slot_t *slot) noexcept nogil:
     return NULL if <uint64_t>slot.content & 1 else slot.content
 
-# False when it is not available, or not resident and `cold` isn't set.
+# False when it is not available, or a shell's stub, or not resident and `cold` isn't set.
 cdef inline bint slot_acquire(slot_t *slot, uint32_t owner, bint cold) noexcept nogil:
     cdef uint64_t state
     while True:
         state = at_load64(&slot.state)
-        if (state & ENTRY_STATE_MASK) != ENTRY_AVAILABLE or (state & ENTRY_NOT_RESIDENT and not cold):
+        if (state & (ENTRY_STATE_MASK | ENTRY_STUB)) != ENTRY_AVAILABLE or (state & ENTRY_NOT_RESIDENT and not cold):
             return False
         if state & ENTRY_BUSY:
             continue

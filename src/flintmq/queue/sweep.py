@@ -28,12 +28,13 @@ from cython.cimports.flintmq.queue.entry_list import ALL_HOT, list_next, list_sl
 from cython.cimports.flintmq.queue.housekeeping import queue_ready_count
 from cython.cimports.flintmq.queue.limits import queue_taken
 from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.paging import queue_paging_wanted
 from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t, log_port_t,
-    place_t, queue_t, segment_t, slot_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t,
+    log_port_t, place_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
@@ -188,8 +189,11 @@ def queue_sweep(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint
         if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
-        position = entry.position + 1
         most -= 1
+        if at_load64(address(entry.slot.state)) & ENTRY_STUB:
+            position = entry.end + 1  # all of a shell is cold
+            continue
+        position = entry.position + 1
         state = at_load64(address(entry.slot.state))
         if not _may_touch(state):
             continue
@@ -263,8 +267,11 @@ def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uin
         if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
-        position = entry.position + 1
         looks -= 1
+        if at_load64(address(entry.slot.state)) & ENTRY_STUB:
+            position = entry.end + 1
+            continue
+        position = entry.position + 1
         state = slot_hold(entry.slot, False)
         if state == 0:
             continue  # a consumer's
@@ -299,8 +306,11 @@ def queue_thicken(queue: pointer[queue_t], sweep: pointer[sweep_t], position: ui
         if not list_next(address(queue.entries), address(place), position, address(entry)):
             position = 0
             break
-        position = entry.position + 1
         most -= 1
+        if at_load64(address(entry.slot.state)) & ENTRY_STUB:
+            position = entry.end + 1  # all of a shell is cold
+            continue
+        position = entry.position + 1
         if not _may_touch(at_load64(address(entry.slot.state))):
             continue
         state = slot_hold(entry.slot, False)
@@ -342,9 +352,12 @@ class Sweeper:
         queue: pointer[queue_t] = handle.queue
         position: uint64_t = 1
         short: bint = low
+        before: uint64_t = self.sweep.evicted
         while position:
             with nogil:
                 position = queue_sweep(queue, address(self.sweep), position, SLICE, short)
+        if self.sweep.evicted != before:
+            queue_paging_wanted(queue)
 
     def thicken(self, handle: QueueHandle, position: int) -> int:
         """Moves what thin chunks are kept for from `position` (1: the first) on, one slice. Returns where to go on; 0: the end."""
@@ -377,6 +390,8 @@ class Sweeper:
             with nogil:
                 position = queue_narrow(queue, address(self.sweep), position, most[0])
             most[0] -= cast(uint32_t, self.sweep.evicted - before)
+            if self.sweep.evicted != before:
+                queue_paging_wanted(queue)
         return True
 
     def narrow(self, log: LogPort) -> None:

@@ -26,6 +26,7 @@ cdef enum:                      # entry states, bits 0..2 of slot_t.state
     ENTRY_ACQUIRED = 2          # by the consumer in the owner field, by the broker when that is 0
     ENTRY_DEQUEUED = 3
     ENTRY_DELETED = 4
+    ENTRY_PAGED = 5             # its segment is becoming a shell: look at segment_t.slots again (paging.pxd)
 
 cdef enum:                      # more bits of slot_t.state
     ENTRY_STATE_MASK = 7
@@ -39,6 +40,7 @@ cdef enum:                      # more bits of slot_t.state
     ENTRY_ASIDE = 67108864      # (bit 26) not resident and out of the window's account: the broker keeps it for long
     ENTRY_FAILED = 134217728    # (bit 27) its content can't be read
     ENTRY_PARKED = 268435456    # (bit 28) somebody wants its content: to be told when it is there
+    ENTRY_STUB = 536870912      # (bit 29) no entry: stands for all those of a shell (segment_t.stub). Nobody acquires it
     ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
     ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
 
@@ -55,9 +57,11 @@ cdef enum:                      # reasons of a dequeue (also in the log, issue "
 cdef enum:                      # restored_t.flags
     RESTORED_REDELIVERED = 1
     RESTORED_HELD = 2           # of a transaction in doubt: as queue_add_held leaves it
+    RESTORED_COUNT_SHIFT = 16   # bits 16..31: delivery count
 
 cdef enum:
     MESSAGE_SPILLED_BIT = 63    # this bit of slot_t.message_id: an id of the page log (transient content past the hot window)
+    MESSAGE_STUB_BIT = 62       # this bit of the id that log_port_t.load gets: a shell is to be made a segment again
 
 cdef struct slot_t:             # 24 bytes, no Python object
     uint64_t state              # compare-and-swap word: state, flags, delivery count, owner
@@ -98,7 +102,7 @@ cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     uint32_t count              # slots
     uint32_t live               # entries not deleted, under the list lock
     uint32_t level
-    uint32_t mapped             # bytes when it was mmapped, 0 when calloced
+    uint32_t mapped             # bytes of its slots when they are mmapped, 0 when they were calloced with it
     segment_t *next             # atomic; kept when the segment is unlinked, so a reader inside walks on
     segment_t *prev             # link under the list lock; of retired segments: the next retired one
     int64_t *expiry             # column of expiry times (ms, 0 never); NULL while no entry of the segment expires
@@ -107,7 +111,15 @@ cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     uint16_t due_first          # where the line begins; DUE_HEAP: they are a heap, from 0 on
     uint32_t due_place          # in list_t.due, plus 1; 0: nothing in it expires
     int64_t expiry_min          # the time of the slot that expires first
-    slot_t *slots
+    slot_t *slots               # atomic; NULL: it is a shell, its entries are in a run of the index log (paging.pxd)
+    slot_t stub                 # of a shell: available and cold to whoever scans; its flags say whether somebody asked for the entries
+    # --- of a shell, under the list lock
+    uint64_t run                # LSN of the run that has its entries; 0: they are on their way out of memory
+    uint64_t bytes              # of the bodies of its entries
+    uint32_t redelivered        # its entries that were delivered before
+    uint64_t flagged_upto       # index up to which all of them may have been, before a crash; 0: none
+    bint burying                # a purge ends them: they come back no more
+    uint32_t rested             # of a segment: looks that the pager passes it over at
 
 cdef struct place_t:            # a reader's segment between two calls; good while no segment was unlinked since
     segment_t *segment
@@ -133,6 +145,7 @@ cdef struct level_t:            # one sub-list
     uint32_t count
     uint32_t capacity
     uint32_t grown              # a small segment was filled: next ones are large
+    uint32_t paging_cursor      # place in the directory at which the pager's walk goes on; 0: none is under way. Its own
 
 cdef enum:
     BEHIND_RING = 4             # see list_t.behind_ring
@@ -182,6 +195,9 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t cold_count         # atomic, written under `lock`: live entries that are not resident and not ENTRY_ASIDE
     uint64_t failed             # atomic, written under `lock`: entries whose content can't be read
     segment_t *retired          # unlinked, not yet freed
+    slot_t *retired_slots       # of segments that became shells, not yet freed; linked by slots[0].content
+    uint64_t shells             # atomic, written under `lock`: segments without slots
+    uint64_t shell_entries      # ... and their live entries
     uint32_t retired_count
     uint32_t reclaim_after      # retired segments to wait for before the next try, after one that found a reader inside
     int level_rule
@@ -191,6 +207,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     segment_t **due             # a heap of the segments in which something expires, the earliest first (expiries.pxd)
     uint32_t due_count
     uint32_t due_size
+    segment_t *due_shell        # has expired entries, and was asked for; not in the heap meanwhile
 
 # Where the dead letters of a queue go: the head of what channel/letters.pxd keeps.
 cdef struct letters_t:
@@ -200,7 +217,7 @@ cdef struct letters_t:
 cdef struct found_t:            # what a scan found
     slot_t *slot
     uint64_t position
-    uint64_t end                # nothing found: the last position looked at
+    uint64_t end                # nothing found: the last position looked at; a stub: the last one of its shell
     uint32_t skipped            # entries passed on the way
     bint returned               # of an attempt to acquire (queue/pull.py)
 
@@ -252,6 +269,16 @@ ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
 ctypedef void (*log_kick_t)(void *context, bint awaited) noexcept nogil
 # PRESSURE_*: whether publishers may go on.
 ctypedef int (*log_pressure_t)(void *context) noexcept nogil
+# Writes a run: `count` entries of one segment of the queue, in rising positions. Returns its LSN in the index log; 0: the entries stay in memory, as one
+# of them is listed in the message log; PAGE_NOT_NOW: the index log takes nothing now. Pager's thread.
+ctypedef uint64_t (*page_out_t)(void *context, queue_t *queue, restored_t *entries, uint32_t count) noexcept nogil
+# Reads a run again: the entries, at most `room`. 0: it can't be read. Blocks for the disk.
+ctypedef uint32_t (*page_in_t)(void *context, uint64_t run, restored_t *entries, uint32_t room) noexcept nogil
+# Nothing in memory names the run any more: its entries are back.
+ctypedef void (*page_end_t)(void *context, uint64_t run) noexcept nogil
+# The entries of a run, at positions first..last, end together: by a purge, or `ended`, with their queue, of whose end the log has a record.
+# Their messages are counted out later. Returns the LSN that says so.
+ctypedef uint64_t (*page_bury_t)(void *context, queue_t *queue, uint64_t run, uint64_t first, uint64_t last, bint ended) noexcept nogil
 # Called by the log's writer (its thread, no GIL) after durability moved or pressure fell; must not block.
 ctypedef void (*log_waker_t)(void *context) noexcept nogil
 
@@ -284,6 +311,14 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     spill_t spill               # NULL: transient content stays in memory (then so is unspill)
     unspill_t unspill
     load_content_t load         # NULL: content never leaves memory
+    page_out_t page_out         # NULL: entries never leave memory (then so are the next three)
+    page_in_t page_in
+    page_end_t page_end
+    page_bury_t page_bury
+    uint32_t paging_lock
+    uint32_t paging_signal      # futex word: the pager has work
+    uint32_t paging_sleeps      # atomic: it waits for that
+    queue_t *paging             # those that may have segments for the pager, each a counted reference; under paging_lock
     durable_lsn_t durable_lsn
     log_kick_t kick
     log_pressure_t pressure
@@ -678,6 +713,9 @@ cdef struct queue_t:
     uint32_t wide_rests         # looks at it, one after the other, in which it did not move (the last three: sweep.pxd's thread only)
     uint64_t wide_moved         # entries that had come and gone by the last look
     queue_t *wide_next
+    uint32_t paging             # atomic: it is on log_port_t.paging
+    uint32_t sweeps             # atomic: purges that are under way: nothing leaves memory meanwhile
+    queue_t *paging_next
     uint64_t kept               # atomic: dead letters that wait for their targets here: they count for its limit, too
     uint64_t kept_bytes
     uint32_t letters_lock       # of `letters`

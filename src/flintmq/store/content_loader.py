@@ -12,6 +12,7 @@ L5  What was read comes to the queue in one go: who is parked on the first entry
 L6  What can't be read for want of a file descriptor or memory is asked for again after a while; it is not set aside.
 L7  Behind a full window contents are read for their headers alone, as long as message groups or selectors have to know them, HEADER_ENTRIES
     at most for one who is parked: they take no place in memory.
+L9  Entries that left memory (queue/paging.pxd) are read back like contents: who parked on a shell is woken, and parks on the first of them.
 L8  A content that waits in several queues is read once for all that want it soon (shared_reads.py).
 """
 
@@ -26,10 +27,11 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove
 from cython.cimports.flintmq.queue.cold_headers import queue_header_read, queue_headers_read, queue_wants_headers
+from cython.cimports.flintmq.queue.paging import PAGE_BUSY, PAGE_CAME, PAGE_NO_MEMORY, PAGE_THERE, queue_page_in
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_failed, queue_content_loaded, queue_decref, queue_incref, queue_is_deleted, queue_load_room, queue_next_cold,
 )  # fmt: skip
-from cython.cimports.flintmq.queue.types import queue_t
+from cython.cimports.flintmq.queue.types import MESSAGE_STUB_BIT, queue_t
 from cython.cimports.flintmq.scheduler.actor import (
     ACTORS_COLD, DISPATCH_CLOSED, DISPATCH_OK, OUTCOME_BUSY, OUTCOME_EMPTY, OUTCOME_EXPIRED, OUTCOME_MESSAGES, PROCESS_AGAIN, PROCESS_DONE,
     PROCESS_PARK, actor_charge_io, actor_dispatch, actor_get, actor_put, actor_should_yield, actor_t, request_answer, request_cancel,
@@ -299,6 +301,7 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     full: bint = False
     learned: bint = False
     batch: batch_t
+    paged: c_int
     result: c_int = SLICE_MORE
     batch.count = 0
     while entries[0] < (HEADER_ENTRIES if full else STEP_ENTRIES) and bytes_[0] < STEP_BYTES:
@@ -313,6 +316,14 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
             or not queue_next_cold(queue, cold.position, address(position), address(message_id))
         ):
             result = SLICE_END
+            break
+        if message_id >> MESSAGE_STUB_BIT == 1:
+            # The entries come back first; the next look finds the first of them (L9).
+            paged = queue_page_in(queue, position)
+            cold.position = position
+            if paged == PAGE_CAME or paged == PAGE_THERE:
+                continue
+            result = SLICE_LATER if paged == PAGE_BUSY or paged == PAGE_NO_MEMORY else SLICE_END
             break
         content = _read(loader, cast(ContentReader, reader), message_id)
         if content == NULL and cast(ContentReader, reader).no_means:

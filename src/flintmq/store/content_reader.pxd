@@ -6,7 +6,11 @@ from flintmq.store.log.file_port cimport FilePort
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.reader cimport log_reader_t
-from flintmq.store.log.record cimport record_t
+from flintmq.store.log.record cimport record_t, shape_t
+from flintmq.store.shape_reads cimport shape_reads_t
+
+cdef enum:
+    SHAPE_READ = 8192           # bytes read for one Message-Shape: the longest has room
 
 cdef extern from *:
     """
@@ -52,11 +56,18 @@ cdef class ContentReader:
     cdef uint64_t run_start            # LSN at which reads began to follow each other
     cdef uint64_t run_end              # behind the last window of that run
     cdef uint64_t run_used             # bytes of records that were wanted, of those that the run passed
+    cdef shape_reads_t shapes
+    cdef log_reader_t shape_walk       # for shapes outside of the window, which stays for the run
+    cdef uint8_t *shape_bytes          # its window
     cdef uint32_t strays               # reads outside of the ring since the last one inside
     # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
     # damaged: who asked knows whether the message should be there), or can't be now (no_means).
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
     cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
+    cdef content_t *_brief(self, log_t *source, record_t *record) noexcept nogil
+    # The shape that this Message names. NULL: there is none in its container, or it can't be read.
+    cdef shape_t *_shape(self, log_t *source, record_t *record) noexcept nogil
+    cdef uint64_t _load_shape(self, uint64_t lsn) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef void _use(self, log_t *source) noexcept nogil
     cdef uint64_t _load(self, uint64_t lsn, uint64_t least) noexcept nogil

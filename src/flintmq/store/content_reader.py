@@ -4,7 +4,7 @@ in: message ids. out: contents, checked: a record's CRC names its LSN, so bytes 
 
 Bytes not written yet are read from the write buffers; else a window of the container is read, which a run of neighbours shares. A run that
 wants most of what it passes (a backlog of one queue, or of one of few) goes on in pieces that are read ahead around the page cache; one
-that wants little of it shares the page cache with those that want the rest.
+that wants little of it shares the page cache with those that want the rest. The shape of a Message is read beside the window, and kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from cython.cimports.flintmq.store.log.log import (
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_read, reader_record_at
-from cython.cimports.flintmq.store.log.record import RECORD_CHUNK, align8, content_head, head_t, le32, record_t
+from cython.cimports.flintmq.store.log.record import (
+    BRIEF_FIXED, RECORD_CHUNK, RECORD_MESSAGE, align8, brief_head, content_head, head_t, le32, record_decode, record_t, shape_t,
+)  # fmt: skip
+from cython.cimports.flintmq.store.log.shapes import content_from_brief
+from cython.cimports.flintmq.store.shape_reads import shape_reads_free, shape_reads_get, shape_reads_put
 from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
@@ -50,6 +54,13 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
     return cast(ContentReader, walk.context)._load(lsn, least)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _load_shape(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
+    return cast(ContentReader, walk.context)._load_shape(lsn)
+
+
 @cclass
 class ContentReader:
     """Args: messages, pages: the logs (pages may be None). ahead: it will read backlogs, so runs are read ahead."""
@@ -67,13 +78,19 @@ class ContentReader:
         self.walk.context = cast(p_void, self)
         self.walk.record_max = self.own_size
         self.walk.growing = True
+        self.shape_bytes = cast(pointer[uint8_t], malloc(SHAPE_READ))
+        self.shape_walk.load = _load_shape
+        self.shape_walk.context = cast(p_void, self)
+        self.shape_walk.record_max = SHAPE_READ
         self.descriptor = -1
         self.ring = AheadRing(self.files) if ahead else None
-        if self.arena == NULL or self.own == NULL:
+        if self.arena == NULL or self.own == NULL or self.shape_bytes == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.own)
+        free(self.shape_bytes)
+        shape_reads_free(address(self.shapes))
         if self.arena != NULL:
             arena_free(self.arena)
 
@@ -81,6 +98,7 @@ class ContentReader:
         """Gives descriptors and memory back."""
         self._end_run()
         self._close_container()
+        shape_reads_free(address(self.shapes))
 
     def _end_run(self) -> void:
         if self.ring is not None and self.ring.on:
@@ -131,6 +149,8 @@ class ContentReader:
         filled: uint32_t = 0
         content: pointer[content_t] = NULL
         if self._record(source, lsn, address(record)):
+            if record.type == RECORD_MESSAGE:
+                return self._brief(source, address(record)) if lsn == thing and not spilled else NULL
             content = content_from_record(self.arena, address(record), address(filled))
         if content == NULL:
             return NULL
@@ -148,14 +168,80 @@ class ContentReader:
         content.message_id = 0 if spilled else thing
         return content
 
+    def _brief(self, source: pointer[log_t], record: pointer[record_t]) -> pointer[content_t]:
+        shape: pointer[shape_t] = self._shape(source, record)
+        content: pointer[content_t]
+        if shape == NULL:
+            return NULL
+        content = content_from_brief(self.arena, record, shape)
+        if content != NULL:
+            content.message_id = record.lsn
+        return content
+
+    def _shape(self, source: pointer[log_t], record: pointer[record_t]) -> pointer[shape_t]:
+        other: record_t
+        distance: uint32_t = 0
+        lsn: uint64_t = record.undo_prev
+        shape: pointer[shape_t] = NULL
+        walk: pointer[log_reader_t] = address(self.walk)
+        if not brief_head(record, address(distance)) or lsn // source.container_size != record.lsn // source.container_size:
+            return NULL
+        shape = shape_reads_get(address(self.shapes), lsn)
+        if shape != NULL:
+            return shape
+        if walk.window_lsn <= lsn and lsn < walk.window_end:
+            if record_decode(walk.window + (lsn - walk.window_lsn), lsn, walk.window_end - lsn, 0, True, address(other)):
+                return shape_reads_put(address(self.shapes), address(other))
+        self.shape_walk.container_size = source.container_size
+        self.shape_walk.log_id = source.id
+        self.shape_walk.window_end = 0
+        if reader_record_at(address(self.shape_walk), lsn, address(other)):
+            shape = shape_reads_put(address(self.shapes), address(other))
+        return shape
+
+    def _load_shape(self, lsn: uint64_t) -> uint64_t:
+        """As _load, for a shape that is outside of the window. The record that names it was read from the same container."""
+        source: pointer[log_t] = self.source
+        sequence: uint64_t = lsn // source.container_size
+        size: uint64_t = min((sequence + 1) * source.container_size - lsn, SHAPE_READ)
+        switches: long = io_wait_switches()
+        waited: int64_t = io_wait_ns()
+        count: uint64_t = log_read_buffered(source, lsn, self.shape_bytes, size)
+        if count == 0:
+            if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
+                self._open(source, sequence)
+            if self.descriptor < 0:
+                return 0
+            count = reader_read(
+                address(self.shape_walk), self.files.read_at, self.files.context, self.descriptor, self.shape_bytes, lsn, size
+            )
+            if io_wait_switches() != switches:
+                self.io_ns += io_wait_ns() - waited
+            if count == 0:
+                self.no_means = self.no_means or self.shape_walk.error == ENOMEM
+                return 0
+        self.shape_walk.window = self.shape_bytes
+        self.shape_walk.window_lsn = lsn
+        self.shape_walk.window_end = lsn + count
+        return count
+
     def facts(self, message_id: uint64_t, body_len: pointer[uint32_t], flags: pointer[uint8_t], priority: pointer[uint8_t]) -> bint:
         record: record_t
         head: head_t
+        shape: pointer[shape_t]
         lsn: uint64_t
         log_begin(self.message_log)
         lsn = log_where(self.message_log, message_id)
         log_end(self.message_log)
-        if not self._record(self.message_log, lsn, address(record)) or not content_head(address(record), address(head)):
+        if not self._record(self.message_log, lsn, address(record)):
+            return False
+        if record.type == RECORD_MESSAGE:
+            shape = self._shape(self.message_log, address(record))
+            if shape == NULL:
+                return False
+            head = shape.head
+            head.body_len = record.size - BRIEF_FIXED
+        elif not content_head(address(record), address(head)):
             return False
         body_len[0] = head.body_len
         flags[0] = head.flags

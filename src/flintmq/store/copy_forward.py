@@ -22,7 +22,8 @@ from cython.cimports.flintmq.store.log.reader import (
     STEP_BAD, STEP_RECORD, log_reader_t, reader_begin, reader_fill, reader_pass, reader_read, reader_record_at, reader_salvage, reader_step,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_START, SALVAGE_EFFORT, align8, content_head, head_t, le32, le64, record_t,
+    PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_MESSAGE, RECORD_START, SALVAGE_EFFORT, align8, brief_head, content_head, head_t, le32,
+    le64, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
@@ -61,8 +62,10 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
 @nogil
 @exceptval(check=False)
 def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: pointer[location_t]) -> bint:
-    """The only place of an unlisted message: in its Copy record, or in the Message-Enqueue that follows its Message-Start."""
+    """The only place of an unlisted message: in its Message-Copy or Message, or in the Message-Enqueue that follows its Message-Start."""
     record: record_t
+    shape: shape_t
+    distance: uint32_t = 0
     out.enqueued_by = 0
     out.dequeued_by = 0
     if first.type == RECORD_COPY:
@@ -71,6 +74,18 @@ def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: poi
         out.queue_id = le64(first.data + 8)
         out.position = le64(first.data + 16)
         out.expires_at_ms = cast(int64_t, le64(first.data + 24))
+        return True
+    if first.type == RECORD_MESSAGE:
+        out.expires_at_ms = first.expires_at_ms
+        if (
+            not brief_head(first, address(distance))
+            or first.undo_prev // walk.container_size != first.lsn // walk.container_size
+            or not reader_record_at(walk, first.undo_prev, address(record))
+            or not shape_head(address(record), address(shape))
+        ):
+            return False
+        out.queue_id = shape.queue_id
+        out.position = shape.position + distance
         return True
     if not reader_record_at(walk, first.lsn + align8(first.length), address(record)):
         return False
@@ -85,10 +100,18 @@ def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: poi
 @cfunc
 @nogil
 @exceptval(check=False)
+def _begins(record: pointer[record_t]) -> bint:
+    """Whether a message begins with this record, or goes on as a copy."""
+    return record.type == RECORD_START or record.type == RECORD_MESSAGE or record.type == RECORD_COPY
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _published(record: pointer[record_t]) -> uint64_t:
-    """Time of the Message-Start, from that or a Message-Copy; 0: not known."""
+    """Time of the Message-Start or Message, from that or a Message-Copy; 0: not known."""
     head: head_t
-    if record.type == RECORD_START:
+    if record.type != RECORD_COPY:
         return record.time_us
     return head.published_us if content_head(record, address(head)) else 0
 
@@ -116,7 +139,7 @@ def _copy(
     """Copies the message whose first record this is, if it lives there. `walk`: a reader of its container; published_us: time of its
     Message-Start, 0 not known. Returns bytes written; -1: the log does not say where it is."""
     plain: location_t
-    thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
+    thing: uint64_t = record.undo_prev if record.type == RECORD_COPY else record.lsn
     written: uint64_t
     listed: bint
     known: bint
@@ -202,7 +225,7 @@ def _copy_all(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], se
         if step != STEP_RECORD:
             return
         reader_pass(walk, address(record))
-        if record.type != RECORD_START and record.type != RECORD_COPY:
+        if not _begins(address(record)):
             continue
         written = _copy(logs, reader, walk, address(record), _published(address(record)))
         if written < 0:

@@ -2,6 +2,7 @@
 from flintmq.queue.log_port cimport LogPort
 from flintmq.store.content_loader cimport ContentLoader
 from flintmq.store.count_notes cimport CountNotes
+from flintmq.store.entry_pager cimport EntryPager
 from flintmq.store.index_log cimport IndexLog
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.writer cimport LogWriter
@@ -15,6 +16,7 @@ cdef class LogStore(LogPort):
     cdef readonly ManagedLog transaction_records
     cdef readonly ManagedLog pages             # None: nothing is spilled
     cdef readonly IndexLog index
+    cdef readonly EntryPager pager
     cdef readonly LogWriter writer
     cdef readonly ContentLoader loader
     cdef readonly object files

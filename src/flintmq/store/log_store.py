@@ -21,6 +21,7 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.entry_list import list_set_segments
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.restoring import restored_range
@@ -28,6 +29,7 @@ from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
+from cython.cimports.flintmq.store.entry_pager import EntryPager
 from cython.cimports.flintmq.store.index_log import IndexLog
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_died, log_doubt, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
@@ -71,6 +73,8 @@ RANGES_MAX = 128
 SMALL_AHEAD = 2
 # of the index log
 INDEX_AHEAD = 1
+# entries of a queue's first segment at most
+SEGMENT_FIRST = 16
 # bytes of a transaction log container at most
 SMALL_CONTAINER = 1 << 20
 
@@ -132,6 +136,7 @@ class LogStore(LogPort):
         self.counts = CountNotes(self.logs)
         self._adopt_recovered(message_scan)
         self._fill_port(options.hot_bytes, options.content_bytes)
+        self._page_entries(options.limits.entry_segment)
         self.bulk = BulkTransactions(self.logs, options.threads)
         self._settle_recovered()
         self._prove_tail(last_blocks)
@@ -140,6 +145,7 @@ class LogStore(LogPort):
             self.writer.start()
             self.maintenance = Maintenance(self)
             self.maintenance.start()
+            self.pager.start()
         if options.threads or options.actors is not None:
             self.loader.start(options.actors)
 
@@ -233,6 +239,16 @@ class LogStore(LogPort):
         self.port.durable_lsn = ml_durable_lsn
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
+
+    def _page_entries(self, segment_entries):
+        """From now on entries of cold backlogs may leave memory."""
+        list_set_segments(min(SEGMENT_FIRST, segment_entries), segment_entries)
+        self.pager = EntryPager(self)
+        self.pager.pager.ml = address(self.logs.ml)
+        self.pager.pager.index = address(self.index.index)
+        self.pager.on_failed = lambda text: self.failed(StoreError(f"{text}; the next start reads the message log instead"))
+        self.logs.ml.pages_out = address(self.pager.pager)
+        self.pager.fill_port(address(self.port))
 
     def _open_streams(self, options):
         from flintmq.store.stream.stream_store import StreamStore
@@ -538,6 +554,7 @@ class LogStore(LogPort):
         self.logs.closed = True
         if self.maintenance is not None:
             self.maintenance.stop()
+        self.pager.stop()
         self.loader.stop()
         if clean and self.logs.failure is None:
             self.write_redelivered([self._redelivered(handle) for handle in self.queues.values()])

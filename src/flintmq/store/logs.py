@@ -25,6 +25,7 @@ from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import log_begin, log_end
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import RECORD_NAME, RECORD_NOTE, RECORD_REDELIVERED
+from cython.cimports.flintmq.store.log.shapes import shapes_free
 from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.flintmq.store.message_log import list_free_all
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
@@ -75,6 +76,7 @@ class Logs:
 
     def __dealloc__(self):
         list_free_all(address(self.ml.messages))
+        shapes_free(address(self.ml.shapes))
         free(self.ml.released)
 
     def begin(self, messages: ManagedLog, transaction_records: ManagedLog, pages: ManagedLog | None, writer: LogWriter) -> void:

@@ -175,6 +175,8 @@ class Maintenance:
             self._bound(one)
             self._make(one, calm)
             one.trim()
+            if calm:
+                one.give_back_buffers()
         self._hold()
         streams = getattr(store, "streams", None)
         if streams is not None and streams.maintain():
@@ -353,7 +355,7 @@ class Maintenance:
         comes back only after that."""
         messages = self.store.messages
         size = messages.container_size
-        return bool(messages.ready_bytes >= size * container[1] / container[2] + size * room)
+        return bool(messages.ready_bytes >= max(size, container[4]) * container[1] / container[2] + size * room)
 
     def _copy_forward(self) -> None:
         """While the log is too large, the oldest container's live messages move to the tail.

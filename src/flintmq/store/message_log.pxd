@@ -3,8 +3,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
-from flintmq.queue.types cimport original_t, queue_t, slot_t, swept_t
+from flintmq.queue.types cimport original_t, queue_t, restored_t, slot_t, swept_t
 from flintmq.store.log.log cimport log_t
+from flintmq.store.log.shapes cimport shapes_t
 from flintmq.store.log.writer cimport writer_t
 
 # The message list of seed 003: for each message that stands on several queues, that a transaction touched, or that is long, where it
@@ -65,7 +66,9 @@ cdef struct message_log_t:
     writer_t *writer
     void *loader                # loader_t of content_loader.pxd
     void *counts                # count_notes_t of count_notes.pxd
+    void *pages_out             # entry_pager_t of entry_pager.pxd; NULL: entries stay in memory
     message_list_t messages     # the message list
+    shapes_t shapes             # under log.lock
     released_t *released        # transactions that dead messages no longer name
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room
@@ -102,6 +105,14 @@ cdef bint ml_settle_tx(message_log_t *ml, uint64_t tx, uint64_t message_id, bint
 # prepared: until the Rollback is durable, which ml_settle_tx tells, a copy of the message still names the transaction: it may be in doubt again.
 cdef void ml_undo_dequeues(message_log_t *ml, uint64_t tx, uint64_t message_id, bint prepared) noexcept nogil
 cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+
+# --- entries that left memory (queue/paging.pxd)
+# Whether one of these messages is in the message list: it may have other places. O(entries).
+cdef bint ml_listed(message_log_t *ml, restored_t *entries, uint32_t count) noexcept nogil
+# These entries ended by a record before LSN `by`: each loses its place. In sections of SWEPT_MAX. O(entries).
+cdef void ml_count_out(message_log_t *ml, uint64_t queue_id, restored_t *entries, uint32_t count, uint64_t by) noexcept nogil
+# Queue-Purge of one range of positions; the LSN behind it. With the log's lock held.
+cdef uint64_t ml_purge_range(message_log_t *ml, uint64_t queue_id, uint64_t first, uint64_t last) noexcept nogil
 
 # --- with the log's lock held, for loops over many messages
 cdef uint64_t ml_dequeue_locked(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil

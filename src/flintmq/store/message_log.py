@@ -1,9 +1,10 @@
-"""The message log: Message-Start, -Chunk, -Enqueue, -Dequeue, -Delete as the message path writes them (see message_log.pxd).
+"""The message log: Message, Message-Start, -Chunk, -Enqueue, -Dequeue, -Delete as the message path writes them (see message_log.pxd).
 
 in: enqueues and dequeues of the queue core, transactions of the store. out: records in the log's write buffers, LSNs.
 
-I1  A message's id is the LSN of its Message-Start; the container counts it as live before anybody else can know the id.
-I2  A message that is not in the message list has exactly one place ever, and its Message-Enqueue directly follows its Message-Start.
+I1  A message's id is the LSN of its Message-Start or Message; the container counts it as live before anybody else can know the id.
+I2  A message that is not in the message list has exactly one place ever: in its Message, or in the Message-Enqueue that directly follows
+    its Message-Start.
 I3  What ends a message (flag LAST, Message-Delete) is written under the same lock as its removal from the list and its death in the log.
 I4  A logged position is not 0; an id of the page log has its bit.
 I5  A listed message without locations and holds is dead; the caller that took the last one removes its entry from the message list.
@@ -23,7 +24,8 @@ from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, original_t, queue_t, slot_t, swept_t,
+    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, SWEPT_MAX, original_t, queue_t, restored_t,
+    slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.log import (
     LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_room, log_t,
@@ -33,6 +35,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
     RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
 )  # fmt: skip
+from cython.cimports.flintmq.store.log.shapes import shapes_write
 from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
@@ -226,6 +229,17 @@ def ml_letter(
 @inline
 @nogil
 @exceptval(check=False)
+def _logged(ml: pointer[message_log_t], queue: pointer[queue_t], lsn: uint64_t) -> void:
+    """The queue has an entry more, whose record ends before this LSN."""
+    at_store64(address(queue.logged_at), lsn)
+    if at_load64(address(queue.entries.cold_count)) == 0:
+        at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _enqueue(
     ml: pointer[message_log_t],
     queue: pointer[queue_t],
@@ -240,7 +254,16 @@ def _enqueue(
     message: pointer[message_t]
     lsn: uint64_t = LSN_NEVER
     shared: bint = content.flags & CONTENT_SHARED != 0
-    message_id: uint64_t
+    message_id: uint64_t = 0
+    if not shared and content_total(content) <= ml.split_above:
+        check(position != 0, b"message_log I4 a message has a position", queue.id, content.message_id)
+        message_id = shapes_write(address(ml.shapes), ml.log, content, queue.id, position, expires_at_ms, follows, address(lsn))
+    if message_id:
+        if message_id != LSN_NEVER:
+            content.message_id = message_id
+            slot.message_id = message_id
+            _logged(ml, queue, lsn)
+        return lsn
     message_id = content.message_id
     if message_id == 0 or not shared:
         message_id = _new_message(ml, content, shared, 1 if shared else 0, ENQUEUE_MOST + follows)
@@ -251,9 +274,7 @@ def _enqueue(
             if follows:
                 log_room(ml.log, ENQUEUE_MOST + follows)
             lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
-            at_store64(address(queue.logged_at), lsn)
-            if at_load64(address(queue.entries.cold_count)) == 0:
-                at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
+            _logged(ml, queue, lsn)
     return lsn
 
 
@@ -398,6 +419,50 @@ def ml_sweep(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], 
         count -= taken
     log_end(ml.log)
     return lsn
+
+
+def ml_listed(ml: pointer[message_log_t], entries: pointer[restored_t], count: uint32_t) -> bint:
+    i: uint32_t = 0
+    end: uint32_t
+    listed: bint = False
+    while i < count and not listed:
+        end = min(count, i + SWEPT_MAX)
+        log_begin(ml.log)
+        while i < end and not listed:
+            listed = list_find(address(ml.messages), entries[i].message_id) != NULL
+            i += 1
+        log_end(ml.log)
+    return listed
+
+
+def ml_purge_range(ml: pointer[message_log_t], queue_id: uint64_t, first: uint64_t, last: uint64_t) -> uint64_t:
+    length: uint32_t = RECORD_HEADER + 32
+    lsn: uint64_t = 0
+    own: pointer[uint8_t]
+    record: pointer[uint8_t] = log_append(ml.log, length, address(lsn))
+    if record == NULL:
+        return LSN_NEVER
+    own = record_encode(record, length, RECORD_QUEUE_PURGE, 0, 0, log_time(ml.log), 0, 0, 0)
+    set64(own, queue_id)
+    set32(own + 8, 1)
+    set32(own + 12, 0)
+    set64(own + 16, first)
+    set64(own + 24, last)
+    log_append_done(ml.log, record, length, lsn)
+    return lsn + length
+
+
+def ml_count_out(ml: pointer[message_log_t], queue_id: uint64_t, entries: pointer[restored_t], count: uint32_t, by: uint64_t) -> void:
+    i: uint32_t = 0
+    end: uint32_t
+    while i < count:
+        end = min(count, i + SWEPT_MAX)
+        log_begin(ml.log)
+        while i < end:
+            if not entries[i].message_id >> MESSAGE_SPILLED_BIT:
+                _end_place(ml, queue_id, entries[i].position, entries[i].message_id, by)
+            i += 1
+        log_end(ml.log)
 
 
 def ml_placed(context: p_void, content: pointer[content_t]) -> void:

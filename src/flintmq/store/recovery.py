@@ -30,10 +30,10 @@ from cython.cimports.flintmq.store.log.record import align8, position_number, po
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.recovery_read import (
     CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LOST_NO_PLACE, LOST_NO_POSITION,
-    LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE, SEEN_LIVE,
-    SEEN_MISSING, SEEN_MOVED, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, live_t, location_t, lost_t, moved_t, name_node_t, named_t, place_at,
-    place_position, queue_at, queue_info_t, range_t, seen_at, seen_place_t, seen_t, tx_info_t, vector_add, work_complete, work_free,
-    work_gap, work_gap_end, work_init, work_purged, work_record, work_t, work_transactions, work_trim, work_tx,
+    LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE,
+    SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, live_t, location_t, lost_t, moved_t,
+    name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_place_t, seen_t, tx_info_t, vector_add,
+    work_complete, work_free, work_gap, work_gap_end, work_init, work_purged, work_record, work_t, work_transactions, work_trim, work_tx,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
@@ -348,7 +348,9 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             work.live_count += 1
         else:
             work.dead_count += 1
-            if places == 0 and not ended and content != CONTENT_TORN and entry.lsn < last_damage:
+            if entry.flags & SEEN_NO_SHAPE and not ended:
+                _lose(work, message_id, 0, 0, LOST_NO_SHAPE, lost_max)
+            elif places == 0 and not ended and content != CONTENT_TORN and entry.lsn < last_damage:
                 _lose(work, message_id, 0, 0, LOST_NO_PLACE, lost_max)
 
 
@@ -613,6 +615,7 @@ class Recovery:
                 work.tx_tail = max(transaction_scan.block_end, transaction_scan.base)
         work_transactions(work, self.transactions)
         work.base = address(message_scan.base)
+        work.container_size = address(message_scan.container_size)
         message_scan.run(work_record, work)
         if work.failed:
             raise MemoryError("no memory for recovery")
@@ -838,6 +841,7 @@ class Recovery:
             LOST_NO_POSITION: "its transaction committed, but gave it no position",
             LOST_NO_PLACE: "the log behind it is damaged: it may have been enqueued",
             LOST_TAKEN: "another message has this position",
+            LOST_NO_SHAPE: "its Message-Shape, which says where it stood, is in a damaged part of the log",
         }
         self.report.lost_count += 1
         if len(self.report.lost) < LOST_NAMED_MAX:

@@ -35,9 +35,10 @@ cdef enum:                      # seen_t.flags
     SEEN_OLD = 64               # a later entry (a Message-Copy) replaced it
     SEEN_MISSING = 128          # no Message-Start was read, only what names it
     SEEN_LIVE = 256             # result
+    SEEN_NO_SHAPE = 512         # a Message whose Message-Shape was not read: nothing says where it stood
 
 cdef struct seen_t:             # a message: 32 bytes, ascending LSN
-    uint64_t lsn                # of its Message-Start or -Copy (of a missing one: of the first record that names it)
+    uint64_t lsn                # of its Message-Start, Message or -Copy (of a missing one: of the first record that names it)
     uint64_t word
     uint32_t bytes
     uint32_t body_len
@@ -98,6 +99,12 @@ cdef struct queue_info_t:
     uint64_t start              # result: its entries in the array of all entries
     uint64_t count
 
+cdef struct seen_shape_t:       # a Message-Shape
+    uint64_t lsn
+    uint64_t position
+    uint32_t queue
+    uint32_t bytes              # of its route and content header
+
 cdef struct range_t:
     uint64_t first
     uint64_t last
@@ -113,12 +120,13 @@ cdef enum:
     LOST_NO_POSITION = 100      # its transaction committed without a position for it
     LOST_NO_PLACE = 101         # the log is damaged behind it, and no record says where it stood
     LOST_TAKEN = 102            # another message has its position
+    LOST_NO_SHAPE = 103         # the record that says where it stood does not check
 
 # --- the result (recovery.pxd hands it out)
 cdef struct live_t:             # a live message: where its content is now (Message-Start or the last Message-Copy)
     uint64_t lsn
     uint64_t id                 # equals lsn unless it was copied; 0: what stands at `lsn` is dead
-    uint32_t bytes              # of its Start or Copy and its chunks, in the log
+    uint32_t bytes              # of its Start or Copy and its chunks, in the log; of a Message: those of its copy (shapes.pxd)
     uint32_t places             # how many places (below) it has; 0 = one plain place, not listed
 
 cdef struct location_t:         # a place of a message that stands on several queues, or that a transaction touched
@@ -143,6 +151,7 @@ cdef struct gap_t:              # a place in the transaction log where no transa
 
 cdef struct work_t:
     const uint64_t *base        # of the scan
+    const uint64_t *container_size
     uint64_t tx_tail            # transactions from this id on never became durable
     uint64_t tx_named_max       # highest transaction id that a record names
     uint64_t origin             # LSN that grain 0 begins with
@@ -159,6 +168,8 @@ cdef struct work_t:
     vector_t purges             # range_t: positions that Queue-Purge ended
     vector_t lost
     vector_t gaps
+    vector_t shapes             # seen_shape_t of the container that is read, ascending LSN
+    uint64_t last_shape         # number of the one that was named last
     map64_t moved_index         # id -> seen_t of moved ones
     map64_t expiries            # number of a seen_t + 1 -> expiry
     map64_t tx_index

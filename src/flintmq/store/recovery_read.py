@@ -14,14 +14,15 @@ I4  Nothing is decided while reading but what a transaction's final state says: 
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_NAME,
-    RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_START, align8, content_head, head_t, le32, le64,
-    position_number, position_waits, record_t,
+    BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE, RECORD_MESSAGE_DELETE,
+    RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
+    brief_head, content_head, head_t, le32, le64, position_number, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
+from cython.cimports.flintmq.store.log.shapes import COPY_OF_ONE
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, qsort, realloc
 from cython.cimports.libc.string import memset
@@ -78,6 +79,7 @@ def _vector_free(vector: pointer[vector_t]) -> void:
 
 def work_trim(work: pointer[work_t]) -> void:
     _vector_free(address(work.gaps))
+    _vector_free(address(work.shapes))
     _vector_free(address(work.grains))
     _vector_free(address(work.moved))
     _vector_free(address(work.extras))
@@ -402,6 +404,94 @@ def _on_start(work: pointer[work_t], record: pointer[record_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
+def _on_shape(work: pointer[work_t], record: pointer[record_t]) -> void:
+    shape: shape_t
+    kept: pointer[seen_shape_t]
+    queue: int64_t
+    if not shape_head(record, address(shape)):
+        work.malformed += 1
+        return
+    kept = cast(pointer[seen_shape_t], work.shapes.data)
+    if work.shapes.count and kept.lsn // work.container_size[0] != record.lsn // work.container_size[0]:
+        work.shapes.count = 0
+    queue = work_queue(work, shape.queue_id)
+    kept = cast(pointer[seen_shape_t], vector_add(address(work.shapes), sizeof(seen_shape_t)))
+    if kept == NULL or queue < 0:
+        work.failed = True
+        return
+    kept.lsn = record.lsn
+    kept.position = shape.position
+    kept.queue = cast(uint32_t, queue)
+    kept.bytes = cast(uint32_t, shape.head.total)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _shape_at(work: pointer[work_t], lsn: uint64_t, message: uint64_t) -> pointer[seen_shape_t]:
+    """The Message-Shape at this LSN, if it was read and stands in the message's container; else NULL. O(log shapes of the container)."""
+    shapes: pointer[seen_shape_t] = cast(pointer[seen_shape_t], work.shapes.data)
+    low: uint64_t = 0
+    high: uint64_t = work.shapes.count
+    middle: uint64_t
+    if work.last_shape < high and shapes[work.last_shape].lsn == lsn:
+        low = work.last_shape
+    while low < high and shapes[low].lsn != lsn:
+        middle = (low + high) // 2
+        if shapes[middle].lsn > lsn:
+            high = middle
+        else:
+            low = middle if shapes[middle].lsn == lsn else middle + 1
+    work.last_shape = low
+    return shapes + low if low < high and lsn // work.container_size[0] == message // work.container_size[0] else NULL
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_message(work: pointer[work_t], record: pointer[record_t]) -> void:
+    """A Message: a Message-Start and its one plain Message-Enqueue."""
+    distance: uint32_t = 0
+    index: int64_t
+    entry: pointer[seen_t]
+    shape: pointer[seen_shape_t]
+    if not brief_head(record, address(distance)):
+        work.malformed += 1
+        return
+    index = seen_append(work, record.lsn)
+    if index < 0:
+        return
+    entry = seen_at(work, index)
+    entry.body_len = record.size - BRIEF_FIXED
+    shape = _shape_at(work, record.undo_prev, record.lsn)
+    if shape == NULL:
+        entry.flags |= SEEN_NO_SHAPE
+        return
+    entry.bytes = cast(uint32_t, align8(COPY_OF_ONE + shape.bytes + entry.body_len))
+    entry.word = shape.position + distance
+    entry.queue = shape.queue
+    queue_at(work, entry.queue).named += 1
+    work_used(work, entry.queue, entry.word)
+    _plain(work, index, record.expires_at_ms)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _plain(work: pointer[work_t], index: int64_t, expires_at_ms: int64_t) -> void:
+    """The entry's `word` and `queue` are its one plain place."""
+    entry: pointer[seen_t] = seen_at(work, index)
+    entry.flags |= SEEN_PLACE
+    if expires_at_ms:
+        entry.flags |= SEEN_EXPIRES
+        if not map64_put(address(work.expiries), index + 1, cast(uint64_t, expires_at_ms)):
+            work.failed = True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _on_chunk(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t = seen_find(work, record.undo_prev)
     entry: pointer[seen_t]
@@ -458,11 +548,7 @@ def _on_enqueue(work: pointer[work_t], record: pointer[record_t]) -> void:
         return
     entry.word = position
     entry.queue = cast(uint32_t, queue)
-    entry.flags |= SEEN_PLACE
-    if record.expires_at_ms:
-        entry.flags |= SEEN_EXPIRES
-        if not map64_put(address(work.expiries), index + 1, cast(uint64_t, record.expires_at_ms)):
-            work.failed = True
+    _plain(work, index, record.expires_at_ms)
 
 
 @cfunc
@@ -655,7 +741,9 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
     if work.failed:
         return
     work.kinds[kind] += 1
-    if kind == RECORD_START:
+    if kind == RECORD_MESSAGE:
+        _on_message(work, record)
+    elif kind == RECORD_START:
         _on_start(work, record)
     elif kind == RECORD_ENQUEUE:
         _on_enqueue(work, record)
@@ -673,6 +761,8 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
         _on_copy(work, record)
     elif kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END or kind == RECORD_QUEUE_PURGE:
         _on_queue(work, record)
+    elif kind == RECORD_SHAPE:
+        _on_shape(work, record)
     elif kind != RECORD_NAME:
         work.unknown_kinds += 1
 

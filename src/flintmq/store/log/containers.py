@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flintmq.clock import Clock
 
 MAGIC = b"FLNTLOG1"
-FORMAT_VERSION = 2
-# 1: without Queue-Purge; its containers are read as they are
-FORMAT_VERSIONS = (1, 2)
+FORMAT_VERSION = 3
+# 1: without Queue-Purge; 2: without Message-Shape and Message; their containers are read as they are
+FORMAT_VERSIONS = (1, 2, 3)
 # bytes of a container, and what they are a multiple of; a header that says something else is not believed
 SIZE_MIN = 4096
 SIZE_MAX = 1 << 30

@@ -20,7 +20,7 @@ from flintmq.store.log.record_fields import Malformed, Record, fields_of
 # At most so many findings of one kind are listed one by one.
 LISTED_MAX = 1000
 
-_MESSAGE_STARTS = frozenset((kinds.START, kinds.COPY))
+_MESSAGE_STARTS = frozenset((kinds.START, kinds.MESSAGE, kinds.COPY))
 _TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
 
 
@@ -122,6 +122,8 @@ class Replay:
         self.view = view
         self.state = State()
         self.purges: dict[int, list[tuple[int, int]]] = {}  # queue -> runs of positions, (first, last)
+        self.shapes: dict[int, dict[str, Any]] = {}  # LSN of a Message-Shape -> its fields, of the container that is read
+        self.shapeless: dict[int, Record] = {}  # Messages that name none of them, and have no end yet
 
     def run(self) -> State:
         """Reads both logs; a log that was not opened counts as empty."""
@@ -253,6 +255,9 @@ class Replay:
             size = values["body"] + values["header"] + values["route"]
             state.messages[record.lsn] = Message(record.lsn, record.lsn, record.time_us, values["body"], size, values["here"])
             return
+        if kind in (kinds.SHAPE, kinds.MESSAGE):
+            self._brief(log, record, values)
+            return
         if kind == kinds.QUEUE_END:
             state.ended_queues.add(values["queue"])
             return
@@ -262,6 +267,7 @@ class Replay:
         if kind not in (kinds.CHUNK, kinds.MESSAGE_DELETE, kinds.ENQUEUE, kinds.DEQUEUE, kinds.COPY):
             return
         number = record.undo_prev
+        self.shapeless.pop(number, None)
         if kind == kinds.COPY:
             self._copied(record, values)
             return
@@ -280,6 +286,23 @@ class Replay:
             message.spots.append(Spot(values["queue"], position, record.tx))
         else:
             self._dequeued(message, record, values)
+
+    def _brief(self, log: Log, record: Record, values: dict[str, Any]) -> None:
+        """A Message-Shape, or a Message: a Message-Start and its one Message-Enqueue."""
+        container = record.lsn // log.container_size
+        if record.type == kinds.SHAPE:
+            if self.shapes and next(iter(self.shapes)) // log.container_size != container:
+                self.shapes.clear()
+            self.shapes[record.lsn] = values
+            return
+        self.state.started += 1
+        shape = self.shapes.get(record.undo_prev)
+        if shape is None or record.undo_prev // log.container_size != container:
+            self.shapeless[record.lsn] = record
+            return
+        size = values["body"] + shape["header"] + shape["route"]
+        spot = Spot(shape["queue"], shape["position"] + values["distance"])
+        self.state.messages[record.lsn] = Message(record.lsn, record.lsn, record.time_us, values["body"], size, size, [spot])
 
     def _check_transaction(self, log: Log, record: Record) -> None:
         transactions = self.view.logs.get("transactions")
@@ -326,6 +349,9 @@ class Replay:
 
     def _check_messages(self, log: Log) -> None:
         """The rest: messages with places must have all of their content, and their transactions must be known."""
+        for record in self.shapeless.values():
+            self.state.missing_messages.add(record.lsn)
+            self._report(log, "reference", record, f"{record.name} that names the shape {record.undo_prev}, which is not in its container")
         for message in self.state.messages.values():
             spots = self.state.spots(message)
             if not spots:

@@ -61,6 +61,7 @@ cdef struct log_t:
     uint64_t tail               # LSN of the next record
     uint64_t block              # LSN of the open block's header; 0 = none is open
     uint64_t last_block         # LSN of the last closed block
+    uint64_t shape_floor        # Message-Shapes from this LSN on may be named (shapes.pxd): they are in the tail's container, and of this run
     uint32_t block_records
     uint64_t block_us           # time base of the open block
     uint64_t now_us             # wall clock of the present append session
@@ -110,6 +111,8 @@ cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *comple
 # The pieces up to this LSN are on disk: buffers that are full are given back, durable moves.
 cdef void log_written(log_t *log, uint64_t upto) noexcept nogil
 cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for log_take
+# Gives the write buffers back that wait for reuse: for a log that fills slowly.
+cdef void log_trim(log_t *log) noexcept nogil
 # Gives all write buffers back when everything in them is durable; the next append makes a new one. False: something waits.
 cdef bint log_release(log_t *log) noexcept nogil
 

@@ -84,6 +84,7 @@ def log_free(log: pointer[log_t]) -> void:
 
 def log_continue(log: pointer[log_t], tail: uint64_t, last_block: uint64_t, epoch: uint32_t, base: uint64_t) -> void:
     log.tail = tail
+    log.shape_floor = tail
     log.last_block = last_block
     log.epoch = epoch
     log.base_closed = base
@@ -182,6 +183,7 @@ def _new_buffer(log: pointer[log_t]) -> bint:
             return False
     if log.tail == container_start:
         log.tail += CONTAINER_HEADER
+        log.shape_floor = log.tail
     buffer.start = start
     buffer.end = start + log.buffer_size
     if buffer.end > container_start + log.container_size:
@@ -369,6 +371,20 @@ def log_release(log: pointer[log_t]) -> bint:
         _buffer_free(buffer)
         buffer = following
     return idle
+
+
+def log_trim(log: pointer[log_t]) -> void:
+    buffer: pointer[buffer_t]
+    following: pointer[buffer_t]
+    spin_lock(address(log.lock))
+    buffer = log.spare
+    log.spare = NULL
+    log.spare_count = 0
+    spin_unlock(address(log.lock))
+    while buffer != NULL:
+        following = buffer.next
+        _buffer_free(buffer)
+        buffer = following
 
 
 # --- containers and what is live in them --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_ABSENT, CONTAINER_READY, CONTAINER_SEALED, LSN_NEVER, container_t, log_append, log_append_done, log_begin, log_container,
     log_continue, log_dead, log_dirty, log_end, log_forget_containers, log_forget_deaths, log_free, log_is_live, log_live, log_live_bytes,
-    log_new, log_read_buffered, log_time, log_where,
+    log_new, log_read_buffered, log_time, log_trim, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_CLEAN, BLOCK_HEADER, CONTAINER_HEADER, RECORD_TRANSACTION, RECORD_UNDO_NEXT, SECTOR, align8, record_encode, record_prefix, set64,
@@ -317,7 +317,7 @@ class ManagedLog:
     def base_target(self) -> int:
         """LSN up to which nothing lives any more: where advance_base would move the base."""
         i: uint32_t
-        durable: uint64_t = at_load64(address(self.log.durable))
+        durable: uint64_t = min(at_load64(address(self.log.durable)), self.keep_from)
         tail: uint64_t = self.log.tail // self.log.container_size
         to: uint64_t = at_load64(address(self.log.base))
         spin_lock(address(self.log.lock))
@@ -326,7 +326,6 @@ class ManagedLog:
                 self.log.containers[i].sequence >= tail
                 or self.log.containers[i].live_count
                 or self.log.containers[i].ended_at > durable  # LSN behind the record
-                or self.log.containers[i].ended_at >= self.keep_from
                 or self.log.containers[i].state != CONTAINER_SEALED
             ):
                 break
@@ -425,6 +424,10 @@ class ManagedLog:
     def set_most(self, count: int) -> None:
         """How many files the log may have, dead ones left aside."""
         self.most = count
+
+    def give_back_buffers(self) -> None:
+        """The write buffers that wait for reuse go: the log fills slowly."""
+        log_trim(self.log)
 
     def set_tight(self, tight: bool) -> None:
         """Whether the disk is nearly full: dead containers are then not kept for anybody."""

@@ -13,6 +13,8 @@ cdef enum:
     BLOCK_LOG_SHIFT = 8         # its flags from here on: which log it is of; 0 in blocks from before that was written
     RECORD_HEADER = 24
     CONTENT_FIXED = 16          # the fixed fields of Message-Start before the content
+    SHAPE_PLACE = 16            # queue id and position of a Message-Shape; the rest is as in Message-Start
+    BRIEF_FIXED = 4             # the fixed field of a Message before the body
     PLACE_SIZE = 40             # one place of a Message-Copy
     COPY_PUBLISHED = 1          # flag of a Message-Copy: the time of its Message-Start follows the places
     SPLIT_ABOVE = 16384         # bytes of content; more is cut into chunks
@@ -36,6 +38,8 @@ cdef enum:                      # types of records
     RECORD_NAME = 9
     RECORD_QUEUE_END = 10
     RECORD_QUEUE_PURGE = 11
+    RECORD_SHAPE = 12
+    RECORD_MESSAGE = 13
     RECORD_DTX_START = 33
     RECORD_TX_START = 34
     RECORD_PREPARE = 35
@@ -81,6 +85,11 @@ cdef struct head_t:             # what the record that begins a message says of 
     uint8_t flags
     uint8_t priority
 
+cdef struct shape_t:            # a Message-Shape: what the Messages that name it share
+    uint64_t queue_id
+    uint64_t position           # of each: this and its own distance
+    head_t head                 # route and content header, no body
+
 cdef struct block_t:            # header of a commit block, decoded
     uint64_t lsn
     uint64_t durable_hint
@@ -122,6 +131,20 @@ cdef inline uint64_t le64(const uint8_t *p) noexcept nogil:
 cdef inline uint64_t copy_prefix(const uint8_t *p) noexcept nogil:
     return 8 + <uint64_t>le32(p) * PLACE_SIZE + (8 if le32(p + 4) & COPY_PUBLISHED else 0)
 
+# The fields of a content as they stand in every record that has some: `left` bytes from `p` on. False: their lengths contradict each other.
+cdef inline bint content_fixed(const uint8_t *p, uint64_t left, head_t *out) noexcept nogil:
+    if left < CONTENT_FIXED:
+        return False
+    out.run = p + CONTENT_FIXED
+    out.body_len = le32(p)
+    out.header_len = le32(p + 4)
+    out.route_len = le16(p + 8)
+    out.flags = p[10]
+    out.priority = p[11]
+    out.here = le32(p + 12)
+    out.total = <uint64_t>out.body_len + out.header_len + out.route_len
+    return out.here == left - CONTENT_FIXED and out.here <= out.total and out.total >> 32 == 0
+
 # Decodes what a Message-Start, Message-Copy or Page-Content that was checked says of its content. False: it is none of them, or its lengths
 # contradict each other.
 cdef inline bint content_head(const record_t *record, head_t *out) noexcept nogil:
@@ -139,17 +162,23 @@ cdef inline bint content_head(const record_t *record, head_t *out) noexcept nogi
         left -= places
     elif record.type != RECORD_START and record.type != RECORD_PAGE_CONTENT:
         return False
-    if left < CONTENT_FIXED:
+    return content_fixed(p, left, out)
+
+# Decodes a Message-Shape that was checked. False: it is none, or its lengths contradict each other.
+cdef inline bint shape_head(const record_t *record, shape_t *out) noexcept nogil:
+    if record.type != RECORD_SHAPE or record.size < SHAPE_PLACE:
         return False
-    out.run = p + CONTENT_FIXED
-    out.body_len = le32(p)
-    out.header_len = le32(p + 4)
-    out.route_len = le16(p + 8)
-    out.flags = p[10]
-    out.priority = p[11]
-    out.here = le32(p + 12)
-    out.total = <uint64_t>out.body_len + out.header_len + out.route_len
-    return out.here == left - CONTENT_FIXED and out.here <= out.total and out.total >> 32 == 0
+    out.queue_id = le64(record.data)
+    out.position = le64(record.data + 8)
+    out.head.published_us = 0
+    return content_fixed(record.data + SHAPE_PLACE, record.size - SHAPE_PLACE, &out.head) and out.head.body_len == 0 and out.head.here == out.head.total
+
+# Whether a record that was checked is a Message; its position is that of its shape and `*distance`.
+cdef inline bint brief_head(const record_t *record, uint32_t *distance) noexcept nogil:
+    if record.type != RECORD_MESSAGE or record.size < BRIEF_FIXED or record.undo_prev == 0:
+        return False
+    distance[0] = le32(record.data)
+    return True
 
 cdef inline void set16(uint8_t *p, uint16_t value) noexcept nogil:
     memcpy(p, &value, 2)

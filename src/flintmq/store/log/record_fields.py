@@ -16,7 +16,7 @@ from flintmq.slotted import slotted
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
-START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE = range(1, 12)
+START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE, SHAPE, MESSAGE = range(1, 14)
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 STREAM_RECORD, STREAM_BASE = 48, 49
 STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK = 50, 51, 52
@@ -36,6 +36,8 @@ TYPE_NAMES = {
     NAME: "Name",
     QUEUE_END: "Queue-End",
     QUEUE_PURGE: "Queue-Purge",
+    SHAPE: "Message-Shape",
+    MESSAGE: "Message",
     DTX_START: "Dtx-Start",
     TX_START: "Tx-Start",
     PREPARE: "Prepare",
@@ -265,6 +267,19 @@ def _queue_end(fields: _Fields) -> dict[str, Any]:
     return {"queue": fields.u64()}
 
 
+def _shape(fields: _Fields) -> dict[str, Any]:
+    place = {"queue": fields.u64(), "position": fields.u64()}
+    content = _content(fields)
+    if content["body"] or content["here"] != content["header"] + content["route"]:
+        raise Malformed(f"a shape with {content['body']} bytes of body and {content['here']} in the record")
+    return place | content
+
+
+def _message(fields: _Fields) -> dict[str, Any]:
+    distance, content = fields.u32(), fields.rest()
+    return {"distance": distance, "body": len(content), "content": content}
+
+
 def _dtx_start(fields: _Fields) -> dict[str, Any]:
     return {"xid": fields.take_bytes(fields.u16())}
 
@@ -342,6 +357,8 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     NAME: _name,
     QUEUE_END: _queue_end,
     QUEUE_PURGE: _redelivered,  # laid out alike
+    SHAPE: _shape,
+    MESSAGE: _message,
     DTX_START: _dtx_start,
     TX_START: _nothing,
     PREPARE: _nothing,
@@ -362,7 +379,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
 }
 
 _TYPES_OF = {
-    MESSAGES: frozenset(range(START, QUEUE_PURGE + 1)),
+    MESSAGES: frozenset(range(START, MESSAGE + 1)),
     TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
     STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE, STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK)),

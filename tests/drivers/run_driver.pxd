@@ -1,0 +1,1 @@
+# Index runs as Python values, for tests.
