@@ -34,8 +34,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_tail, queue_tail, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, LEVEL_SHIFT, REASON_ACK, RESTORED_REDELIVERED, delivery_t,
-    message_groups_t, place_t, restored_t, slot_t, target_t,
+    CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, LEVEL_SHIFT, REASON_ACK, RESTORED_REDELIVERED,
+    delivery_t, message_groups_t, place_t, restored_t, slot_t, target_t,
 )  # fmt: skip
 from cython.cimports.flintmq.selectors.program import Selector, program_incref
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t

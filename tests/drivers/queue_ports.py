@@ -13,7 +13,7 @@ from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.paging import PAGE_NOT_NOW
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, queue_t, restored_t, slot_t, swept_t, waiter_t
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode, run_encode
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc
 
 # number of the run before the first one

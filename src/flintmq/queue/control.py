@@ -32,9 +32,10 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.restoring import original_of, queue_held_bytes
 from cython.cimports.flintmq.queue.returns import queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, MESSAGE_STUB_BIT, REASONS, REASON_ACK, REASON_DROP, REASON_EXPIRE, REASON_MOVE, REASON_NONE,
-    REASON_PURGE, REASON_REJECT, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM, RETURNS_DELAY_FAILED,
-    RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, flows_t, group_t, original_t, queue_t, restored_t, returned_t,
+    ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, MESSAGE_STUB_BIT, REASONS, REASON_ACK, REASON_DROP, REASON_EXPIRE, REASON_MOVE,
+    REASON_NONE, REASON_PURGE, REASON_REJECT, RESTORED_HELD, RESTORED_REDELIVERED, RETURNS_COUNTED, RETURNS_DELAY_CALM,
+    RETURNS_DELAY_FAILED, RETURNS_LIMITED, RETURNS_NOTED, RETURN_WAITED, delivery_t, flows_t, group_t, original_t, queue_t, restored_t,
+    returned_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy, memset

@@ -21,19 +21,17 @@ from cython.cimports.flintmq.core.atomics import (
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
-from cython.cimports.flintmq.queue.due import due_expiry
 from cython.cimports.flintmq.queue.counts import count_cold
+from cython.cimports.flintmq.queue.due import due_expiry
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_directory_find, list_unlink_locked, slots_free, slots_new
-from cython.cimports.flintmq.queue.expiries import (
-    expiry_attach, expiry_column, expiry_column_free, expiry_detach, expiry_shell,
-)  # fmt: skip
+from cython.cimports.flintmq.queue.expiries import expiry_attach, expiry_column, expiry_column_free, expiry_detach, expiry_shell
 from cython.cimports.flintmq.queue.log_port import log_port_page
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading, slot_body_len, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DELETED, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_HELD, ENTRY_LOADING,
     ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_PAGED, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE,
-    INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, MESSAGE_STUB_BIT, QUEUE_MIRRORED, REASON_NONE, RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED, level_t,
-    list_t, log_port_t, queue_t, restored_t, segment_t, slot_t,
+    INDEX_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT, MESSAGE_STUB_BIT, QUEUE_MIRRORED, REASON_NONE, RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED,
+    level_t, list_t, log_port_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc

@@ -39,9 +39,9 @@ from cython.cimports.flintmq.queue.selections import (
 from cython.cimports.flintmq.queue.slot import delivery_fill, slot_acquire, slot_body_len, slot_borrow, slot_content, slot_sent
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_GROUPED, CONSUMER_INTERESTED, CONSUMER_NON_ACQUIRING, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED,
-    CONSUMER_REMOVED, CONSUMER_SELECTS, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_OWNER_SHIFT, ENTRY_STATE_MASK, ENTRY_STUB, RETURNS_COUNTED,
-    RETURN_CALM, RETURN_FAILED, RETURN_UNSENT, consumer_t, delivery_t, found_t, group_t, list_t, puller_t, queue_t, segment_t, selection_t,
-    slot_t,
+    CONSUMER_REMOVED, CONSUMER_SELECTS, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_OWNER_SHIFT, ENTRY_STATE_MASK, ENTRY_STUB,
+    RETURNS_COUNTED, RETURN_CALM, RETURN_FAILED, RETURN_UNSENT, consumer_t, delivery_t, found_t, group_t, list_t, puller_t, queue_t,
+    segment_t, selection_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import (
     FLOOR_EVERY, READ_AHEAD_EVERY, queue_ask_content, queue_hand_over, queue_read_ahead, queue_unparked, queue_wake_if_available,

@@ -29,8 +29,8 @@ from cython.cimports.flintmq.queue.residency import queue_window
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_NOT_RESIDENT, ENTRY_REDELIVERED,
-    ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, QUEUE_MIRRORED, RESTORED_COUNT_SHIFT, RESTORED_HELD, RESTORED_REDELIVERED, found_t, level_t,
-    list_t, original_t, place_t, queue_t, restored_t, segment_t, slot_t,
+    ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, INDEX_MASK, LEVEL_SHIFT, QUEUE_MIRRORED, RESTORED_COUNT_SHIFT, RESTORED_HELD,
+    RESTORED_REDELIVERED, found_t, level_t, list_t, original_t, place_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.waking import queue_unparked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t

@@ -33,8 +33,8 @@ from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.residency import HELD_WINDOWS
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t, log_port_t,
-    place_t, queue_t, segment_t, slot_t,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_HELD, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, ENTRY_STUB, ENTRY_UNSTEALABLE, PRESSURE_NONE, found_t,
+    log_port_t, place_t, queue_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 

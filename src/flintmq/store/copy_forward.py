@@ -22,8 +22,8 @@ from cython.cimports.flintmq.store.log.reader import (
     STEP_BAD, STEP_RECORD, log_reader_t, reader_begin, reader_fill, reader_pass, reader_read, reader_record_at, reader_salvage, reader_step,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_MESSAGE, RECORD_START, SALVAGE_EFFORT, align8,
-    brief_head, content_head, head_t, le32, le64, record_t, shape_head, shape_t,
+    PLACE_SIZE, RECORD_COPY, RECORD_ENQUEUE, RECORD_MESSAGE, RECORD_START, SALVAGE_EFFORT, align8, brief_head, content_head, head_t, le32,
+    le64, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy

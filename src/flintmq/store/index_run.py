@@ -13,7 +13,7 @@ import cython
 from cython import cast, cfunc, declare, exceptval, inline, nogil, pointer
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.record import le32, le64, set32, set64
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 
 # what the first byte of a group says
 STEP = declare(uint8_t, 1)  # the position is not the next one: its step follows

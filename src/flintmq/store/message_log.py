@@ -24,8 +24,8 @@ from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, SWEPT_MAX, original_t, queue_t,
-    restored_t, slot_t, swept_t,
+    ENTRY_COUNT_SHIFT, MESSAGE_SPILLED_BIT, PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE, SWEPT_MAX, original_t, queue_t, restored_t,
+    slot_t, swept_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.log import (
     LSN_NEVER, content_total, content_write, log_append, log_append_done, log_begin, log_dead, log_end, log_is_live, log_room, log_t,
