@@ -23,6 +23,7 @@ from pathlib import Path
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
 from bench.runners import perf
 from flintmq.perf import wire
+from tests.support.servers import Server
 
 PREFIX = "depth"
 # seconds that the broker rests after the last publish, before its memory counts
@@ -75,15 +76,12 @@ def first_delivery(port: int, queue: str, limit_s: float = 120.0) -> tuple[float
     raise TimeoutError(f"no message of {queue} in {limit_s:.0f} s")
 
 
-def flow(server: object, mode: str, options: argparse.Namespace, *more: str) -> float:
+def flow(server: Server, mode: str, options: argparse.Namespace, *more: str) -> float:
     """Publishes or consumes all of it. Returns messages a second. Raises: RuntimeError."""
     size, count, queues = str(options.size), str(options.count), str(options.queues)
-    result = perf(
-        server,  # type: ignore[arg-type]
-        ["--mode", mode, "--durable", "--persistent", "--keep", "--prefix", PREFIX, "--size", size, "--count", count, "--queues", queues]
-        + ["--max-time", "1800", "--drain-timeout", "60", *more],
-        1900.0,
-    )
+    common = ("--durable", "--persistent", "--keep", "--prefix", PREFIX, "--max-time", "1800", "--drain-timeout", "60")
+    arguments = ["--mode", mode, *common, "--size", size, "--count", count, "--queues", queues, *more]
+    result = perf(server, arguments, 1900.0)
     if not result.get("ok"):
         raise RuntimeError(f"{mode}: {result.get('error') or result}")
     return float(result["publish_rate" if mode == "publish" else "receive_rate"])

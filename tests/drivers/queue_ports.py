@@ -121,9 +121,7 @@ def note_page_end(context: p_void, run: uint64_t) -> void:
     spin_unlock(address(loads.lock))
 
 
-def note_page_bury(
-    context: p_void, queue: pointer[queue_t], run: uint64_t, first: uint64_t, last: uint64_t, ended: bint
-) -> uint64_t:
+def note_page_bury(context: p_void, queue: pointer[queue_t], run: uint64_t, first: uint64_t, last: uint64_t, ended: bint) -> uint64_t:
     loads: pointer[loads_t] = cast(pointer[loads_t], context)
     entries: pointer[restored_t] = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))
     count: uint32_t = note_page_in(context, run, entries, LARGE_SLOTS) if entries != NULL else 0

@@ -47,12 +47,12 @@ from cython.cimports.flintmq.core.pass_trace import (
 from cython.cimports.flintmq.net.chores import Chores
 from cython.cimports.flintmq.net.patience import Patience
 from cython.cimports.flintmq.net.sockets import (
-    ALARM_DISK, CIPHER_PIECE, EVENTS_MAX, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING,
-    LIST_THROTTLED, LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_COUNT, TURNS_FRESH,
-    TURNS_HEAVY, TURNS_LAGGED, Socket, connection_schedule, intake_look, intake_look_lagged, intake_make_heavy, intake_may_publish,
-    intake_outruns, intake_queue_lagged, intake_queue_turn, intake_resume, list_pop, list_push, lists_forget, loop_log_moved, loop_wake,
-    output_cipher, output_confirms, output_encrypt, output_flush, output_lingering, run_queue_forget, run_queue_pop, run_queue_push,
-    socket_ended, socket_interest, socket_keep, socket_next_joining, socket_pause, socket_t, socket_wait, turn_pop, turns_forget,
+    ALARM_DISK, CIPHER_PIECE, KIND_CONNECTION, KIND_LISTENER, KIND_WAKE, LIST_DIRTY, LIST_FAILED, LIST_LINGERING, LIST_THROTTLED,
+    LIST_WAITING, PAUSED_ALARM, PAUSED_ANSWER, PAUSED_OUTPUT, PAUSED_TURN, READ_LEAST, READ_SIZE, TURNS_COUNT, TURNS_FRESH, TURNS_HEAVY,
+    TURNS_LAGGED, Socket, connection_schedule, intake_look, intake_look_lagged, intake_make_heavy, intake_may_publish, intake_outruns,
+    intake_queue_lagged, intake_queue_turn, intake_resume, list_pop, list_push, lists_forget, loop_log_moved, loop_wake, output_cipher,
+    output_confirms, output_encrypt, output_flush, output_lingering, run_queue_forget, run_queue_pop, run_queue_push, socket_ended,
+    socket_interest, socket_keep, socket_next_joining, socket_pause, socket_t, socket_wait, turn_pop, turns_forget,
 )  # fmt: skip
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, MSG_DONTWAIT,

@@ -515,7 +515,8 @@ class Run:
     def hold(self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int) -> tuple:
         """Takes available entries from position `cursor` on, at most `pieces` times some hundreds.
 
-        Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Reads entries that left memory from the disk. Raises: MemoryError; StoreError.
+        Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Reads entries that left memory
+        from the disk. Raises: MemoryError; StoreError.
         """
         position: uint64_t = cursor
         messages: uint64_t = messages_max

@@ -1,9 +1,8 @@
 # The log as the message path sees it. The store subclasses LogPort and fills in `port` before the first queue or connection is
 # attached; a function that is NULL there is a thing this log does not do.
 from libc.stdint cimport uint32_t, uint64_t
-from flintmq.core.atomics cimport at_add32, at_load32, spin_lock, spin_unlock
+from flintmq.core.atomics cimport spin_lock, spin_unlock
 from flintmq.core.content cimport content_t
-from flintmq.core.futex cimport futex_wake
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.queue.types cimport log_port_t, log_waker_t
 
@@ -30,9 +29,3 @@ cdef inline void log_port_wake(log_port_t *port) noexcept nogil:
     for i in range(port.waker_count):
         port.wakers[i].wake(port.wakers[i].context)
     spin_unlock(&port.waker_lock)
-
-# The pager has work. Any thread.
-cdef inline void log_port_page(log_port_t *port) noexcept nogil:
-    at_add32(&port.paging_signal, 1)
-    if at_load32(&port.paging_sleeps):
-        futex_wake(&port.paging_signal, 1)

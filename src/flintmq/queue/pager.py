@@ -27,7 +27,7 @@ ROUND_MOST = declare(uint32_t, 1024)
 
 @cclass
 class Pager:
-    """What makes shells: one thread's rounds over the queues that were shown to it. Figures: segments that left memory."""
+    """The maker of shells: one thread's rounds over the queues that were shown to it. Figures: segments that left memory."""
 
     def __cinit__(self):
         self.entries = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))

@@ -1,7 +1,7 @@
 # Entries that leave memory: a segment whose entries are all available and cold becomes a shell, and its entries a run in the index log; who
 # comes near asks for them, as for a content that is cold. See docs/adr/0016.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport queue_t, restored_t, segment_t
+from flintmq.queue.types cimport log_port_t, queue_t, restored_t, segment_t
 
 cdef enum:                      # queue_page_in
     PAGE_THERE = 0              # the entries at that position were in memory, or nothing stands there
@@ -38,6 +38,8 @@ cdef struct shell_t:            # facts of a shell, for a checkpoint; or of a se
     uint64_t run                # LSN in the index log; 0: it is none
     bint leaves                 # its entries leave memory just now, or end: look again
 
+# The pager has work. Any thread.
+cdef void paging_wake(log_port_t *port) noexcept nogil
 # The queue may have segments for the pager: it is on log_port_t.paging from now on. Any thread.
 cdef void queue_paging_wanted(queue_t *queue) noexcept nogil
 # Brings the entries of the shell at this position back. Blocks for a disk read: never on a loop, nor under a lock.

@@ -16,16 +16,16 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
-    at_add32, at_cas64, at_load32, at_load64, at_store32, at_store64, at_store_ptr, at_sub32, at_swap32, spin_lock, spin_unlock,
+    at_add32, at_cas64, at_load32, at_load64, at_store64, at_store_ptr, at_sub32, at_swap32, spin_lock, spin_unlock,
 )  # fmt: skip
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
+from cython.cimports.flintmq.core.futex import futex_wake
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_cold
 from cython.cimports.flintmq.queue.due import due_expiry
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_directory_find, list_unlink_locked, slots_free, slots_new
 from cython.cimports.flintmq.queue.expiries import expiry_attach, expiry_column, expiry_column_free, expiry_detach, expiry_shell
-from cython.cimports.flintmq.queue.log_port import log_port_page
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading, slot_body_len, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DELETED, ENTRY_EMPTY, ENTRY_FAILED, ENTRY_HELD, ENTRY_LOADING,
@@ -47,6 +47,12 @@ _TAKEN = declare(
 )
 
 
+def paging_wake(port: pointer[log_port_t]) -> void:
+    at_add32(address(port.paging_signal), 1)
+    if at_load32(address(port.paging_sleeps)):
+        futex_wake(address(port.paging_signal), 1)
+
+
 def queue_paging_wanted(queue: pointer[queue_t]) -> void:
     port: pointer[log_port_t] = queue.port
     if at_load32(address(queue.paging)) or not queue_pages(queue):
@@ -58,7 +64,7 @@ def queue_paging_wanted(queue: pointer[queue_t]) -> void:
     queue.paging_next = port.paging
     port.paging = queue
     spin_unlock(address(port.paging_lock))
-    log_port_page(port)
+    paging_wake(port)
 
 
 def queue_pages(queue: pointer[queue_t]) -> bint:
@@ -94,7 +100,7 @@ def _give_back(slots: pointer[slot_t], count: uint32_t) -> void:
 @nogil
 @exceptval(check=False)
 def _take_all(segment: pointer[segment_t], entries: pointer[restored_t]) -> uint32_t:
-    """Makes all entries PAGED, and writes them down; 0: one of them can't go, and all are as before. List lock held. O(slots), some 10 us."""
+    """Makes all entries PAGED, and writes them down; 0: one of them can't go, and all are as before. List lock held. O(slots): 10 us."""
     slot: pointer[slot_t]
     entry: pointer[restored_t] = entries
     state: uint64_t
@@ -260,9 +266,7 @@ def shell_locked(queue: pointer[queue_t], position: uint64_t) -> pointer[segment
 @cfunc
 @nogil
 @exceptval(check=False)
-def _fill(
-    slots: pointer[slot_t], base: uint64_t, entries: pointer[restored_t], count: uint32_t, column: pointer[int64_t]
-) -> void:
+def _fill(slots: pointer[slot_t], base: uint64_t, entries: pointer[restored_t], count: uint32_t, column: pointer[int64_t]) -> void:
     i: uint32_t
     slot: pointer[slot_t]
     flags: uint64_t

@@ -9,7 +9,7 @@ S2  What is in no record of the log is in no snapshot: entries without ENTRY_LOG
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.counts import count_cold
 from cython.cimports.flintmq.queue.entry_list import list_append_shell, list_directory_find
@@ -67,7 +67,7 @@ def queue_snapshot(
     sub: pointer[level_t] = list_.levels + level
     segment: pointer[segment_t] = NULL
     place: uint32_t
-    memset(facts, 0, cython.sizeof(shell_t))
+    memset(facts, 0, sizeof(shell_t))
     spin_lock(address(queue.log_lock))
     spin_lock(address(list_.lock))
     place = list_directory_find(sub, index)

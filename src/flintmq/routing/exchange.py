@@ -39,9 +39,7 @@ class Binding:
 
     __slots__ = ("arguments", "destination", "routing_key", "source")
 
-    def __init__(
-        self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key

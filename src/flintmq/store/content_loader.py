@@ -290,6 +290,17 @@ def _read(loader: pointer[loader_t], reader: ContentReader, message_id: uint64_t
 @cfunc
 @nogil
 @exceptval(check=False)
+def _page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
+    """The entries of a shell come back; the next look finds the first of them (L9)."""
+    paged: c_int = queue_page_in(queue, position)
+    if paged == PAGE_CAME or paged == PAGE_THERE:
+        return SLICE_MORE
+    return SLICE_LATER if paged == PAGE_BUSY or paged == PAGE_NO_MEMORY else SLICE_END
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], bytes_: pointer[uint64_t]) -> c_int:
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: pointer[loader_t] = cold.loader
@@ -301,7 +312,6 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     full: bint = False
     learned: bint = False
     batch: batch_t
-    paged: c_int
     result: c_int = SLICE_MORE
     batch.count = 0
     while entries[0] < (HEADER_ENTRIES if full else STEP_ENTRIES) and bytes_[0] < STEP_BYTES:
@@ -318,12 +328,10 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
             result = SLICE_END
             break
         if message_id >> MESSAGE_STUB_BIT == 1:
-            # The entries come back first; the next look finds the first of them (L9).
-            paged = queue_page_in(queue, position)
             cold.position = position
-            if paged == PAGE_CAME or paged == PAGE_THERE:
+            result = _page_in(queue, position)
+            if result == SLICE_MORE:
                 continue
-            result = SLICE_LATER if paged == PAGE_BUSY or paged == PAGE_NO_MEMORY else SLICE_END
             break
         content = _read(loader, cast(ContentReader, reader), message_id)
         if content == NULL and cast(ContentReader, reader).no_means:

@@ -15,15 +15,15 @@ import threading
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_load_ptr, at_store32, at_store64
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_load_ptr, at_store32, at_store64
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.core.futex import futex_wait
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
-from cython.cimports.flintmq.queue.log_port import LogPort, log_port_page
+from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.pager import Pager
-from cython.cimports.flintmq.queue.paging import PAGE_NOT_NOW
+from cython.cimports.flintmq.queue.paging import PAGE_NOT_NOW, paging_wake
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, log_port_t, queue_t, restored_t
-from cython.cimports.flintmq.store.index_log import index_append_run, index_log_t, index_read_run, index_run_dead
+from cython.cimports.flintmq.store.index_log import index_append_run, index_read_run, index_run_dead
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode, run_encode
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_count_out, ml_listed, ml_purge_range, ml_unspill
@@ -73,7 +73,7 @@ def entry_page_in(context: p_void, run: uint64_t, entries: pointer[restored_t], 
     free(data)
     if count == 0:
         at_add64(address(pager.unread), 1)
-        log_port_page(pager.port)  # its thread stops the store (E3)
+        paging_wake(pager.port)  # its thread stops the store (E3)
     return count
 
 
@@ -81,9 +81,7 @@ def entry_page_end(context: p_void, run: uint64_t) -> void:
     index_run_dead(_pager(context).index, run)
 
 
-def entry_page_bury(
-    context: p_void, queue: pointer[queue_t], run: uint64_t, first: uint64_t, last: uint64_t, ended: bint
-) -> uint64_t:
+def entry_page_bury(context: p_void, queue: pointer[queue_t], run: uint64_t, first: uint64_t, last: uint64_t, ended: bint) -> uint64_t:
     pager: pointer[entry_pager_t] = _pager(context)
     burial: pointer[burial_t] = cast(pointer[burial_t], calloc(1, sizeof(burial_t)))
     lsn: uint64_t
@@ -172,8 +170,7 @@ class EntryPager:
     def stop(self) -> None:
         """Ends the thread after the round under way. Burials that wait are done by the next start. Idempotent."""
         at_store32(address(self.pager.stopping), 1)
-        at_add32(address(self.log.port.paging_signal), 1)
-        futex_wake(address(self.log.port.paging_signal), 1)
+        paging_wake(address(self.log.port))
         if self.thread is not None:
             self.thread.join()
             self.thread = None

@@ -10,7 +10,7 @@ published in a row, take some bytes for all; others about five bytes each.
 from __future__ import annotations
 
 import cython
-from cython import cast, cfunc, declare, exceptval, inline, nogil, pointer
+from cython import address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.record import le32, le64, set32, set64
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -59,7 +59,7 @@ def _unsigned(value: uint64_t) -> int64_t:
 @inline
 @nogil
 @exceptval(check=False)
-def _get(data: pointer[cython.const[uint8_t]], length: uint32_t, place: pointer[uint32_t], value: pointer[uint64_t]) -> cython.bint:
+def _get(data: pointer[cython.const[uint8_t]], length: uint32_t, place: pointer[uint32_t], value: pointer[uint64_t]) -> bint:
     """The number at `*place`, which moves behind it. False: the bytes end, or it has more than 64 bits."""
     shift: uint32_t = 0
     byte: uint8_t
@@ -175,26 +175,26 @@ def run_decode(
             return 0
         kind = data[place]
         place += 1
-        if not _get(data, length, cython.address(place), cython.address(value)):
+        if not _get(data, length, address(place), address(value)):
             return 0
         step = cast(uint64_t, _unsigned(value))
         position_step = 1
-        if kind & STEP and not _get(data, length, cython.address(place), cython.address(position_step)):
+        if kind & STEP and not _get(data, length, address(place), address(position_step)):
             return 0
         if kind & SIZE:
-            if not _get(data, length, cython.address(place), cython.address(value)):
+            if not _get(data, length, address(place), address(value)):
                 return 0
             before.body_len = cast(uint32_t, cast(uint64_t, before.body_len) + cast(uint64_t, _unsigned(value)))
         if kind & FLAGS:
-            if not _get(data, length, cython.address(place), cython.address(value)):
+            if not _get(data, length, address(place), address(value)):
                 return 0
             before.flags = cast(uint32_t, value)
         if kind & EXPIRY:
-            if not _get(data, length, cython.address(place), cython.address(value)):
+            if not _get(data, length, address(place), address(value)):
                 return 0
             expiry_step = _unsigned(value)
         same = 0
-        if kind & MANY and not _get(data, length, cython.address(place), cython.address(same)):
+        if kind & MANY and not _get(data, length, address(place), address(same)):
             return 0
         if same >= count - done:
             return 0

@@ -304,7 +304,11 @@ class LogWriter:
                 return STOPPED
             # While records come, the writer looks again after `soon_ms` by itself: what nobody waits for (acks) then wakes it with no kick,
             # and takes no processor from a loop. `sleeping` 2 says so. It sleeps soundly after a pass that had nothing to do.
-            naps = outcome == PASS_PROGRESS and at_load32(address(self.writer.signal)) == signal and not at_load32(address(self.writer.stopping))
+            naps = (
+                outcome == PASS_PROGRESS
+                and at_load32(address(self.writer.signal)) == signal
+                and not at_load32(address(self.writer.stopping))
+            )
             # Say that we sleep, then look at the word: a kick after the look changes it.
             at_store32(address(self.writer.sleeping), 2 if naps else 1)
             trace_sleeps(address(self.trace))
