@@ -129,9 +129,7 @@ def _directory_room(level: pointer[level_t]) -> bint:
         level.start = 0
         return True
     capacity = level.capacity * 2
-    grown = cast(
-        pointer[pointer[segment_t]], realloc(NULL if inside else level.directory, cast(uint64_t, capacity) * sizeof(p_void))
-    )
+    grown = cast(pointer[pointer[segment_t]], realloc(NULL if inside else level.directory, cast(uint64_t, capacity) * sizeof(p_void)))
     if grown == NULL:
         return False
     if inside:

@@ -5,7 +5,7 @@ in: the first message that asks for a time; the definitions of a restart. out: o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from flintmq.ports import Definitions, QueueRecord
 from flintmq.routing.binding import QUEUE
