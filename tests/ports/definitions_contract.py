@@ -59,6 +59,7 @@ class DefinitionsContract(ABC):
         definitions.save_binding(binding)
         assert list(definitions.load_exchanges("/")) == [exchange]
         assert list(definitions.load_queues("/")) == [queue]
+        assert list(definitions.queue_rows("/")) == [(queue.name, queue.queue_id, queue.auto_delete, queue.arguments)]
         assert list(definitions.load_bindings("/")) == [binding]
         (loaded,) = definitions.load_queues("/")
         assert loaded.arguments["t"] is True
@@ -71,6 +72,8 @@ class DefinitionsContract(ABC):
         for record in (*records, records[0]):
             definitions.save_binding(record)
         assert list(definitions.load_bindings("/")) == records
+        rows = list(definitions.binding_rows("/"))
+        assert rows == [(one.source, one.destination_kind, one.destination, one.routing_key, one.arguments) for one in records]
         definitions.delete_binding(records[1])
         definitions.delete_binding(records[1])
         assert list(definitions.load_bindings("/")) == [record for record in records if record is not records[1]]

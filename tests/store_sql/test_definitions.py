@@ -315,3 +315,18 @@ def test_a_start_with_the_default_database_imports_no_driver_of_a_server(tmp_pat
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
+
+
+def test_many_rows_are_read_in_pieces(definitions: SqlDefinitions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that come in several pieces are all rows in their order, also when something is saved between two pieces; the ids are those of
+    all virtual hosts."""
+    monkeypatch.setattr("flintmq.store.sql.sqlite_driver._PIECE_ROWS", 7)
+    definitions.save_vhost(VhostRecord("other"))
+    records = [QueueRecord(vhost, f"q{number}", definitions.new_queue_id()) for number in range(20) for vhost in ("/", "other")]
+    assert submit(definitions, *(Save(record) for record in records)) is None
+    rows = definitions.queue_rows("/")
+    names = [next(rows)[0] for _ in range(8)]
+    definitions.save_exchange(ExchangeRecord("/", "x", "direct"))
+    names += [row[0] for row in rows]
+    assert names == [record.name for record in records if record.vhost == "/"]
+    assert definitions.queue_ids() == {record.queue_id for record in records}

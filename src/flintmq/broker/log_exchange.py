@@ -73,8 +73,9 @@ class LogExchange(logging.Handler):
 
     def follow(self, binding: Binding, came: bool) -> None:
         """Something was bound or unbound (broker.events.Events.followers)."""
-        if binding.source is self._exchange:
-            self._wanted = bool(binding.source.bindings)
+        exchange = self._exchange
+        if exchange is not None and binding.source is exchange:
+            self._wanted = bool(exchange.bindings)
 
     def open(self) -> None:
         """From now on lines are told."""

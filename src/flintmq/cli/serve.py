@@ -33,6 +33,8 @@ LOG_FLUSH_S = 0.5
 WATCHDOG_S = 5.0
 # sysexits EX_IOERR: a write or sync of the store failed
 EXIT_IO_ERROR = 74
+# objects that a start made, above which nobody looks for garbage among them: half a second for a million
+COLLECTED_MAX = 150_000
 
 
 def _raise_descriptors() -> None:
@@ -108,7 +110,9 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     logging.getLogger("flintmq.node").info("%s", node.summary())
     notifier.tell("READY=1", f"STATUS=AMQP on port {node.amqp_port}")
     # What start-up made stays: the collector need not look at it again, and connections come and go without cycles.
-    gc.collect()
+    # Of very many definitions even this look would keep the first clients waiting: what garbage there is stays, too.
+    if gc.get_count()[0] < COLLECTED_MAX:
+        gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()

@@ -194,12 +194,19 @@ class PassTrace:
 @cfunc
 def _histogram(steps: pointer[uint64_t]) -> list:
     i: uint32_t
-    return [(bound_ns(i), steps[i]) for i in range(STEPS) if steps[i]]
+    shown: list = []
+    for i in range(STEPS):
+        if steps[i]:
+            shown.append((bound_ns(i), steps[i]))
+    return shown
 
 
 @cfunc
 def _shown(one: pointer[traced_pass_t]) -> dict:
     i: uint32_t
+    phases: dict = {}
+    for i in range(PHASES):
+        phases[PHASE_NAMES[i]] = one.phase_ns[i]
     return {
         "began_ns": one.began_ns,
         "total_ns": one.total_ns,
@@ -208,7 +215,7 @@ def _shown(one: pointer[traced_pass_t]) -> dict:
         "faults": one.faults,
         "slept": one.slept,
         "preempted": one.preempted,
-        "phases": {PHASE_NAMES[i]: one.phase_ns[i] for i in range(PHASES)},
+        "phases": phases,
     }
 
 

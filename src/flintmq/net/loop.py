@@ -4,9 +4,9 @@ in: sockets, functions to call, transactions that wait for the log. out: calls o
 what the fast path leaves over (LOOP_* events).
 
 A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
-something to deliver, tell the log to write (a light pass: at its end), give each connection with work its turn, send what became dirty for one turn's time (the
-output that waits longest first; the rest gathers more until the next pass), give long work and heavy connections their share, then sleep
-in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
+something to deliver, tell the log to write (a light pass does so later), give each connection with work its turn, send what became dirty
+for one turn's time (the output that waits longest first; the rest gathers more until the next pass), give long work and heavy connections
+their share, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
 
 A turn: what a connection's requests take in Python is added up. At Limits.turn_us its bytes wait in socket_t.rest, and it is heavy for
 Limits.heavy_ms: read from a list of its own, one turn's time of each pass for all of them, behind everybody else's reads and deliveries.
@@ -328,6 +328,7 @@ class Loop:
                 self.io.port.kick(self.io.port.context, self.awaited)
             self.logged = False
             self.awaited = False
+        trace_phase(address(self.trace), PHASE_REST)
 
     def is_light(self) -> bint:
         """Little came: what is delivered goes first. The writer, once woken, may take this thread's processor before it has delivered."""
@@ -550,7 +551,6 @@ class Loop:
                     return LOOP_COMMITS
             if self.flush():
                 return LOOP_TLS_OUT
-            trace_phase(address(self.trace), PHASE_REST)
             self.kick()
             output_lingering(address(self.io))
             if self.io.lists[LIST_FAILED] != NULL and self.may_begin(address(self.ends_end)):

@@ -52,3 +52,35 @@ def field_bytes(value: object) -> int:
 def binding_identity(source: str, kind: str, destination: str, routing_key: bytes, arguments: Mapping[str, Any] | None) -> BindingIdentity:
     """The key under which a binding is found again. Args: source, destination: names; kind: of the destination."""
     return (source, kind, destination, routing_key, freeze(arguments) if arguments else None)
+
+
+class Binding:
+    """A binding of an exchange. Immutable; looked up by `identity`. What follows from its four facts is not kept: there may be many."""
+
+    __slots__ = ("arguments", "destination", "routing_key", "source")
+
+    def __init__(self, source: Any, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
+        self.source = source
+        self.destination = destination
+        self.routing_key = routing_key
+        self.arguments = arguments or NO_ARGUMENTS
+
+    @property
+    def identity(self) -> BindingIdentity:
+        """See binding_identity. O(arguments)."""
+        destination = self.destination
+        return binding_identity(self.source.name, destination.destination_kind, destination.name, self.routing_key, self.arguments)
+
+    @property
+    def arguments_bytes(self) -> int:
+        """Bytes of memory that its arguments take. O(arguments)."""
+        return field_bytes(self.arguments) if self.arguments else 0
+
+    @property
+    def durable(self) -> bool:
+        """Survives a restart: both ends do."""
+        return self.source.durable and self.destination.durable
+
+    def __repr__(self) -> str:
+        kind, name = self.destination.destination_kind, self.destination.name
+        return f"Binding({self.source.name!r} -> {kind} {name!r}, {self.routing_key!r}, {dict(self.arguments)!r})"

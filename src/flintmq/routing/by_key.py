@@ -2,22 +2,19 @@
 
 in: bindings that come and go. out: those of a key; those of an identity; all of them.
 
-I1  A key has its one binding, or a table of its bindings: most keys have one, and a table of one entry takes four times what a binding does.
+I1  A key has its one binding, or a table of its bindings: most keys have one, and a table of one takes four times what a binding does.
 I2  `values` is one moment's answer: whoever lists bindings may be another thread than the one that binds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flintmq.routing.binding import BindingIdentity, Destination
-
-if TYPE_CHECKING:
-    from flintmq.routing.exchange import Binding
+from flintmq.routing.binding import Binding, BindingIdentity, Destination
 
 
-class BindingsByKey(MutableMapping[BindingIdentity, "Binding"]):
+class BindingsByKey(MutableMapping[BindingIdentity, Binding]):
     """Identity -> binding, and routing key -> destinations. Its order is that of the keys."""
 
     __slots__ = ("_count", "_keys")
@@ -28,20 +25,20 @@ class BindingsByKey(MutableMapping[BindingIdentity, "Binding"]):
 
     def destinations(self, routing_key: bytes) -> Collection[Destination]:
         """Those of a key, each once. O(bindings of the key)."""
-        entry = self._keys.get(routing_key)
+        entry: Any = self._keys.get(routing_key)
         if entry is None:
             return ()
         if type(entry) is not dict:
-            return (entry.destination,)  # type: ignore[union-attr]
+            return (entry.destination,)
         return dict.fromkeys(one.destination for one in entry.values())
 
     def add(self, binding: Binding) -> None:
         """A binding that is not there yet."""
         key = binding.routing_key
-        entry = self._keys.setdefault(key, binding)
+        entry: Any = self._keys.setdefault(key, binding)
         if entry is not binding:
             if type(entry) is not dict:
-                entry = self._keys[key] = {entry.identity: entry}  # type: ignore[union-attr]
+                entry = self._keys[key] = {entry.identity: entry}
             entry[binding.identity] = binding
         self._count += 1
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
-from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, BindingIdentity, Destination, binding_identity, field_bytes
+from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, BindingIdentity, Destination
 from flintmq.routing.by_key import BindingsByKey
 from flintmq.routing.deciding import Deciding
 from flintmq.routing.kept import Kept
@@ -34,6 +34,7 @@ X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 Headers = Mapping[str, Any]
 
 
+<<<<<<< HEAD
 class Binding:
     """A binding. Immutable; looked up by `identity`. There may be a hundred thousand: what follows from its four facts is not kept."""
 
@@ -66,6 +67,8 @@ class Binding:
         return f"Binding({self.source.name!r} -> {kind} {name!r}, {self.routing_key!r}, {dict(self.arguments)!r})"
 
 
+=======
+>>>>>>> ae73e487664dc8038fe71ed2df877f0e8528ce55
 class Exchange:
     """Base of all kinds.
 
@@ -503,6 +506,7 @@ __all__ = [
     "DEFAULT_EXCHANGE",
     "EXCHANGE",
     "QUEUE",
+    "Binding",
     "DefaultExchange",
     "DirectExchange",
     "Exchange",

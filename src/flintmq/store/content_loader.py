@@ -301,6 +301,17 @@ def _page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
 @cfunc
 @nogil
 @exceptval(check=False)
+def _hand_over(queue: pointer[queue_t], batch: pointer[batch_t]) -> void:
+    """From the last to the first (L5)."""
+    while batch.count:
+        batch.count -= 1
+        queue_content_loaded(queue, batch.positions[batch.count], batch.contents[batch.count])
+        content_decref(batch.contents[batch.count])
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], bytes_: pointer[uint64_t]) -> c_int:
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: pointer[loader_t] = cold.loader
@@ -365,11 +376,7 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
         cold.loaded += content.body_len
         bytes_[0] += content.body_len
     at_add64(address(loader.loaded), batch.count)
-    while batch.count:
-        batch.count -= 1
-        content = batch.contents[batch.count]
-        queue_content_loaded(queue, batch.positions[batch.count], content)
-        content_decref(content)
+    _hand_over(queue, address(batch))
     if cold.learned:
         queue_headers_read(queue)
     return SLICE_END if full else result

@@ -280,6 +280,18 @@ def _decide_places(
     return alive
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _refer(work: pointer[work_t], number: uint32_t) -> void:
+    """The transactions that a live message names, from name `number` on, are referred to once more."""
+    nodes: pointer[name_node_t] = cast(pointer[name_node_t], work.names.data)
+    while number:
+        work_tx(work, nodes[number - 1].tx).references += 1
+        work.name_count += 1
+        number = nodes[number - 1].next
+
+
 def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], last_damage: uint64_t, lost_max: uint64_t) -> void:
     i: uint64_t
     message_id: uint64_t
@@ -287,8 +299,6 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
     moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
     entry: pointer[seen_t]
     extra: pointer[extra_t]
-    nodes: pointer[name_node_t] = cast(pointer[name_node_t], work.names.data)
-    info: pointer[tx_info_t]
     content: uint32_t
     ended: uint32_t
     number: uint32_t
@@ -322,11 +332,7 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             number = extra.names
             if alive:
                 work.location_count += alive
-                while number:
-                    info = work_tx(work, nodes[number - 1].tx)
-                    info.references += 1
-                    work.name_count += 1
-                    number = nodes[number - 1].next
+                _refer(work, number)
             elif number and not ended:
                 work.homeless_count += 1
         elif entry.flags & SEEN_PLACE:

@@ -299,7 +299,7 @@ class SqlDefinitions:
         return [QueueRecord(vhost, name, queue_id, auto_delete, dict(table)) for name, queue_id, auto_delete, table in rows]
 
     def queue_rows(self, vhost: str) -> Iterator[tuple[str, int, bool, Table]]:
-        for piece in self._pieces("load_queues", vhost=encode_name(vhost)):
+        for piece in self._pieces_of("queues", vhost):
             for name, queue_id, auto_delete, arguments in piece:
                 yield decode_name(name), queue_id, bool(auto_delete), _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
 
@@ -317,10 +317,17 @@ class SqlDefinitions:
         return [BindingRecord(vhost, *row[:4], dict(row[4])) for row in self.binding_rows(vhost)]
 
     def binding_rows(self, vhost: str) -> Iterator[tuple[str, str, str, bytes, Table]]:
-        for piece in self._pieces("load_bindings", vhost=encode_name(vhost)):
+        for piece in self._pieces_of("bindings", vhost):
             for source, kind, destination, key, arguments in piece:
                 table = _NOTHING if arguments == EMPTY_TABLE else self._table(arguments)
                 yield decode_name(source), kind, decode_name(destination), bytes(key), table
+
+    def _pieces_of(self, things: str, vhost: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Those of a virtual host, which may be the only one."""
+        stored = encode_name(vhost)
+        if [name for name, _ in self._rows("load_vhosts")] == [stored]:
+            return self._pieces(f"load_all_{things}")
+        return self._pieces(f"load_{things}", vhost=stored)
 
     def _pieces(self, name: str, **parameters: str) -> Iterator[list[tuple[Any, ...]]]:
         """`_rows` in pieces. Nobody changes what is read meanwhile: the rows of a start."""
