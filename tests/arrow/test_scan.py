@@ -45,8 +45,11 @@ def plain(store: Path, name: str) -> list[dict[str, Any]]:
             line["expires_time"] = record.expires_ms * 1000 or None
         elif record.type != Kind.NOTE:
             line["tx_lsn"] = record.undo_prev or record.lsn
+        if record.type == Kind.MESSAGE_SHAPE:
+            rows.append(line)
+            continue
         line["queue_id"] = values.get("queue")
-        if "position" in values and record.type != Kind.MESSAGE_SHAPE:
+        if "position" in values:
             line["position"] = values["position"] or None
             line["waiting"] = values.get("number")
         if record.type == Kind.MESSAGE_DEQUEUE:

@@ -28,6 +28,7 @@ cdef struct known_shape_t:
 cdef struct shapes_t:
     known_shape_t *table        # NULL: nothing was written yet
     uint32_t *marks             # a hash of each shape, 0: the place is free
+    known_shape_t *last         # that of the last Message: most come one after the other on one queue. NULL: none
     uint64_t bytes              # of all `bytes`
 
 cdef void shapes_free(shapes_t *shapes) noexcept nogil

@@ -37,6 +37,7 @@ def shapes_free(shapes: pointer[shapes_t]) -> void:
     free(shapes.marks)
     shapes.table = NULL
     shapes.marks = NULL
+    shapes.last = NULL
     memory_add(MEMORY_ROUTES, -cast(int64_t, SHAPES * (sizeof(known_shape_t) + 4)))
 
 
@@ -141,9 +142,13 @@ def _place_for(shapes: pointer[shapes_t], first: uint32_t, floor: uint64_t, tail
 def _find(shapes: pointer[shapes_t], log: pointer[log_t], content: pointer[content_t], queue_id: uint64_t) -> pointer[known_shape_t]:
     """The shape of a message, if this container has seen it before; NULL: it has now (S2)."""
     i: uint32_t
-    mark: uint32_t = crc32c(cast(uint32_t, queue_id), content_route(content), content.route_len)
+    mark: uint32_t
     first: uint32_t
-    shape: pointer[known_shape_t] = NULL
+    shape: pointer[known_shape_t] = shapes.last
+    if shape != NULL and shape.seen >= log.shape_floor and shape.bytes != NULL and _is(shape, content, queue_id):
+        return shape
+    shape = NULL
+    mark = crc32c(cast(uint32_t, queue_id), content_route(content), content.route_len)
     mark = crc32c(mark, content_header(content), content.header_len) | 1
     first = (mark >> 1) % (SHAPES // SHAPE_WAYS) * SHAPE_WAYS
     for i in range(first, first + SHAPE_WAYS):
@@ -237,6 +242,7 @@ def shapes_write(
         shape.lsn,
     )
     own = record_encode(record, length, RECORD_MESSAGE, 0, flags, log_time(log), shape.lsn, 0, expires_at_ms)
+    shapes.last = shape
     set32(own, cast(uint32_t, position - shape.position))
     memcpy(own + BRIEF_FIXED, content_body(content), content.body_len)
     log_append_done(log, record, length, lsn)
