@@ -34,41 +34,6 @@ X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 Headers = Mapping[str, Any]
 
 
-<<<<<<< HEAD
-class Binding:
-    """A binding. Immutable; looked up by `identity`. There may be a hundred thousand: what follows from its four facts is not kept."""
-
-    __slots__ = ("arguments", "destination", "routing_key", "source")
-
-    def __init__(self, source: Exchange, destination: Destination, routing_key: bytes, arguments: Mapping[str, Any] | None = None) -> None:
-        self.source = source
-        self.destination = destination
-        self.routing_key = routing_key
-        self.arguments = arguments or NO_ARGUMENTS
-
-    @property
-    def identity(self) -> BindingIdentity:
-        """See binding_identity. O(arguments)."""
-        destination = self.destination
-        return binding_identity(self.source.name, destination.destination_kind, destination.name, self.routing_key, self.arguments)
-
-    @property
-    def arguments_bytes(self) -> int:
-        """Bytes of memory that its arguments take. O(arguments)."""
-        return field_bytes(self.arguments) if self.arguments else 0
-
-    @property
-    def durable(self) -> bool:
-        """Survives a restart: both ends do."""
-        return self.source.durable and self.destination.durable
-
-    def __repr__(self) -> str:
-        kind, name = self.destination.destination_kind, self.destination.name
-        return f"Binding({self.source.name!r} -> {kind} {name!r}, {self.routing_key!r}, {dict(self.arguments)!r})"
-
-
-=======
->>>>>>> ae73e487664dc8038fe71ed2df877f0e8528ce55
 class Exchange:
     """Base of all kinds.
 
