@@ -149,7 +149,7 @@ def test_numbers_whose_records_are_lost_take_no_position(tmp_path: Path, opened:
 @pytest.mark.parametrize("kind", ["clean", "unclean"])
 def test_the_store_of_format_1(tmp_path: Path, kind: str, commits: bool) -> None:
     """The transaction in doubt of the fixture: decided by the present code, the store holds what was promised, also after a restart."""
-    path = Path(shutil.copytree(fixture.FIXTURE / kind, tmp_path / kind))
+    path = Path(shutil.copytree(fixture.FIXTURES / "store-v3" / kind, tmp_path / kind))
     ((xid, entries),) = fixture.EXPECTED["in_doubt"].items()
     store: Any = fixture.opened(path)
     queues = {int(queue): queue_of(store, int(queue)) for queue in fixture.EXPECTED["queues"]}
