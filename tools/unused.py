@@ -52,7 +52,6 @@ KEPT = (
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes set_reserves", "tests drive a log by hand"),
-    ("flintmq/store/index_log.pxd", "index_append_run index_read_run index_run_dead", "the pager of queues calls them"),
     ("flintmq/store/log/managed.py", "set_keep", "checkpoints say what they need"),
     ("flintmq/net/loop.py", "turns_waiting", "tests look at a loop"),
     ("flintmq/channel/connection.py", "channel_numbers", "tests look at a connection"),

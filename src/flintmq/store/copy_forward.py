@@ -29,7 +29,7 @@ from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.flintmq.store.message_log import list_find, location_t
 from cython.cimports.libc.errno import ENOMEM
-from cython.cimports.libc.stdint import int64_t, uint64_t, uint8_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 

@@ -303,8 +303,6 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             while moved[next_moved].index < i:
                 next_moved += 1
             message_id = moved[next_moved].id
-        if not entry.flags & SEEN_MISSING:
-            work.kept_count += 1
         if entry.flags & SEEN_OLD:
             continue
         content = CONTENT_PRESENT
@@ -472,6 +470,7 @@ def result_fill(
                 map64_get(address(work.expiries), i + 1, address(expires))
             _restore(work, entries, entry.queue, entry.word, message_id, cast(int64_t, expires), entry.body_len, flags)
         count += 1
+    work.kept_count = count
 
 
 # --- the report, and the whole ------------------------------------------------------------------------------------------------------

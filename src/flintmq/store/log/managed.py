@@ -317,7 +317,7 @@ class ManagedLog:
     def base_target(self) -> int:
         """LSN up to which nothing lives any more: where advance_base would move the base."""
         i: uint32_t
-        durable: uint64_t = min(at_load64(address(self.log.durable)), self.keep_from)
+        durable: uint64_t = at_load64(address(self.log.durable))
         tail: uint64_t = self.log.tail // self.log.container_size
         to: uint64_t = at_load64(address(self.log.base))
         spin_lock(address(self.log.lock))
@@ -326,6 +326,7 @@ class ManagedLog:
                 self.log.containers[i].sequence >= tail
                 or self.log.containers[i].live_count
                 or self.log.containers[i].ended_at > durable  # LSN behind the record
+                or self.log.containers[i].ended_at >= self.keep_from
                 or self.log.containers[i].state != CONTAINER_SEALED
             ):
                 break
