@@ -11,6 +11,7 @@ K4  Lengths and numbers are compared with the bytes that are there before they a
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -234,7 +235,7 @@ def _deaths(reader: _Reader) -> tuple[int, tuple[int, ...]]:
     else:
         raise MalformedError(f"deaths of form {form}")
     reader.piece(padding)
-    if any(right <= left for left, right in zip(grains, grains[1:], strict=False)):
+    if any(right <= left for left, right in itertools.pairwise(grains)):
         raise MalformedError("deaths do not rise")
     return sequence, grains
 
@@ -251,16 +252,16 @@ def _row(kind: int, reader: _Reader) -> object:
         queue_id, level, count = reader.take(_SEGMENT_HEAD)
         if count > len(reader.data) // _SEGMENT.size:
             raise MalformedError("more segments than the part has bytes for")
-        rows = [reader.take(_SEGMENT) for _ in range(count)]
-        return queue_id, level, tuple(SegmentFacts(*row[:5], *row[6:]) for row in rows)
+        facts = [reader.take(_SEGMENT) for _ in range(count)]
+        return queue_id, level, tuple(SegmentFacts(*row[:5], *row[6:]) for row in facts)
     if kind == MOVED:
         return reader.take(_MOVED)
     if kind == LISTED:
         message_id, places, names = reader.take(_LISTED)
         if places > len(reader.data) // _PLACE.size:
             raise MalformedError("more places than the part has bytes for")
-        rows = tuple(reader.take(_PLACE) for _ in range(places))
-        return ListedFacts(message_id, rows, reader.many("Q", 8, names))  # type: ignore[arg-type]
+        stands = tuple(reader.take(_PLACE) for _ in range(places))
+        return ListedFacts(message_id, stands, reader.many("Q", 8, names))  # type: ignore[arg-type]
     raise MalformedError(f"a part of kind {kind}")
 
 
@@ -322,8 +323,9 @@ class Finder:
         self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, lowest, [one for _, one in held])]
 
     def newest(self, index_base: int, fits: Callable[[History], str | None]) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that may be believed (K2, K3), and why newer ones are not. fits: None, or why the message log is another."""
-        refused = []
+        """The newest checkpoint that may be believed (K2, K3), and the reasons against newer ones. fits: a reason of the message log's, or
+        None."""
+        refused: list[str] = []
         for one in reversed(self.whole):
             reason = fits(one.history) or self._reason(one, index_base)
             if reason is None:
@@ -336,9 +338,9 @@ class Finder:
             return "the index log does not reach back to what it names"
         try:
             for kind, count, data in one.parts:
-                rows = rows_of(kind, count, data)
-                if kind == SEGMENTS and any(fact.run not in self.runs for _, _, facts in rows for fact in facts):  # type: ignore[misc, union-attr]
-                    return "it names a run that is not there"
+                for row in rows_of(kind, count, data):
+                    if kind == SEGMENTS and any(one.run not in self.runs for one in row[2]):  # type: ignore[index]
+                        return "it names a run that is not there"
         except MalformedError as error:
             return str(error)
         return None
