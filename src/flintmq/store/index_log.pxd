@@ -1,4 +1,4 @@
-# The index log: entries that left memory, as runs, and checkpoints (docs/FORMAT.md, "Index log"). The functions need no GIL.
+# The index log: entries that left memory, as runs (docs/FORMAT.md, "Index log"). The functions need no GIL.
 #
 # Losing it loses nothing: the message log has every fact. So an append may be refused, and a log that can't be read is thrown away.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
