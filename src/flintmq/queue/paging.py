@@ -115,7 +115,7 @@ def _take_all(segment: pointer[segment_t], entries: pointer[restored_t]) -> uint
         if (
             kind != ENTRY_AVAILABLE
             or state & (_TAKEN | ENTRY_NOT_RESIDENT) != ENTRY_NOT_RESIDENT
-            or slot.message_id == 0
+            or not (state & ENTRY_LOGGED or slot.message_id >> MESSAGE_SPILLED_BIT)
             or not at_cas64(address(slot.state), state, state & ~cast(uint64_t, ENTRY_STATE_MASK) | ENTRY_PAGED)
         ):
             _give_back(segment.slots, i)

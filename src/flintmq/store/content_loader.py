@@ -27,7 +27,7 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put, map64_remove
 from cython.cimports.flintmq.queue.cold_headers import queue_header_read, queue_headers_read, queue_wants_headers
-from cython.cimports.flintmq.queue.paging import PAGE_BUSY, PAGE_CAME, PAGE_NO_MEMORY, PAGE_THERE, queue_page_in
+from cython.cimports.flintmq.queue.paging import PAGE_CAME, PAGE_THERE, queue_page_in
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_failed, queue_content_loaded, queue_decref, queue_incref, queue_is_deleted, queue_load_room, queue_next_cold,
 )  # fmt: skip
@@ -291,11 +291,10 @@ def _read(loader: pointer[loader_t], reader: ContentReader, message_id: uint64_t
 @nogil
 @exceptval(check=False)
 def _page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
-    """The entries of a shell come back; the next look finds the first of them (L9)."""
+    """The entries of a shell come back; the next look finds the first of them (L9). Else it is tried again: they are on their way out, or
+    memory is short; a run that can't be read stops the store."""
     paged: c_int = queue_page_in(queue, position)
-    if paged == PAGE_CAME or paged == PAGE_THERE:
-        return SLICE_MORE
-    return SLICE_LATER if paged == PAGE_BUSY or paged == PAGE_NO_MEMORY else SLICE_END
+    return SLICE_MORE if paged == PAGE_CAME or paged == PAGE_THERE else SLICE_LATER
 
 
 @cfunc
