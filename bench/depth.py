@@ -21,8 +21,10 @@ import time
 from pathlib import Path
 
 from bench.brokers import FLINTMQ, RABBITMQ, Broker
+from bench.many_queues import status_kib
 from bench.runners import perf
 from flintmq.perf import wire
+from flintmq.perf.process import tree
 from tests.support.servers import Server
 
 PREFIX = "depth"
@@ -31,23 +33,9 @@ REST_S = 15.0
 MIB = 1 << 20
 
 
-def tree(pid: int) -> list[int]:
-    """The process and its children, children's children included."""
-    pids = [pid]
-    for one in pids:
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            pids.extend(int(child) for child in task.read_text().split())
-    return pids
-
-
 def memory(pid: int, field: str = "VmRSS") -> float:
     """MiB of the process tree: VmRSS now, or VmHWM at its peak."""
-    total = 0
-    for one in tree(pid):
-        for line in Path(f"/proc/{one}/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                total += int(line.split()[1])
-    return total / 1024
+    return sum(status_kib(one, field) for one in tree(pid)) / 1024
 
 
 def disk_mib(directory: Path) -> float:

@@ -154,6 +154,7 @@ class Queue:
         """All segments that may become shells do. Returns how many did."""
         before: uint64_t = self.pager._out
         for _ in range(10):  # one that came back rests for some looks
+            self.pager.refused = False  # as a round begins
             self.pager._page_queue(self.queue)
         return self.pager._out - before
 
@@ -168,6 +169,11 @@ class Queue:
         """Runs can't be read; none is taken."""
         self.loads.runs_lost = lost
         self.loads.runs_full = full
+
+    @property
+    def refusals(self) -> int:
+        """How often the log took no run."""
+        return self.loads.refusals
 
     @property
     def shells(self) -> int:

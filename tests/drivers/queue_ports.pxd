@@ -17,6 +17,7 @@ cdef struct loads_t:              # what the ports were asked for; ids are given
     int64_t spilled               # spills less unspills
     uint32_t runs_lost            # runs can't be read
     uint32_t runs_full            # no run is taken
+    uint32_t refusals             # how often
     uint32_t run_count            # runs that were written
     kept_run_t runs[4096]
 

@@ -89,6 +89,7 @@ def note_page_out(context: p_void, queue: pointer[queue_t], entries: pointer[res
     data: pointer[uint8_t]
     run: uint64_t = PAGE_NOT_NOW
     if loads.runs_full or loads.run_count == 4096:
+        loads.refusals += 1
         return PAGE_NOT_NOW
     data = cast(pointer[uint8_t], malloc(RUN_BYTES_MAX))
     if data == NULL:

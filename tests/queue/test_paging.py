@@ -203,3 +203,18 @@ def test_a_queue_that_ends_frees_its_shells() -> None:
     queue = backlog(42)
     queue.page_out()
     del queue
+
+
+def test_a_log_that_takes_no_run_is_asked_once_in_a_round() -> None:
+    queue = backlog(400)
+    queue.set_runs(full=True)
+    before = queue.refusals
+    queue.page_out()
+    assert 0 < queue.refusals - before <= 10, "ten rounds"
+
+
+def test_no_segment_has_more_slots_than_its_pages_hold() -> None:
+    queue_driver.set_segments(16, 5000)
+    queue = backlog(6000)
+    assert queue.page_out() == 3, "2, 16, and then 1,365 at most"
+    assert queue.shell_entries == 3 * 1365

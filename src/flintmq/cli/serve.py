@@ -33,7 +33,7 @@ LOG_FLUSH_S = 0.5
 WATCHDOG_S = 5.0
 # sysexits EX_IOERR: a write or sync of the store failed
 EXIT_IO_ERROR = 74
-# objects that a start made, above which nobody looks for garbage among them: half a second for a million
+# objects that a start made, above which nobody looks for garbage among them: the look grows with them
 COLLECTED_MAX = 150_000
 
 

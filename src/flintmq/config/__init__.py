@@ -276,7 +276,7 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     # the log is written and synced: a slow flow would else have a sync for each message
     log_soon_ms: int = 5
     log_soon_bytes: int = 256 * KIB
-    # entries of a segment, which leave memory together when all of them are cold (the first segment of a queue has at most 16). At most
+    # entries of a segment, which leave memory together when all of them are cold (the first two of a queue have 2 and 16). At most
     # 1,365, eight pages: fewer make more runs in the index log and more segments in memory
     entry_segment: int = 1365
     # places that one slice of a purge, or of the end of a deleted queue, looks at: about 0.1 us each, with the queue's lock held for 256 of

@@ -55,6 +55,8 @@ TRIM = declare(uint64_t, 32)
 
 def list_set_segments(small: uint32_t, large: uint32_t) -> void:
     global first_slots, small_slots, large_slots, large_mask
+    large = max(1, min(large, LARGE_SLOTS))  # what an operator asks for; slots_new has room for no more
+    small = max(1, min(small, large))
     first_slots = min(2, small)
     small_slots = small
     large_slots = large

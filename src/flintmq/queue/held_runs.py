@@ -31,7 +31,7 @@ from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.grouped import grouped_ended
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
-from cython.cimports.flintmq.queue.paging import PAGE_FAILED, PAGE_NO_MEMORY, PAGE_THERE, queue_page_in, queue_paging_wanted
+from cython.cimports.flintmq.queue.paging import queue_paging_wanted
 from cython.cimports.flintmq.queue.slot import (
     slot_body_len, slot_content, slot_dequeue, slot_hold, slot_release, slot_set_cold, slot_unhold,
 )  # fmt: skip
@@ -45,8 +45,6 @@ from cython.cimports.flintmq.queue.waking import queue_wake_if_available
 from cython.cimports.libc.stdint import int32_t, uint16_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
-
-from flintmq.errors import StoreError
 
 # entries in one section under the list's lock (about 10 us), and slots passed there
 CHUNK = declare(uint32_t, 256)
@@ -526,14 +524,13 @@ class Run:
         most: uint32_t = ranges_max
         pieces_open: uint32_t = pieces
         outcome: c_int = HOLD_MORE
-        paged: c_int = PAGE_THERE
         count: uint64_t = self.run.count
         bytes_: uint64_t = self.run.bytes
-        with self.lock:
-            if self.acquired_us == 0:
-                self.acquired_us = wall_us()
-            with nogil:
-                while outcome == HOLD_MORE and pieces_open and paged != PAGE_FAILED and paged != PAGE_NO_MEMORY:
+        while outcome == HOLD_MORE and pieces_open:
+            with self.lock, nogil:
+                if self.acquired_us == 0:
+                    self.acquired_us = wall_us()
+                while outcome == HOLD_MORE and pieces_open:
                     outcome = run_hold(
                         self.handle.queue,
                         address(self.run),
@@ -545,12 +542,10 @@ class Run:
                         most,
                     )
                     pieces_open -= 1
-                    if outcome == HOLD_PAGED:
-                        paged = queue_page_in(self.handle.queue, position)
-                        outcome = HOLD_MORE
-        if paged == PAGE_FAILED:
-            raise StoreError(f"entries of queue {self.handle.queue.id} at position {position} can't be read from the index log")
-        if outcome == HOLD_NO_MEMORY or paged == PAGE_NO_MEMORY:
+            if outcome == HOLD_PAGED:
+                self.handle._page_in(position)  # without the lock: it waits for the disk
+                outcome = HOLD_MORE
+        if outcome == HOLD_NO_MEMORY:
             raise MemoryError("no memory for a run")
         return (self.run.count - count, self.run.bytes - bytes_, outcome == HOLD_MORE, position)
 

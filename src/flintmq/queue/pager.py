@@ -11,7 +11,7 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_p
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.housekeeping import queue_reclaim
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.queue.paging import KEPT_FIRST, OUT_GONE, OUT_LATER, queue_page_out, queue_pages
+from cython.cimports.flintmq.queue.paging import KEPT_FIRST, OUT_GONE, OUT_LATER, OUT_REFUSED, queue_page_out, queue_pages
 from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.types import level_t, log_port_t, queue_t, restored_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -39,12 +39,13 @@ class Pager:
 
     def round(self, log: LogPort) -> int:
         """Looks at each queue that was shown since, and at those of the last round of which more may leave. Returns how many segments left
-        memory. O(segments of these queues that are in memory), and a walk of bounded length."""
+        memory. O(segments of these queues that are in memory), and a walk of bounded length; it ends when the log takes no run."""
         port: pointer[log_port_t] = address(log.port)
         queue: pointer[queue_t]
         first: pointer[queue_t]
         before: uint64_t = self._out
         stays: bint
+        self.refused = False
         spin_lock(address(port.paging_lock))
         first = port.paging
         port.paging = NULL
@@ -52,8 +53,10 @@ class Pager:
         while first != NULL:
             queue = first
             first = queue.paging_next
-            with nogil:
-                stays = self._page_queue(queue)
+            stays = self.refused
+            if not stays:
+                with nogil:
+                    stays = self._page_queue(queue)
             if stays:
                 spin_lock(address(port.paging_lock))
                 queue.paging_next = port.paging
@@ -74,7 +77,7 @@ class Pager:
         for level in range(queue.entries.level_count):
             self._page_level(queue, level)
         queue_reclaim(queue, True)
-        return self.resting or self._out != before or at_load_ptr(address(queue.entries.retired_slots)) != NULL
+        return self.refused or self.resting or self._out != before or at_load_ptr(address(queue.entries.retired_slots)) != NULL
 
     def _look(self, queue: pointer[queue_t], level: uint32_t, place: uint32_t) -> bint:
         """One place of a level's directory. True: a shell is there."""
@@ -90,6 +93,8 @@ class Pager:
                 self._out += 1
             elif outcome == OUT_LATER:
                 self.resting = True
+            elif outcome == OUT_REFUSED:
+                self.refused = True
         return is_shell
 
     def _page_level(self, queue: pointer[queue_t], level: uint32_t) -> void:
@@ -99,7 +104,7 @@ class Pager:
         in_memory: uint32_t = 0
         walk: uint32_t = WALK
         most: uint64_t = self._out + ROUND_MOST
-        while place and met < SHELLS_MET and self._out < most:
+        while place and met < SHELLS_MET and self._out < most and not self.refused:
             place -= 1
             if self._look(queue, level, place):
                 met += 1
@@ -112,7 +117,7 @@ class Pager:
             sub.paging_cursor = place
         if sub.paging_cursor == 0:
             sub.paging_cursor = place
-        while sub.paging_cursor > KEPT_FIRST and walk and self._out < most:
+        while sub.paging_cursor > KEPT_FIRST and walk and self._out < most and not self.refused:
             walk -= 1
             sub.paging_cursor -= 1
             self._look(queue, level, sub.paging_cursor)

@@ -16,7 +16,8 @@ cdef enum:
 cdef enum:                      # queue_page_out
     OUT_NOT = 0
     OUT_GONE = 1
-    OUT_LATER = 2
+    OUT_LATER = 2               # it rests
+    OUT_REFUSED = 3             # the log takes no run now
 
 cdef enum:                      # shell_redelivered: how many of its entries were delivered before
     SHELL_NONE = 0

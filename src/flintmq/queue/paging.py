@@ -223,7 +223,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
         slots[0].content = cast(pointer[content_t], cast(p_void, list_.retired_slots))
         list_.retired_slots = slots
     else:
-        segment.rested = RESTS_BACK if run == PAGE_NOT_NOW else RESTS_LISTED
+        segment.rested = 0 if run == PAGE_NOT_NOW else RESTS_LISTED
         asked = _back(list_, segment, slots, column)
     spin_unlock(address(list_.lock))
     if run > PAGE_NOT_NOW:
@@ -231,7 +231,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
         return OUT_GONE
     if asked:
         _wake(queue)
-    return OUT_LATER if run == PAGE_NOT_NOW else OUT_NOT
+    return OUT_REFUSED if run == PAGE_NOT_NOW else OUT_NOT
 
 
 @cfunc

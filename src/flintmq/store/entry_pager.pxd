@@ -17,7 +17,7 @@ cdef struct entry_pager_t:
     index_log_t *index
     log_port_t *port
     uint8_t *bytes              # of the run that is written: the pager's thread only
-    # --- under the message log's lock: a checkpoint that begins under it sees each of these or the record of it
+    # --- under the message log's lock
     burial_t *first
     burial_t *last
     uint64_t burials            # atomic: those that are not done

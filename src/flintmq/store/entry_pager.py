@@ -3,7 +3,7 @@
 in: queues with cold entries, shells that come back or end. out: Index-Run records, messages that are counted out.
 
 E1  A run names no message of the message list: such a message may have other places, and its facts are kept there.
-E2  A burial is in the list under the lock under which its record was written, so a checkpoint that sees no burial sees no record of one
+E2  A burial is in the list under the lock under which its record was written: who holds that lock and sees no burial sees no record of one
     whose messages are not counted out.
 E3  A run that can't be read stops the store: its entries are in the message log, and the next start reads that.
 """
@@ -183,7 +183,7 @@ class EntryPager:
         with nogil:
             while burials and not at_load32(address(self.pager.stopping)) and pager_bury_one(address(self.pager), self.entries):
                 burials -= 1
-        return gone or burials == 0 or at_load_ptr(address(self.log.port.paging)) != NULL
+        return not self.rounds.refused and (gone or burials == 0 or at_load_ptr(address(self.log.port.paging)) != NULL)
 
     def _run(self):
         signal: uint32_t

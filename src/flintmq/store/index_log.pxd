@@ -38,7 +38,7 @@ cdef uint64_t index_append_run(index_log_t *index, const uint8_t *bytes, uint32_
 # Reads a run into `out`. Returns its bytes; 0: it can't be read (damaged, gone, longer than `room`, no memory or descriptor). May wait for
 # the disk, and may take the GIL: never under a lock, never on a loop.
 cdef uint32_t index_read_run(index_log_t *index, uint64_t lsn, uint8_t *out, uint32_t room) noexcept nogil
-# Nothing in memory names it any more. Its container goes when no checkpoint that may be used names it.
+# Nothing in memory names it any more.
 cdef void index_run_dead(index_log_t *index, uint64_t lsn) noexcept nogil
 # Where the run with this name stands now (it may have been written anew).
 cdef uint64_t index_run_at(index_log_t *index, uint64_t lsn) noexcept nogil

@@ -3,7 +3,8 @@
 in: runs of the queues' pager, reads of it. out: Index-Run records behind all that they rest on; containers that are free again.
 
 X1  The writer writes this log after the message log: what was appended to that before a record of this one is on disk before it.
-X2  A run that nothing in memory names is dead. Its container goes when a checkpoint that began after its death is durable (`keep_from`).
+X2  A run that nothing in memory names is dead. Its container goes when nothing there lives, and nothing that ended there is kept
+    (`keep_from`).
 X3  A run that is written anew keeps its name, which readers give; the place of the newest copy is in `log_t.moved`.
 X4  The log has no file before its first record: a store whose queues fit into memory never has one.
 
@@ -103,7 +104,7 @@ def index_run_dead(index: pointer[index_log_t], lsn: uint64_t) -> void:
     if log == NULL:
         return
     log_begin(log)
-    # Dead as of the present tail: a checkpoint that begins behind it does not name the run (X2).
+    # Dead as of the present tail (X2).
     log_dead(log, log_where(log, lsn), log.tail)
     if log.moved.count:
         map64_remove(address(log.moved), lsn)
@@ -364,7 +365,7 @@ class IndexLog:
 
     def _move_oldest(self):
         """Writes the runs of the oldest container in which something lives anew, if the log from there on is more than twice what lives.
-        True: it did. Those below do not count: they wait for a checkpoint (X2)."""
+        True: it did. Those below do not count: they are kept (X2)."""
         oldest = next((one for one in self.log.containers() if one[1]), None)
         used = 0 if oldest is None else self.log.tail - (oldest[0] + SPARE_CONTAINERS) * self.log.container_size
         if oldest is None or oldest[3] != CONTAINER_SEALED or used <= 2 * self.log.live_bytes or self._stuck == oldest[:2]:

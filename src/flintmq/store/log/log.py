@@ -64,17 +64,22 @@ def _buffer_free(buffer: pointer[buffer_t]) -> void:
     free(buffer)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _buffers_free(buffer: pointer[buffer_t]) -> void:
+    """A list of buffers that nobody finds any more."""
+    following: pointer[buffer_t]
+    while buffer != NULL:
+        following = buffer.next
+        _buffer_free(buffer)
+        buffer = following
+
+
 def log_free(log: pointer[log_t]) -> void:
     i: uint32_t
-    buffer: pointer[buffer_t]
-    while log.first != NULL:
-        buffer = log.first
-        log.first = buffer.next
-        _buffer_free(buffer)
-    while log.spare != NULL:
-        buffer = log.spare
-        log.spare = buffer.next
-        _buffer_free(buffer)
+    _buffers_free(log.first)
+    _buffers_free(log.spare)
     for i in range(log.container_count):
         log_forget_deaths(address(log.containers[i]))
     free(log.containers)
@@ -348,7 +353,6 @@ def log_dirty(log: pointer[log_t]) -> bint:
 
 def log_release(log: pointer[log_t]) -> bint:
     buffer: pointer[buffer_t] = NULL
-    following: pointer[buffer_t]
     idle: bint
     spin_lock(address(log.lock))
     idle = log.block == 0 and (
@@ -366,25 +370,18 @@ def log_release(log: pointer[log_t]) -> bint:
         log.buffers = 0
         log.spare_count = 0
     spin_unlock(address(log.lock))
-    while buffer != NULL:
-        following = buffer.next
-        _buffer_free(buffer)
-        buffer = following
+    _buffers_free(buffer)
     return idle
 
 
 def log_trim(log: pointer[log_t]) -> void:
     buffer: pointer[buffer_t]
-    following: pointer[buffer_t]
     spin_lock(address(log.lock))
     buffer = log.spare
     log.spare = NULL
     log.spare_count = 0
     spin_unlock(address(log.lock))
-    while buffer != NULL:
-        following = buffer.next
-        _buffer_free(buffer)
-        buffer = following
+    _buffers_free(buffer)
 
 
 # --- containers and what is live in them --------------------------------------------------------------------------------------

@@ -435,7 +435,7 @@ class ManagedLog:
         self.tight = tight
 
     def set_keep(self, lsn: int) -> None:
-        """A container in which something ended at or behind this LSN stays: a checkpoint that began there may name it."""
+        """A container in which something ended at or behind this LSN stays, for who began to write down what lived there."""
         self.keep_from = lsn
 
     def set_pins(self, pins) -> None:
