@@ -290,6 +290,22 @@ def _link(entries: pointer[list_t], level_no: uint32_t, segment: pointer[segment
         list_unlink_locked(entries, level, last)  # it only stayed because it was the last
 
 
+def list_append_shell(entries: pointer[list_t], level: uint32_t, base: uint64_t, count: uint32_t) -> pointer[segment_t]:
+    sub: pointer[level_t] = entries.levels + level
+    segment: pointer[segment_t]
+    if not _directory_room(sub):
+        return NULL
+    segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t)))
+    if segment == NULL:
+        return NULL
+    memory_add(MEMORY_ENTRIES, sizeof(segment_t))
+    segment.count = count
+    segment.mapped = cast(uint32_t, LARGE_BYTES)
+    _link(entries, level, segment, base)
+    sub.grown = 2
+    return segment
+
+
 @cfunc
 @inline
 @nogil

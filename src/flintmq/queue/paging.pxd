@@ -28,6 +28,17 @@ cdef enum:                      # segments at either end of a level that stay: w
     KEPT_FIRST = 2
     KEPT_LAST = 2
 
+cdef struct shell_t:            # facts of a shell, for a checkpoint; or of a segment that is written down as it stands
+    uint64_t base
+    uint32_t count              # slots
+    uint32_t live               # entries of the run
+    uint64_t bytes              # of their bodies
+    uint32_t redelivered        # those that were delivered before
+    int64_t expiry_min          # 0: nothing expires
+    uint64_t flagged_upto       # index up to which all its entries count as delivered before, whatever the run says
+    uint64_t run                # LSN in the index log; 0: it is none
+    bint leaves                 # its entries leave memory just now, or end: look again
+
 # The pager has work. Any thread.
 cdef void paging_wake(log_port_t *port) noexcept nogil
 # The queue may have segments for the pager: it is on log_port_t.paging from now on. Any thread.
@@ -49,5 +60,7 @@ cdef int shell_redelivered(queue_t *queue, uint64_t position) noexcept nogil
 # Ends all entries of the shell at this position, for REASON_PURGE, or REASON_NONE with their queue, as one record of the log says (`*lsn` is
 # raised to where it ends). Returns how many; 0: there is no shell, or its entries are on their way out of memory. O(1).
 cdef uint64_t shell_bury(queue_t *queue, uint64_t position, int reason, uint64_t *lsn) noexcept nogil
+# The stub of a shell that is new. With the list lock.
+cdef void shell_mark(segment_t *segment) noexcept nogil
 # The shell that has this position; NULL: none. With the list lock.
 cdef segment_t *shell_locked(queue_t *queue, uint64_t position) noexcept nogil

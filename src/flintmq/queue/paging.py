@@ -134,10 +134,7 @@ def _take_all(segment: pointer[segment_t], entries: pointer[restored_t]) -> uint
     return segment.live
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _stub(segment: pointer[segment_t]) -> void:
+def shell_mark(segment: pointer[segment_t]) -> void:
     segment.stub.message_id = cast(uint64_t, 1) << MESSAGE_STUB_BIT
     slot_set_cold(address(segment.stub), 0)
     at_store64(address(segment.stub.state), ENTRY_AVAILABLE | ENTRY_NOT_RESIDENT | ENTRY_STUB)
@@ -206,7 +203,7 @@ def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, en
         spin_unlock(address(list_.lock))
         return OUT_NOT
     segment.run = 0
-    _stub(segment)
+    shell_mark(segment)
     slots = segment.slots
     size = segment.count
     column = expiry_detach(segment)
@@ -293,6 +290,18 @@ def _fill(slots: pointer[slot_t], base: uint64_t, entries: pointer[restored_t], 
 @cfunc
 @nogil
 @exceptval(check=False)
+def _flag(slots: pointer[slot_t], segment: pointer[segment_t]) -> void:
+    """Entries that may have been delivered before a crash."""
+    i: uint32_t = 0
+    while i < segment.count and segment.base + i <= segment.flagged_upto:
+        if slots[i].state:
+            slots[i].state |= ENTRY_REDELIVERED
+        i += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _fits(entries: pointer[restored_t], count: uint32_t, segment: pointer[segment_t]) -> bint:
     """Whether the run that was read has this shell's entries: it comes from a disk. List lock held."""
     i: uint32_t
@@ -373,7 +382,9 @@ def _install(
         spin_unlock(address(list_.lock))
         return PAGE_FAILED
     _fill(slots, segment.base, entries, count, column)
+    _flag(slots, segment)
     segment.run = 0
+    segment.flagged_upto = 0
     segment.rested = RESTS_BACK
     asked = _back(list_, segment, slots, column)
     spin_unlock(address(list_.lock))
@@ -483,7 +494,9 @@ def shell_redelivered(queue: pointer[queue_t], position: uint64_t) -> c_int:
     result: c_int = SHELL_NONE
     spin_lock(address(queue.entries.lock))
     segment = shell_locked(queue, position)
-    if segment != NULL and segment.redelivered:
-        result = SHELL_ALL if segment.redelivered == segment.live else SHELL_SOME
+    if segment != NULL and (segment.redelivered or segment.flagged_upto >= segment.base):
+        result = SHELL_SOME
+        if segment.redelivered == segment.live or segment.flagged_upto >= segment.base + segment.count - 1:
+            result = SHELL_ALL
     spin_unlock(address(queue.entries.lock))
     return result
