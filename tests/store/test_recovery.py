@@ -757,7 +757,7 @@ def test_a_second_recovery_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_the_decision_table_in_c() -> None:
-    """recovery_read.pxd repeats the enumerations of recovery.py as C constants: they are the same."""
+    """recovery_work.pxd repeats the enumerations of recovery.py as C constants: they are the same."""
     assert [int(decisions.Enqueue[name]) for name in ("PLAIN", "COMMITTED", "ROLLED_BACK", "OPEN", "PREPARED", "UNKNOWN")] == list(range(6))
     for name in ("PLAIN", "COMMITTED", "ROLLED_BACK", "OPEN", "PREPARED", "UNKNOWN"):
         assert decisions.Dequeue[name] == decisions.Enqueue[name] + 1

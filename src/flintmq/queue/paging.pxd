@@ -34,6 +34,7 @@ cdef struct shell_t:            # facts of a shell, for a checkpoint; or of a se
     uint32_t live               # entries of the run
     uint64_t bytes              # of their bodies
     uint32_t redelivered        # those that were delivered before
+    uint32_t spilled            # those that a restart forgets
     int64_t expiry_min          # 0: nothing expires
     uint64_t flagged_upto       # index up to which all its entries count as delivered before, whatever the run says
     uint64_t run                # LSN in the index log; 0: it is none

@@ -169,11 +169,14 @@ def _count_shell(segment: pointer[segment_t], entries: pointer[restored_t], coun
     i: uint32_t
     bytes_: uint64_t = 0
     redelivered: uint32_t = 0
+    spilled: uint32_t = 0
     for i in range(count):
         bytes_ += entries[i].body_len
         redelivered += entries[i].flags & RESTORED_REDELIVERED
+        spilled += cast(uint32_t, entries[i].message_id >> MESSAGE_SPILLED_BIT)
     segment.bytes = bytes_
     segment.redelivered = redelivered
+    segment.spilled = spilled
 
 
 def queue_page_out(queue: pointer[queue_t], level: uint32_t, place: uint32_t, entries: pointer[restored_t]) -> c_int:

@@ -81,6 +81,7 @@ def queue_snapshot(
             facts.live = segment.live
             facts.bytes = segment.bytes
             facts.redelivered = segment.redelivered
+            facts.spilled = segment.spilled
             facts.flagged_upto = segment.flagged_upto
             facts.expiry_min = segment.expiry_min
             facts.run = segment.run

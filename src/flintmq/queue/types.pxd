@@ -117,6 +117,7 @@ cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     uint64_t run                # LSN of the run that has its entries; 0: they are on their way out of memory
     uint64_t bytes              # of the bodies of its entries
     uint32_t redelivered        # its entries that were delivered before
+    uint32_t spilled            # those that a restart forgets: their contents are in the page log
     uint64_t flagged_upto       # index up to which all of them may have been, before a crash; 0: none
     bint burying                # a purge ends them: they come back no more
     uint32_t rested             # of a segment: looks that the pager passes it over at

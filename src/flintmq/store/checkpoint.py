@@ -28,7 +28,7 @@ VERSION = 1
 PART_BYTES = 32 << 10
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
-_LAST = struct.Struct("<IIQQIIQQQQ")
+_LAST = struct.Struct("<IIQIIQQQQ")
 
 CONTAINERS = 1
 DEATHS = 2
@@ -71,6 +71,7 @@ class SegmentFacts:
     live: int
     bytes: int
     redelivered: int
+    spilled: int
     expiry_min: int
     flagged_upto: int
     run: int
@@ -89,14 +90,11 @@ class ListedFacts:
 class History:
     """What a checkpoint says of the message log.
 
-    begin: LSN from which the log must be read; block, block_crc: LSN of the last block header before it and the CRC in that header, 0, 0:
-    there was none; epoch: in which it was written; tail: of the log when the last record was appended; named_tx: highest transaction id
+    begin: LSN from which the log must be read; epoch: in which it was written; tail: of the log when the last record was appended; named_tx: highest transaction id
     named below `begin`.
     """
 
     begin: int
-    block: int
-    block_crc: int
     epoch: int
     container_size: int
     tail: int
@@ -142,9 +140,8 @@ def last_record(history: History, lowest: int, places: Sequence[int]) -> bytes:
         VERSION,
         len(places),
         history.begin,
-        history.block,
-        history.block_crc,
         history.epoch,
+        0,
         history.container_size,
         history.tail,
         history.named_tx,
@@ -177,7 +174,7 @@ def tail_row(queue_id: int, tails: Sequence[int]) -> bytes:
 
 def segment_row(queue_id: int, level: int, facts: Sequence[SegmentFacts]) -> bytes:
     rows = (
-        _SEGMENT.pack(one.base, one.count, one.live, one.bytes, one.redelivered, 0, one.expiry_min, one.flagged_upto, one.run)
+        _SEGMENT.pack(one.base, one.count, one.live, one.bytes, one.redelivered, one.spilled, one.expiry_min, one.flagged_upto, one.run)
         for one in facts
     )
     return _SEGMENT_HEAD.pack(queue_id, level, len(facts)) + b"".join(rows)
@@ -253,7 +250,7 @@ def _row(kind: int, reader: _Reader) -> object:
         if count > len(reader.data) // _SEGMENT.size:
             raise MalformedError("more segments than the part has bytes for")
         facts = [reader.take(_SEGMENT) for _ in range(count)]
-        return queue_id, level, tuple(SegmentFacts(*row[:5], *row[6:]) for row in facts)
+        return queue_id, level, tuple(SegmentFacts(*row) for row in facts)
     if kind == MOVED:
         return reader.take(_MOVED)
     if kind == LISTED:
@@ -314,12 +311,12 @@ class Finder:
         self._first, self._parts = 0, []
         if first == 0 or undo_prev != first or len(data) < _LAST.size:
             return
-        version, count, begin, block, block_crc, epoch, size, tail, named_tx, lowest = _LAST.unpack_from(data)
+        version, count, begin, epoch, _, size, tail, named_tx, lowest = _LAST.unpack_from(data)
         if version != VERSION or count != len(held) or len(data) != _LAST.size + 8 * count:
             return
         if struct.unpack_from(f"<{count}Q", data, _LAST.size) != tuple(place for place, _ in held):
             return
-        history = History(begin, block, block_crc, epoch, size, tail, named_tx)
+        history = History(begin, epoch, size, tail, named_tx)
         self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, lowest, [one for _, one in held])]
 
     def newest(self, index_base: int, fits: Callable[[History], str | None]) -> tuple[Checkpoint | None, list[str]]:
@@ -346,19 +343,12 @@ class Finder:
         return None
 
 
-def misfit(history: History, base: int, tail: int, container_size: int, header_crc: Callable[[int], int | None]) -> str | None:
-    """Why a checkpoint is not one of this message log (K2); None: it is.
-
-    Args: base, tail: of the message log; header_crc: LSN of a block -> the CRC in its header, None: there is no block.
-    """
+def misfit(history: History, base: int, tail: int, container_size: int) -> str | None:
+    """Why a checkpoint is not one of this message log (K2); None: it is. Args: base, tail: of the message log."""
     if history.container_size != container_size:
         return "the message log has another container size"
     if history.begin > history.tail or history.tail > tail:
         return "the message log ends before what it rests on"
     if history.begin < base:
         return "the message log begins behind it"
-    if history.block >= history.begin:
-        return "its last block is not before its begin"
-    if history.block and history.block >= base and header_crc(history.block) != history.block_crc:
-        return "the message log has another history"
     return None

@@ -3,7 +3,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.log.record cimport record_t
 from flintmq.store.log.scan cimport LogScan
-from flintmq.store.recovery_read cimport live_t, location_t, named_t, work_t
+from flintmq.store.recovery_work cimport live_t, location_t, named_t, work_t
 
 cdef class Recovery:
     # --- result, after run()

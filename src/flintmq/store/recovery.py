@@ -28,12 +28,13 @@ from cython.cimports.flintmq.queue.restoring import restored_hold_range, restore
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.log.record import align8, position_number, position_waits, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.recovery_read import (
+from cython.cimports.flintmq.store.recovery_read import work_complete, work_purged, work_record, work_transactions
+from cython.cimports.flintmq.store.recovery_work import (
     CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LOST_NO_PLACE, LOST_NO_POSITION,
     LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE,
     SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, live_t, location_t, lost_t, moved_t,
     name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_place_t, seen_t, tx_info_t, vector_add,
-    work_complete, work_free, work_gap, work_gap_end, work_init, work_purged, work_record, work_t, work_transactions, work_trim, work_tx,
+    work_free, work_gap, work_gap_end, work_init, work_t, work_trim, work_tx,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
