@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from flintmq.store.recovery import ROWS, Content, Dequeue, Enqueue, Outcome, Queue, index, lookup, row_of
+from flintmq.store.decisions import ROWS, Content, Dequeue, Enqueue, Outcome, Queue, index, lookup, row_of
 
 EVERYTHING = list(product(Content, Enqueue, Dequeue, (False, True), Queue))
 

@@ -68,6 +68,8 @@ cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t relea
 # --- for upkeep (locked)
 # A segment without slots, of a level whose last one ends before `base`. NULL: no memory.
 cdef segment_t *list_append_shell(list_t *entries, uint32_t level, uint64_t base, uint32_t count) noexcept nogil
+# A new last segment with at most `count` slots (fewer than a full one), of a level whose last one ends before `base`. False: no memory.
+cdef bint list_append_bounded(list_t *entries, uint32_t level, uint64_t base, uint32_t count) noexcept nogil
 # Zeroed slots of a large segment. NULL: no memory.
 cdef slot_t *slots_new() noexcept nogil
 cdef void slots_free(slot_t *slots) noexcept nogil

@@ -306,6 +306,20 @@ def list_append_shell(entries: pointer[list_t], level: uint32_t, base: uint64_t,
     return segment
 
 
+def list_append_bounded(entries: pointer[list_t], level: uint32_t, base: uint64_t, count: uint32_t) -> bint:
+    sub: pointer[level_t] = entries.levels + level
+    segment: pointer[segment_t]
+    if not _directory_room(sub):
+        return False
+    sub.grown = 2
+    segment = _segment_new(entries, sub.grown)
+    if segment == NULL:
+        return False
+    segment.count = min(segment.count, count)
+    _link(entries, level, segment, base)
+    return True
+
+
 @cfunc
 @inline
 @nogil

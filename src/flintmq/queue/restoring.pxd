@@ -15,6 +15,8 @@ cdef void restored_hold_range(restored_t *entries, uint64_t count, uint64_t firs
 # Puts entries at given positions, each above every earlier one of its level; not resident. Returns how many were put in: fewer when one
 # was refused.
 cdef uint64_t queue_restore_many(queue_t *queue, restored_t *restored, uint64_t count) noexcept nogil
+# What queue_restore_many does when it is done, for who put shells in.
+cdef void queue_restored(queue_t *queue) noexcept nogil
 # The last index in use of a level, 0 when there was none yet (also for a level that does not exist).
 cdef uint64_t queue_tail(queue_t *queue, uint32_t level) noexcept nogil
 # New entries of the level come above `index`. False when the level does not exist or the queue is deleted.

@@ -127,10 +127,14 @@ def queue_restore_many(queue: pointer[queue_t], restored: pointer[restored_t], c
     done = list_insert_many(address(queue.entries), restored, count)
     spin_unlock(address(queue.log_lock))
     if done:
-        manager_behind(queue, 1)
-        _came(queue, 0, NULL)
-        queue_paging_wanted(queue)
+        queue_restored(queue)
     return done
+
+
+def queue_restored(queue: pointer[queue_t]) -> void:
+    manager_behind(queue, 1)
+    _came(queue, 0, NULL)
+    queue_paging_wanted(queue)
 
 
 def queue_tail(queue: pointer[queue_t], level: uint32_t) -> uint64_t:

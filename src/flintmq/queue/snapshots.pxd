@@ -12,3 +12,6 @@ cdef bint queue_snapshot(queue_t *queue, uint32_t level, uint64_t index, restore
 # A start: a shell with these facts stands behind all that the level has. False: no memory, or a position that is used. Before anyone uses
 # the queue.
 cdef bint queue_adopt_shell(queue_t *queue, uint32_t level, const shell_t *facts) noexcept nogil
+# A start: what is put in from index `base` on has a segment of at most `count` slots (one at least), unless the last one has a place for it:
+# a shell may stand behind it. False: no memory.
+cdef bint queue_open_segment(queue_t *queue, uint32_t level, uint64_t base, uint64_t count) noexcept nogil

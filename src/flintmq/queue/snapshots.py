@@ -12,7 +12,7 @@ import cython
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.counts import count_cold
-from cython.cimports.flintmq.queue.entry_list import list_append_shell, list_directory_find
+from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_append_bounded, list_append_shell, list_directory_find
 from cython.cimports.flintmq.queue.expiries import expiry_shell
 from cython.cimports.flintmq.queue.paging import shell_mark
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_unhold
@@ -108,6 +108,7 @@ def queue_adopt_shell(queue: pointer[queue_t], level: uint32_t, facts: pointer[c
         segment.run = facts.run
         segment.bytes = facts.bytes
         segment.redelivered = facts.redelivered
+        segment.spilled = facts.spilled
         segment.flagged_upto = facts.flagged_upto
         shell_mark(segment)
         expiry_shell(list_, segment, facts.expiry_min)
@@ -120,3 +121,17 @@ def queue_adopt_shell(queue: pointer[queue_t], level: uint32_t, facts: pointer[c
         at_store64(address(sub.tail), facts.base + facts.count - 1)
     spin_unlock(address(list_.lock))
     return segment != NULL
+
+
+def queue_open_segment(queue: pointer[queue_t], level: uint32_t, base: uint64_t, count: uint64_t) -> bint:
+    list_: pointer[list_t] = address(queue.entries)
+    last: pointer[segment_t]
+    done: bint = True
+    if level >= list_.level_count:
+        return False
+    spin_lock(address(list_.lock))
+    last = list_.levels[level].last
+    if last == NULL or last.base + last.count <= base:
+        done = list_append_bounded(list_, level, base, cast(uint32_t, min(count, LARGE_SLOTS)))
+    spin_unlock(address(list_.lock))
+    return done

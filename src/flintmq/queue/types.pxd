@@ -57,6 +57,7 @@ cdef enum:                      # reasons of a dequeue (also in the log, issue "
 cdef enum:                      # restored_t.flags
     RESTORED_REDELIVERED = 1
     RESTORED_HELD = 2           # of a transaction in doubt: as queue_add_held leaves it
+    RESTORED_UNSIZED = 4        # body_len is not known
     RESTORED_COUNT_SHIFT = 16   # bits 16..31: delivery count
 
 cdef enum:

@@ -103,12 +103,13 @@ class History:
 
 @slotted()
 class Checkpoint:
-    """A whole checkpoint. first: LSN of its first record in the index log; last: of its last one; parts: (kind, rows, bytes)."""
+    """A whole checkpoint. first: LSN of its first record in the index log; last: of its last one; places: of its parts; parts: (kind, rows, bytes)."""
 
     first: int
     last: int
     history: History
     lowest: int
+    places: tuple[int, ...] = ()
     parts: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
@@ -280,16 +281,12 @@ class Finder:
 
     def __init__(self) -> None:
         self.whole: list[Checkpoint] = []
-        self.runs: set[int] = set()
         self._first = 0
         self._parts: list[tuple[int, tuple[int, int, bytes]]] = []
 
     def take(self, lsn: int, kind: int, undo_prev: int, data: bytes) -> None:
         """One record."""
-        if kind == INDEX_RUN:
-            if data:
-                self.runs.add(lsn)
-        elif kind == CHECKPOINT_PART:
+        if kind == CHECKPOINT_PART:
             self._take_part(lsn, undo_prev, data)
         elif kind == CHECKPOINT:
             self._take_last(lsn, undo_prev, data)
@@ -317,30 +314,17 @@ class Finder:
         if struct.unpack_from(f"<{count}Q", data, _LAST.size) != tuple(place for place, _ in held):
             return
         history = History(begin, epoch, size, tail, named_tx)
-        self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, lowest, [one for _, one in held])]
+        self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, lowest, tuple(place for place, _ in held), [one for _, one in held])]
 
-    def newest(self, index_base: int, fits: Callable[[History], str | None]) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that may be believed (K2, K3), and the reasons against newer ones. fits: a reason of the message log's, or
-        None."""
+    def newest(self, refusal: Callable[[Checkpoint], str | None]) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that may be believed, and the reasons against newer ones. refusal: why one may not, or None."""
         refused: list[str] = []
         for one in reversed(self.whole):
-            reason = fits(one.history) or self._reason(one, index_base)
+            reason = refusal(one)
             if reason is None:
                 return one, refused
             refused.append(f"checkpoint at LSN {one.last} of the index log: {reason}")
         return None, refused
-
-    def _reason(self, one: Checkpoint, index_base: int) -> str | None:
-        if one.lowest < index_base:
-            return "the index log does not reach back to what it names"
-        try:
-            for kind, count, data in one.parts:
-                for row in rows_of(kind, count, data):
-                    if kind == SEGMENTS and any(one.run not in self.runs for one in row[2]):  # type: ignore[index]
-                        return "it names a run that is not there"
-        except MalformedError as error:
-            return str(error)
-        return None
 
 
 def misfit(history: History, base: int, tail: int, container_size: int) -> str | None:

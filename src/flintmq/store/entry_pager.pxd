@@ -31,6 +31,8 @@ cdef uint64_t entry_page_out(void *context, queue_t *queue, restored_t *entries,
 cdef uint32_t entry_page_in(void *context, uint64_t run, restored_t *entries, uint32_t room) noexcept nogil
 cdef void entry_page_end(void *context, uint64_t run) noexcept nogil
 cdef uint64_t entry_page_bury(void *context, queue_t *queue, uint64_t run, uint64_t first, uint64_t last, bint ended) noexcept nogil
+# A start: what is in this run ended by a record of the log: it is counted out later.
+cdef void pager_bury(entry_pager_t *pager, uint64_t run, uint64_t queue_id) noexcept nogil
 # The messages of the oldest burial are counted out. False: none waits.
 cdef bint pager_bury_one(entry_pager_t *pager, restored_t *entries) noexcept nogil
 

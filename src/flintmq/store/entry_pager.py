@@ -88,20 +88,37 @@ def entry_page_bury(context: p_void, queue: pointer[queue_t], run: uint64_t, fir
     log_begin(pager.ml.log)
     # Of the end of a queue the log has a record already: before its present tail, whatever came after it.
     lsn = pager.ml.log.tail if ended else ml_purge_range(pager.ml, queue.id, first, last)
-    if lsn != LSN_NEVER and burial != NULL:  # no memory: the messages take room until the next start
-        burial.run = run
-        burial.queue_id = queue.id
-        burial.by = lsn
-        if pager.last == NULL:
-            pager.first = burial
-        else:
-            pager.last.next = burial
-        pager.last = burial
-        at_store64(address(pager.burials), pager.burials + 1)
+    if lsn != LSN_NEVER:
+        _bury(pager, burial, run, queue.id, lsn)
         burial = NULL
     log_end(pager.ml.log)
     free(burial)
     return lsn
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bury(pager: pointer[entry_pager_t], burial: pointer[burial_t], run: uint64_t, queue_id: uint64_t, by: uint64_t) -> void:
+    """`burial` NULL: there is no memory for it, and the messages take room until the next start. Log lock held (E2)."""
+    if burial == NULL:
+        return
+    burial.run = run
+    burial.queue_id = queue_id
+    burial.by = by
+    if pager.last == NULL:
+        pager.first = burial
+    else:
+        pager.last.next = burial
+    pager.last = burial
+    at_store64(address(pager.burials), pager.burials + 1)
+
+
+def pager_bury(pager: pointer[entry_pager_t], run: uint64_t, queue_id: uint64_t) -> void:
+    burial: pointer[burial_t] = cast(pointer[burial_t], calloc(1, sizeof(burial_t)))
+    log_begin(pager.ml.log)
+    _bury(pager, burial, run, queue_id, pager.ml.log.tail)
+    log_end(pager.ml.log)
 
 
 def pager_bury_one(pager: pointer[entry_pager_t], entries: pointer[restored_t]) -> bint:

@@ -7,6 +7,7 @@ from flintmq.store.index_log cimport IndexLog
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.logs cimport Logs
+from flintmq.store.past_restore cimport PastRestore
 from flintmq.store.recovery cimport Recovery
 
 cdef class LogStore(LogPort):
@@ -25,6 +26,7 @@ cdef class LogStore(LogPort):
     cdef readonly object transactions          # TransactionLog
     cdef readonly object lock                  # of transactions and tickets: an RLock, never held while waiting for the disk
     cdef Recovery recovery                     # until its entries are in the queues
+    cdef PastRestore past                      # the same, of entries that a checkpoint has; None: there is none
     cdef readonly object report                # RecoveryReport
     cdef readonly bint was_clean
     cdef readonly dict queues                  # queue id -> QueueHandle

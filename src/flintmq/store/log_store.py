@@ -24,13 +24,13 @@ from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.entry_list import list_set_segments
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
-from cython.cimports.flintmq.queue.restoring import restored_range
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.entry_pager import EntryPager
 from cython.cimports.flintmq.store.index_log import IndexLog
+from cython.cimports.flintmq.store.index_scan import IndexScan
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_died, log_doubt, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import (
@@ -43,7 +43,9 @@ from cython.cimports.flintmq.store.message_log import (
     list_new, location_t, message_add, message_name, message_t, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue, ml_durable_lsn,
     ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
 )  # fmt: skip
-from cython.cimports.flintmq.store.recovery import Recovery, live_t
+from cython.cimports.flintmq.store.past import Past
+from cython.cimports.flintmq.store.past_restore import PastRestore
+from cython.cimports.flintmq.store.recovery import live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
 from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.flintmq.store.stream_inbox import StreamInbox
@@ -62,6 +64,7 @@ from flintmq.store.log.space import message_reserves, page_reserves
 from flintmq.store.logs import filler, nothing
 from flintmq.store.maintenance import Maintenance
 from flintmq.store.options import StoreOptions
+from flintmq.store.start import doubtful_containers, read_store
 from flintmq.store.transaction_log import ENTRY_KEY, NOTE_RUN, NOTES_OF_ENTRIES, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
 from flintmq.store.tx_sets import BulkTransactions
 
@@ -115,18 +118,20 @@ class LogStore(LogPort):
         return store
 
     def _open(self, options):
-        message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, options.store_uuid)
-        transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, options.store_uuid)
+        start = read_store(self.files, self.directory, options.store_uuid, options.known_queues, options.queue_high_water)
+        message_scan: LogScan = start.messages
+        transaction_scan: LogScan = start.transactions
         last_blocks: dict = {}
-        self.recovery = Recovery()
-        self.recovery.run(message_scan, transaction_scan, set(options.known_queues), options.queue_high_water)
+        self.recovery = start.recovery
+        for reason in start.refused:
+            log.warning("%s: more of the message log was read instead", reason)
         last_blocks["messages"] = message_scan.last_block
         last_blocks["transactions"] = transaction_scan.last_block
         check_whole(self.files, self.directory, last_blocks)
         self.report = self.recovery.report
         self.was_clean = message_scan.clean and transaction_scan.clean
         set_damage_aside(self.files, self.directory, "messages", message_scan.damage, message_scan.container_size)
-        self._open_logs(options, message_scan, transaction_scan)
+        self._open_logs(options, message_scan, transaction_scan, start.index)
         self._start_writer(options)
         self.loader = ContentLoader(self.messages, self.pages, options.limits)
         self.loader.watch(address(self.logs.ml.hot_arrivals))
@@ -137,6 +142,9 @@ class LogStore(LogPort):
         self._adopt_recovered(message_scan)
         self._fill_port(options.hot_bytes, options.content_bytes)
         self._page_entries(options.limits.entry_segment)
+        if self.recovery.past is not None:
+            self.past = PastRestore(self.recovery, self.logs)
+            self.past.pager = address(self.pager.pager)
         self.bulk = BulkTransactions(self.logs, options.threads)
         self._settle_recovered()
         self._prove_tail(last_blocks)
@@ -149,8 +157,8 @@ class LogStore(LogPort):
         if options.threads or options.actors is not None:
             self.loader.start(options.actors)
 
-    def _open_logs(self, options, message_scan, transaction_scan):
-        """The message log, the transaction log and the page log, ready to append."""
+    def _open_logs(self, options, message_scan, transaction_scan, index_scan):
+        """All logs, ready to append."""
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
         if options.spill:
             clear_pages(self.files, f"{self.directory}/pages")  # first: a full disk has room for the rest then
@@ -186,18 +194,26 @@ class LogStore(LogPort):
                 reserves=page_reserves(settings.reserves),
             )
             self.pages = ManagedLog(self.files, f"{self.directory}/pages", pages)
-        self._open_index(replaced(settings, container_size=min(options.container_size, INDEX_CONTAINER)), epoch)
+        self._open_index(replaced(settings, container_size=min(options.container_size, INDEX_CONTAINER)), epoch, index_scan)
 
-    def _open_index(self, settings, epoch):
-        """The index log, ready to append."""
+    def _open_index(self, settings, epoch, scan: IndexScan):
+        """The index log, ready to append: as the scan found it, or empty when no checkpoint of it is used (None)."""
         path: str = f"{self.directory}/index"
-        clear_index(self.files, path)
-        index: ManagedLog = ManagedLog(
-            self.files,
-            path,
-            replaced(settings, name="index", log_id=INDEX, reserves=page_reserves(settings.reserves), retain_bytes=0, archive=None),
-        )
-        index.open_later(INDEX_AHEAD, epoch)
+        index: ManagedLog
+        own = replaced(settings, name="index", log_id=INDEX, reserves=page_reserves(settings.reserves), retain_bytes=0, archive=None)
+        if scan is None:
+            clear_index(self.files, path)
+            index = ManagedLog(self.files, path, own)
+            index.open_later(INDEX_AHEAD, epoch)
+        else:
+            index = open_log(self.files, path, scan.scan, own, INDEX_AHEAD, max(epoch, scan.scan.epoch + 1))
+            log_begin(index.log)
+            complete: bint = scan.adopt(index.log, self.recovery.past)
+            log_end(index.log)
+            if not complete:
+                raise MemoryError("no memory for the runs of the index log")
+            # What the checkpoint names stays until the next one is on disk.
+            index.set_keep(index.tail)
         self.index = IndexLog(index)
         self.index.index.disk_low = address(self.logs.ml.disk_low)
 
@@ -310,14 +326,19 @@ class LogStore(LogPort):
             transaction.references = recovered.references
             self.transactions.adopt(transaction)
         complete: bint = True
+        past: Past = self.recovery.past
+        begin: uint64_t = 0 if past is None else past.past.begin
         log_begin(self.messages.log)
+        if past is not None:
+            complete = past.adopt_containers(self.messages.log)
         for number in doubtful_containers(message_scan):
             complete = complete and log_doubt(self.messages.log, number)
         for i in range(self.recovery.kept_count):
             live = address(self.recovery.live[i])
             if live.id == 0:
                 continue
-            log_live(self.messages.log, live.lsn, live.bytes)
+            if live.lsn >= begin:  # else the checkpoint has counted it
+                log_live(self.messages.log, live.lsn, live.bytes)
             if live.id != live.lsn:
                 map64_put(address(self.messages.log.moved), live.id, live.lsn)
             if live.places == 0:
@@ -339,6 +360,8 @@ class LogStore(LogPort):
         for i in range(self.recovery.kept_count):
             live = address(self.recovery.live[i])
             complete = complete and (live.id != 0 or log_died(self.messages.log, live.lsn, live.bytes))
+        if past is not None:
+            complete = complete and past.adopt_ends(self.messages.log)
         log_end(self.messages.log)
         if not complete:
             raise MemoryError("no memory for the maps of what died in the log")
@@ -369,12 +392,7 @@ class LogStore(LogPort):
 
     def _stands(self, key):
         """Whether recovery found the entry that a note is about: else it has ended, and the note with it."""
-        queue_id, position = ENTRY_KEY.unpack(key)
-        number: uint64_t = 0
-        first: uint64_t = 0
-        wanted: uint64_t = position
-        entries: pointer[restored_t] = self.recovery.entries(queue_id, address(number))
-        return entries != NULL and restored_range(entries, number, wanted, 1, address(first)) != 0
+        return self.recovery.stands(*ENTRY_KEY.unpack(key))
 
     def restore(self, handle: QueueHandle) -> int:
         """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
@@ -385,7 +403,9 @@ class LogStore(LogPort):
         if self.recovery is None:
             return 0
         entries = self.recovery.entries(handle.queue.id, address(number))
-        if number:
+        if self.past is not None:
+            restored = self.past.restore(handle.queue)
+        elif number:
             restored = queue_restore_many(handle.queue, entries, number)
             if restored != number:
                 raise StoreError(f"queue id {handle.queue.id}: {number - restored} recovered entries do not fit its priority levels")
@@ -410,6 +430,9 @@ class LogStore(LogPort):
 
     def restored(self) -> None:
         """All queues have their entries: recovery's memory is given back."""
+        if self.past is not None:
+            self.past.finish()
+        self.past = None
         self.recovery = None
 
     def attach(self, handle: QueueHandle, queue_id: object = None) -> None:
@@ -733,14 +756,6 @@ class LogStore(LogPort):
     def is_live(self, message_id: int) -> bool:
         """Whether a message with this id is in the log and has a place."""
         return self.messages.is_live(message_id)
-
-
-def doubtful_containers(scan: object) -> list:
-    """Containers of which the scan could not read all."""
-    numbers = set(scan.unusable)
-    for one in scan.damage:
-        numbers.update(range(one.lsn // scan.container_size, (one.next_lsn or scan.tail) // scan.container_size + 1))
-    return sorted(number for number in numbers if number >= scan.base // scan.container_size)
 
 
 def check_whole(files: object, store_dir: str, last_blocks: dict) -> None:

@@ -3,6 +3,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.log.record cimport record_t
 from flintmq.store.log.scan cimport LogScan
+from flintmq.store.past cimport Past
 from flintmq.store.recovery_work cimport live_t, location_t, named_t, work_t
 
 cdef class Recovery:
@@ -21,6 +22,7 @@ cdef class Recovery:
     cdef readonly list homeless          # ids of messages that stand nowhere, have no end in the log and name a transaction: delete them
     cdef readonly list taken             # entries of committed sets that still stood: (queue id, position, message id, consumer id, acquired us)
     cdef readonly uint64_t named_tx_max  # highest transaction id that the message log names; new ones must be higher
+    cdef readonly Past past              # the checkpoint behind which the log was read; None: all of it was
     cdef readonly object report          # RecoveryReport (recovery.py): counts for the log line, damage, torn tails, what was lost
     # Entries of a queue that come back, ascending position (array owned by Recovery); flags of restored_t: redelivered, held (in doubt: dequeued by
     # a prepared transaction). Entries enqueued by an undecided transaction are not among them.

@@ -3,7 +3,7 @@
 in: a scan of the transaction log and one of the message log, the queue ids that the definitions know. out: live messages, the entries of
 every queue in position order, transactions with those in doubt, and a report. Writes nothing: run twice, it finds the same.
 
-I1  Transactions are read first; what happened to a place is decided by the table below alone: every place goes through it, those of plain
+I1  Transactions are read first; what happened to a place is decided by the table of decisions.py alone: every place goes through it, those of plain
     messages, too. Exactly one row matches every combination of facts (tests/store/test_decisions.py goes through the whole product).
 I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
 I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
@@ -13,194 +13,39 @@ I4  After an unclean stop every entry counts as delivered before; so it does whe
 
 from __future__ import annotations
 
-import functools
-from enum import IntEnum
-from itertools import product
-from dataclasses import field
-from flintmq.slotted import slotted
-from typing import Any
 
 import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
+from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.restoring import restored_hold_range, restored_mark_range, restored_range, restored_sort
-from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, RESTORED_UNSIZED, restored_t
 from cython.cimports.flintmq.store.log.record import align8, position_number, position_waits, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.recovery_read import work_complete, work_purged, work_record, work_transactions
-from cython.cimports.flintmq.store.recovery_work import (
-    CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LOST_NO_PLACE, LOST_NO_POSITION,
-    LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE,
-    SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, live_t, location_t, lost_t, moved_t,
-    name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_place_t, seen_t, tx_info_t, vector_add,
-    work_free, work_gap, work_gap_end, work_init, work_t, work_trim, work_tx,
+from cython.cimports.flintmq.store.past import (
+    Past, past_entry, past_first, past_gone, past_owner_at, past_owner_t, past_place, past_segment, past_segment_t, past_where,
 )  # fmt: skip
+from cython.cimports.flintmq.store.recovery_past import past_judge, past_standing, past_stands
+from cython.cimports.flintmq.store.recovery_read import work_complete, work_past, work_purged, work_record, work_transactions
+from cython.cimports.flintmq.store.recovery_work import (
+    CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LEVEL_SHIFT, LOST_NO_PLACE,
+    LOST_NO_POSITION, LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES,
+    SEEN_EXTRA, SEEN_GONE, SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PAST, SEEN_PLACE, extra_of, extra_t, live_t,
+    location_t, lost_t, moved_t, name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_id,
+    seen_place_t, seen_t, tx_info_t, work_free, work_gap, work_gap_end, work_init, work_known, work_queue, work_segment, work_t, work_trim,
+    work_tx, work_used,
+)  # fmt: skip
+from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memmove
 
 from flintmq.errors import StoreError
+from flintmq.store.decisions import ROWS, Queue, lookup
+from flintmq.store.past import UnreadableError
+from flintmq.store.recovery_report import Lost, RecoveryReport
 from flintmq.store.transaction_log import COMMITTED, OPEN, PREPARED, ROLLED_BACK, RecoveredTx, in_call_order, read_record
-
-# --- the decision table: what becomes of one place of a message, from five facts that the logs say of it ------------------------------
-#
-# The rule of seed 003 for a transaction that is not there: it was valid as long as a message named it, so the message ended further
-# along. When the log shows that end (Delete, flag 8, or a plain dequeue), the place ended; when it shows none, that is LOST.
-# A transaction that was open when the broker stopped has rolled back.
-
-
-class Content(IntEnum):
-    """Whether the message can be read."""
-
-    PRESENT = 0
-    BELOW_BASE = 1  # its first record is below the base: not needed any more when the base moved
-    TORN = 2  # its last chunks were in the tail that is cut off: never confirmed
-    DAMAGED = 3  # it should be there
-
-
-class Enqueue(IntEnum):
-    """What put the message there."""
-
-    PLAIN = 0
-    COMMITTED = 1
-    ROLLED_BACK = 2
-    OPEN = 3
-    PREPARED = 4
-    UNKNOWN = 5  # a transaction that the transaction log does not have
-
-
-class Dequeue(IntEnum):
-    """The transaction or consumer that took it from there."""
-
-    NONE = 0
-    PLAIN = 1
-    COMMITTED = 2
-    ROLLED_BACK = 3
-    OPEN = 4
-    PREPARED = 5
-    UNKNOWN = 6
-
-
-class Queue(IntEnum):
-    """Whether the definitions know the queue."""
-
-    KNOWN = 0
-    GONE = 1  # not in SQL, and its id was given out once; or the log has its Queue-End
-    ABOVE = 2  # an id that SQL never gave out
-
-
-class Outcome(IntEnum):
-    """What recovery does with the place."""
-
-    LIVE = 0
-    HELD = 1  # there, but a prepared transaction wants to take it
-    PENDING = 2  # a prepared transaction wants to put it there
-    ENDED = 3
-    LOST = 4  # named in the report
-    REFUSE = 5  # the store must not open: log and definitions do not belong together
-
-
-@slotted(frozen=True)
-class Row:
-    """One row; an empty set of a column matches everything."""
-
-    outcome: Outcome
-    why: str
-    queue: frozenset[Queue] = frozenset()
-    ended: frozenset[bool] = frozenset()
-    content: frozenset[Content] = frozenset()
-    enqueue: frozenset[Enqueue] = frozenset()
-    dequeue: frozenset[Dequeue] = frozenset()
-
-    def matches(self, content: Content, enqueue: Enqueue, dequeue: Dequeue, ended: bool, queue: Queue) -> object:
-        return (
-            (not self.queue or queue in self.queue)
-            and (not self.ended or ended in self.ended)
-            and (not self.content or content in self.content)
-            and (not self.enqueue or enqueue in self.enqueue)
-            and (not self.dequeue or dequeue in self.dequeue)
-        )
-
-
-_KNOWN = frozenset({Queue.KNOWN})
-_ALIVE = frozenset({False})
-_READABLE = frozenset({Content.PRESENT})
-_WANTED = frozenset({Content.PRESENT, Content.DAMAGED})
-_TAKEN = frozenset({Dequeue.PLAIN, Dequeue.COMMITTED})
-_NOT_TAKEN = frozenset(Dequeue) - _TAKEN
-_UNDONE = frozenset({Enqueue.ROLLED_BACK, Enqueue.OPEN})
-_STANDS = frozenset({Enqueue.PLAIN, Enqueue.COMMITTED})
-_FREE = frozenset({Dequeue.NONE, Dequeue.ROLLED_BACK, Dequeue.OPEN})
-
-ROWS: tuple[Row, ...] = (
-    Row(Outcome.REFUSE, "the log names a queue id that the definitions never gave out", frozenset({Queue.ABOVE})),
-    Row(Outcome.ENDED, "the queue was deleted, with everything on it", frozenset({Queue.GONE})),
-    Row(Outcome.ENDED, "the message's life ended", _KNOWN, frozenset({True})),
-    Row(Outcome.ENDED, "the base passed the message: it ended or was copied", _KNOWN, _ALIVE, frozenset({Content.BELOW_BASE})),
-    Row(Outcome.ENDED, "the message was never written to its end, so never confirmed", _KNOWN, _ALIVE, frozenset({Content.TORN})),
-    Row(Outcome.ENDED, "it was taken", _KNOWN, _ALIVE, _WANTED, frozenset(), _TAKEN),
-    Row(Outcome.ENDED, "its transaction did not commit", _KNOWN, _ALIVE, _WANTED, _UNDONE, _NOT_TAKEN),
-    Row(
-        Outcome.LOST,
-        "the message's content is in a damaged part of the log",
-        _KNOWN,
-        _ALIVE,
-        frozenset({Content.DAMAGED}),
-        frozenset(Enqueue) - _UNDONE,
-        _NOT_TAKEN,
-    ),
-    Row(
-        Outcome.LOST,
-        "enqueued by a transaction that the transaction log does not have",
-        _KNOWN,
-        _ALIVE,
-        _READABLE,
-        frozenset({Enqueue.UNKNOWN}),
-        _NOT_TAKEN,
-    ),
-    Row(
-        Outcome.LOST,
-        "dequeued by a transaction that the transaction log does not have",
-        _KNOWN,
-        _ALIVE,
-        _READABLE,
-        _STANDS | {Enqueue.PREPARED},
-        frozenset({Dequeue.UNKNOWN}),
-    ),
-    Row(Outcome.LIVE, "it is there", _KNOWN, _ALIVE, _READABLE, _STANDS, _FREE),
-    Row(Outcome.HELD, "a prepared transaction takes it", _KNOWN, _ALIVE, _READABLE, _STANDS, frozenset({Dequeue.PREPARED})),
-    Row(
-        Outcome.PENDING,
-        "a prepared transaction puts it there",
-        _KNOWN,
-        _ALIVE,
-        _READABLE,
-        frozenset({Enqueue.PREPARED}),
-        _FREE | {Dequeue.PREPARED},
-    ),
-)
-
-
-def index(content: int, enqueue: int, dequeue: int, ended: bool, queue: int) -> int:
-    """Place of a combination in `lookup()`."""
-    return (((content * len(Enqueue) + enqueue) * len(Dequeue) + dequeue) * 2 + ended) * len(Queue) + queue
-
-
-def row_of(content: Content, enqueue: Enqueue, dequeue: Dequeue, ended: bool, queue: Queue) -> Row:
-    """The row that decides. Raises: StopIteration can't happen (I1)."""
-    return next(row for row in ROWS if row.matches(content, enqueue, dequeue, ended, queue))
-
-
-@functools.cache
-def lookup() -> bytes:
-    """The outcome of every combination, at `index(...)`; with 8 x the row's number added (outcome = value & 7)."""
-    table = bytearray(len(Content) * len(Enqueue) * len(Dequeue) * 2 * len(Queue))
-    for content, enqueue, dequeue, ended, queue in product(Content, Enqueue, Dequeue, (False, True), Queue):
-        row = row_of(content, enqueue, dequeue, ended, queue)
-        table[index(content, enqueue, dequeue, ended, queue)] = row.outcome + 8 * ROWS.index(row)
-    return bytes(table)
-
 
 # --- every place gets its outcome, and what lives is written into arrays ----------------------------------------------------------------
 
@@ -240,6 +85,8 @@ def _stands(work: pointer[work_t], message_id: uint64_t, queue: uint32_t, positi
     """Counts one decided place; the outcome, which is LOST for an entry without a position."""
     outcome: uint8_t = verdict & 7
     row: uint32_t = verdict >> 3
+    if work.past != NULL:
+        work_known(work, queue, position)
     if outcome <= OUTCOME_HELD and (position == 0 or position_waits(position)):
         outcome = OUTCOME_LOST
         row = LOST_NO_POSITION
@@ -297,7 +144,6 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
     i: uint64_t
     message_id: uint64_t
     next_moved: uint64_t = 0
-    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
     entry: pointer[seen_t]
     extra: pointer[extra_t]
     content: uint32_t
@@ -309,12 +155,10 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
     work_complete(work)
     for i in range(work.seen.count):
         entry = seen_at(work, i)
-        message_id = entry.lsn
-        if entry.flags & SEEN_MOVED:
-            while moved[next_moved].index < i:
-                next_moved += 1
-            message_id = moved[next_moved].id
+        message_id = seen_id(work, i, address(next_moved))
         if entry.flags & SEEN_OLD:
+            if entry.flags & SEEN_PAST:
+                past_gone(work.past, past_where(work.past, message_id))
             continue
         content = CONTENT_PRESENT
         if entry.flags & SEEN_MISSING:
@@ -353,6 +197,8 @@ def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], la
             work.live_count += 1
         else:
             work.dead_count += 1
+            if entry.flags & SEEN_PAST:
+                past_gone(work.past, past_where(work.past, message_id))
             if entry.flags & SEEN_NO_SHAPE and not ended:
                 _lose(work, message_id, 0, 0, LOST_NO_SHAPE, lost_max)
             elif places == 0 and not ended and content != CONTENT_TORN and entry.lsn < last_damage:
@@ -385,19 +231,38 @@ def _restore(
 @cfunc
 @nogil
 @exceptval(check=False)
+def _size_of_past(work: pointer[work_t], place: pointer[seen_place_t], body_len: pointer[uint32_t]) -> uint32_t:
+    """The list of a checkpoint does not know the size of a message, and of one that a transaction takes not when it expires: the run does.
+    Returns flags: RESTORED_UNSIZED when it does not either, for the message came there since."""
+    segment: pointer[past_segment_t] = work_segment(work, place.queue, place.position)
+    entry: pointer[cython.const[restored_t]] = NULL
+    if segment != NULL:
+        entry = past_entry(work.past, segment, place.position)
+    if entry == NULL:
+        return 0 if body_len[0] else RESTORED_UNSIZED
+    body_len[0] = entry.body_len
+    if place.expires_at_ms == 0:
+        place.expires_at_ms = entry.expires_at_ms
+    return 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _fill_places(
     work: pointer[work_t],
     entries: pointer[restored_t],
     locations: pointer[location_t],
-    number: uint32_t,
+    entry: pointer[seen_t],
     message_id: uint64_t,
-    body_len: uint32_t,
     flags: uint32_t,
 ) -> uint32_t:
-    """The places in which a message lives, of `number` and those behind it. Returns how many."""
+    """The places in which a message of the long form lives. Returns how many."""
     queues: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
     place: pointer[seen_place_t]
     held: uint32_t
+    body_len: uint32_t = entry.body_len
+    number: uint32_t = extra_of(work, entry).first
     count: uint32_t = 0
     while number:
         place = cast(pointer[seen_place_t], work.places.data) + (number - 1)
@@ -412,6 +277,8 @@ def _fill_places(
         count += 1
         if place.outcome != OUTCOME_PENDING:
             held = flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags
+            if entry.flags & SEEN_PAST:
+                held |= _size_of_past(work, place, address(body_len))
             _restore(work, entries, place.queue, place.position, message_id, place.expires_at_ms, body_len, held)
     return count
 
@@ -436,7 +303,6 @@ def result_fill(
     message_id: uint64_t
     expires: uint64_t
     entry: seen_t
-    extra: pointer[extra_t]
     moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
     node: pointer[name_node_t]
     queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
@@ -447,24 +313,23 @@ def result_fill(
         queue[i].count = 0
     for i in range(work.seen.count):
         entry = seen[i]
-        if entry.flags & SEEN_MISSING:
-            continue
-        message_id = entry.lsn
+        message_id = entry.lsn  # not seen_id: `live` has written over the entries before
         if entry.flags & SEEN_MOVED:
             while moved[next_moved].index < i:
                 next_moved += 1
             message_id = moved[next_moved].id
-        live[count].lsn = entry.lsn
+        if entry.flags & SEEN_MISSING or entry.flags & (SEEN_PAST | SEEN_LIVE) == SEEN_PAST:
+            continue
+        live[count].lsn = entry.lsn if not entry.flags & SEEN_PAST else past_where(work.past, message_id)
         live[count].id = message_id
         live[count].bytes = entry.bytes
         live[count].places = 0
         if not entry.flags & SEEN_LIVE:
             live[count].id = 0
         elif entry.flags & SEEN_EXTRA:
-            extra = cast(pointer[extra_t], work.extras.data) + entry.word
-            live[count].places = _fill_places(work, entries, locations + places, extra.first, message_id, entry.body_len, flags)
+            live[count].places = _fill_places(work, entries, locations + places, address(entry), message_id, flags)
             places += live[count].places
-            number = extra.names
+            number = extra_of(work, address(entry)).names
             while number:
                 node = cast(pointer[name_node_t], work.names.data) + (number - 1)
                 number = node.next
@@ -480,54 +345,7 @@ def result_fill(
     work.kept_count = count
 
 
-# --- the report, and the whole ------------------------------------------------------------------------------------------------------
-
-
-@slotted(frozen=True)
-class Lost:
-    """An entry that should be there, or may have been. queue_id 0: the log does not say where the message stood."""
-
-    message_id: int
-    queue_id: int
-    position: int
-    reason: str
-
-    def __str__(self) -> str:
-        where = f"at position {self.position} of queue {self.queue_id}" if self.queue_id else "on a queue that is not known"
-        return f"message {self.message_id} {where}: {self.reason}"
-
-
-@slotted()
-class RecoveryReport:
-    """What recovery found: for the log line and for the operator."""
-
-    messages: int = 0  # live
-    entries: int = 0
-    queues: int = 0  # with entries
-    dead: int = 0  # messages in the log that ended
-    prepared: int = 0
-    rolled_back: int = 0  # were open
-    records: int = 0
-    malformed: int = 0  # records that check and make no sense
-    unknown_kinds: int = 0  # records of types that this version does not know
-    stray: int = 0  # records about messages or places that are gone
-    damage: list[Any] = field(default_factory=list)
-    torn: list[tuple[str, int]] = field(default_factory=list)  # (directory, LSN) of tails that are cut off
-    lost: list[Lost] = field(default_factory=list)
-    lost_count: int = 0  # more than `lost` names when there are very many
-
-    def __str__(self) -> str:
-        text = f"{self.messages} messages, {self.entries} entries on {self.queues} queues, {self.prepared} transactions in doubt"
-        if self.rolled_back:
-            text += f", {self.rolled_back} open transactions rolled back"
-        for directory, lsn in self.torn:
-            text += f"; torn tail of {directory} cut off at LSN {lsn}"
-        if self.damage:
-            text += f"; {len(self.damage)} damaged places"
-        if self.lost_count:
-            text += f"; {self.lost_count} entries lost"
-        return text
-
+# --- the whole ----------------------------------------------------------------------------------------------------------------------
 
 # lost places that are named one by one; more are counted only
 LOST_NAMED_MAX = 10_000
@@ -592,6 +410,7 @@ class Recovery:
         self.unknown_queues = []
         self.homeless = []
         self.taken = []
+        self.past = None
         self.report = RecoveryReport()
         self._error = None
         self._scan = None
@@ -604,11 +423,12 @@ class Recovery:
         known_queue_ids: set,
         queue_id_high_water: int,
         unclean: bool | None = None,
+        past: Past | None = None,
     ) -> None:
         """Reads both logs and fills the attributes in.
 
         Args: known_queue_ids: durable queues of the definitions; queue_id_high_water: highest id they ever gave out; unclean: the last
-        run did not end with a clean stop; None: as the logs say.
+        run did not end with a clean stop; None: as the logs say; past: a checkpoint, and the message log is read from where that begins.
         Raises: StoreError: a log can't be read, the transaction log is damaged, or the log names queues that SQL never had.
         """
         work: pointer[work_t] = address(self._work)
@@ -622,6 +442,8 @@ class Recovery:
         work_transactions(work, self.transactions)
         work.base = address(message_scan.base)
         work.container_size = address(message_scan.container_size)
+        if past is not None:
+            self._begin_at(past, message_scan)
         message_scan.run(work_record, work)
         if work.failed:
             raise MemoryError("no memory for recovery")
@@ -637,10 +459,27 @@ class Recovery:
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
         self._collect_homeless()
+        if past is not None:
+            past_judge(work, unclean or bool(message_scan.damage))
         self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)
         self._finish_transactions()
         self._fill_report(message_scan, transaction_scan)
         work_trim(work)
+        if past is not None and (past.past.failed or past.past.unread):
+            raise UnreadableError("a run of the checkpoint can't be read")
+
+    def _begin_at(self, past: Past, scan: LogScan) -> None:
+        """The checkpoint is what the log says below its begin."""
+        work: pointer[work_t] = address(self._work)
+        queue: int64_t
+        level: uint64_t
+        self.past = past
+        scan.begin = past.past.begin
+        work_past(work, address(past.past))
+        for queue_id, tails in past.tails.items():
+            queue = work_queue(work, queue_id)
+            for level in range(len(tails) if queue >= 0 else 0):
+                work_used(work, cast(uint32_t, queue), level << LEVEL_SHIFT | tails[level])
 
     # --- transactions
 
@@ -774,6 +613,8 @@ class Recovery:
         i: uint64_t
         span: pointer[range_t]
         queue: pointer[queue_info_t]
+        segments: list = self._count_segments()
+        self._take_segments(segments, False)
         self._entries = cast(pointer[restored_t], malloc(max(1, work.entry_count) * sizeof(restored_t)))
         self.locations = cast(pointer[location_t], malloc(max(1, work.location_count) * sizeof(location_t)))
         self.names = cast(pointer[named_t], malloc(max(1, work.name_count) * sizeof(named_t)))
@@ -782,6 +623,7 @@ class Recovery:
         self.live = cast(pointer[live_t], work.seen.data)
         with nogil:
             result_fill(work, self._entries, self.live, self.locations, self.names, c_flags)
+        self._take_segments(segments, True)
         self.live_count = work.live_count
         self.kept_count = work.kept_count
         self.location_count = work.location_count
@@ -800,14 +642,68 @@ class Recovery:
                     self._lose(
                         self._entries[queue.start + index].message_id, queue.id, self._entries[queue.start + index].position, LOST_TAKEN
                     )
-        for tx in self.transactions.values():
-            for row in tx.sets:
-                if tx.state == PREPARED or (tx.state == COMMITTED and not tx.ended):
-                    self._set_row(tx, row)
+        for tx, row in self._sets():
+            self._set_row(tx, row)
         for i in range(work.ranges.count):
             span = cast(pointer[range_t], work.ranges.data) + i
             queue = cast(pointer[queue_info_t], work.queues.data) + span.queue
             restored_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
+
+    def _sets(self) -> list:
+        """(transaction, run of positions) of the sets that hold or take what stands there."""
+        return [
+            (tx, row)
+            for tx in self.transactions.values()
+            if tx.state == PREPARED or (tx.state == COMMITTED and not tx.ended)
+            for row in tx.sets
+        ]
+
+    def _count_segments(self) -> list:
+        """Numbers of the checkpoint's segments of which sets hold or take entries: those will be in the array, and are counted."""
+        work: pointer[work_t] = address(self._work)
+        number: uint64_t = 0
+        place: uint64_t
+        first: uint64_t
+        length: uint64_t
+        info: pointer[queue_info_t]
+        owner: pointer[past_owner_t]
+        wanted: set = set()
+        for _, (queue_id, first, length) in self._sets() if self.past is not None else ():
+            if not map64_get(address(work.queue_index), cast(uint64_t, queue_id) + 1, address(number)):
+                continue
+            info = queue_at(work, cast(uint32_t, number))
+            if info.past == 0:
+                continue
+            owner = past_owner_at(work.past, info.past - 1)
+            place = past_place(work.past, info.past - 1, first)
+            while place < owner.first + owner.count and past_first(past_segment(work.past, place)) < first + length:
+                if not past_segment(work.past, place).purged:
+                    wanted.add(place)
+                place += 1
+        return sorted(wanted)
+
+    def _take_segments(self, numbers: list, fill: bint) -> None:
+        """Counts the entries of these segments that stand, or puts them into the array, behind those of the log."""
+        work: pointer[work_t] = address(self._work)
+        number: uint64_t
+        queue: int64_t
+        count: c_int
+        ended: uint32_t = 0
+        info: pointer[queue_info_t]
+        segment: pointer[past_segment_t]
+        spare: pointer[restored_t] = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))
+        if spare == NULL:
+            raise MemoryError("no memory for recovery")
+        for number in numbers:
+            segment = past_segment(work.past, number)
+            segment.taken = True
+            queue = work_queue(work, past_owner_at(work.past, segment.owner).id)
+            info = queue_at(work, cast(uint32_t, queue))
+            count = past_standing(work, segment, self._entries + info.start + info.count if fill else spare, NULL, address(ended))
+            if count > 0:
+                info.count += count
+                work.entry_count += 0 if fill else count
+        free(spare)
 
     def _set_row(self, tx: object, row: tuple) -> None:
         """A run of positions that a transaction dequeues: held while it is in doubt; taken out once it has committed."""
@@ -869,6 +765,9 @@ class Recovery:
         for i in range(work.queues.count):
             report.entries += queue[i].count
             report.queues += 1 if queue[i].count else 0
+        if self.past is not None:
+            report.entries += self.past.standing()
+            report.messages += self.past.standing()
         report.prepared = sum(1 for tx in self.transactions.values() if tx.state == PREPARED)
         report.rolled_back = sum(1 for tx in self.transactions.values() if tx.was_open)
         report.records = messages.records
@@ -882,6 +781,15 @@ class Recovery:
                     report.torn.append((scan.directory, scan.torn_at))
 
     # --- reading the result
+
+    def stands(self, queue_id: int, position: int) -> bool:
+        """Whether an entry comes back at this position. May wait for the disk."""
+        number: uint64_t = 0
+        first: uint64_t = 0
+        entries: pointer[restored_t] = self.entries(queue_id, address(number))
+        if entries != NULL and restored_range(entries, number, position, 1, address(first)):
+            return True
+        return self.past is not None and past_stands(address(self._work), queue_id, position)
 
     def entries(self, queue_id: uint64_t, count: pointer[uint64_t]) -> pointer[restored_t]:
         number: uint64_t = 0

@@ -13,18 +13,23 @@ import cython
 from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_put
+from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.record import (
     BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE, RECORD_MESSAGE_DELETE,
     RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
     brief_head, content_head, head_t, le32, le64, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import COPY_OF_ONE
-from cython.cimports.flintmq.store.recovery_work import (
-    ENQUEUE_COMMITTED, ENQUEUE_OPEN, ENQUEUE_PREPARED, ENQUEUE_ROLLED_BACK, INDEX_MASK, LEVEL_SHIFT, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA,
-    SEEN_GONE, SEEN_MISSING, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, moved_t, place_at, place_position, queue_at,
-    queue_info_t, range_t, row_of, row_t, seen_add_place, seen_append, seen_append_moved, seen_at, seen_find, seen_name, seen_need_extra,
-    seen_place_t, seen_shape_t, seen_t, tx_info_t, vector_add, work_queue, work_t, work_tx, work_used,
+from cython.cimports.flintmq.store.past import (
+    past_end, past_ended, past_entry, past_gone, past_listed_t, past_owner_at, past_segment_t, past_t, past_where,
 )  # fmt: skip
+from cython.cimports.flintmq.store.recovery_work import (
+    ENQUEUE_COMMITTED, ENQUEUE_OPEN, ENQUEUE_PLAIN, ENQUEUE_PREPARED, ENQUEUE_ROLLED_BACK, INDEX_MASK, LEVEL_SHIFT, SEEN_ENDED,
+    SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE, SEEN_MISSING, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PAST, SEEN_PLACE, extra_of, extra_t, moved_t, place_at,
+    place_position, queue_at, queue_info_t, range_t, row_of, row_t, seen_add_place, seen_append, seen_append_moved, seen_at, seen_find,
+    seen_name, seen_need_extra, seen_place_t, seen_shape_t, seen_t, tx_info_t, work_queue, work_t, work_known, work_segment, work_tx, work_used,
+)  # fmt: skip
+from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import qsort
 
@@ -202,6 +207,37 @@ def _on_chunk(work: pointer[work_t], record: pointer[record_t]) -> void:
 @cfunc
 @nogil
 @exceptval(check=False)
+def _is_placed(work: pointer[work_t], entry: pointer[seen_t], queue: uint32_t, position: uint64_t, tx: uint64_t) -> bint:
+    """Whether the message stands there already; `position` may wait for the outcome of `tx`."""
+    number: uint32_t
+    place: pointer[seen_place_t]
+    info: pointer[tx_info_t]
+    wanted: seen_place_t
+    wanted.position = position
+    wanted.row = 0
+    wanted.enqueue = ENQUEUE_PLAIN
+    if tx:
+        info = work_tx(work, tx)
+        if info == NULL:
+            return False
+        wanted.enqueue = cast(uint8_t, info.state)
+        wanted.row = row_of(work, info, queue_at(work, queue).id)
+    if not entry.flags & SEEN_EXTRA:
+        return entry.flags & SEEN_PLACE and entry.queue == queue and entry.word == position
+    number = extra_of(work, entry).first
+    while number:
+        place = place_at(work, number)
+        if place.queue == queue and (
+            place.position == position or place_position(work, place) == place_position(work, address(wanted))
+        ):
+            return True
+        number = place.next
+    return False
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _on_enqueue(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t
     queue: int64_t
@@ -218,7 +254,8 @@ def _on_enqueue(work: pointer[work_t], record: pointer[record_t]) -> void:
     work_used(work, cast(uint32_t, queue), position)
     index = seen_find(work, record.undo_prev)
     if index < 0:
-        if record.undo_prev < work.base[0]:
+        # Of a message that stood on several queues when the checkpoint began, and had ended when that took its list down.
+        if record.undo_prev < work.base[0] or (work.past != NULL and record.undo_prev < work.past.begin):
             work.stray += 1
             return
         index = seen_append_moved(work, record.lsn, record.undo_prev)
@@ -226,6 +263,8 @@ def _on_enqueue(work: pointer[work_t], record: pointer[record_t]) -> void:
             return
         seen_at(work, index).flags |= SEEN_MISSING
     entry = seen_at(work, index)
+    if entry.flags & SEEN_PAST and _is_placed(work, entry, cast(uint32_t, queue), position, record.tx):
+        return  # the checkpoint took its list down after this record
     # The short form is for what the message log's own list leaves out: one plain place, its record right behind the Message-Start.
     if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE) or record.lsn != entry.lsn + entry.bytes:
         _enlist(work, index, cast(uint32_t, queue), position, record.expires_at_ms, record.tx)
@@ -281,13 +320,18 @@ def _on_dequeue(work: pointer[work_t], record: pointer[record_t]) -> void:
             return
         state = cast(uint8_t, info.state)
         taken = state == ENQUEUE_COMMITTED
+        if index < 0:
+            index = _from_past(work, record, cast(uint32_t, queue), position)
         if index >= 0:
             extra = seen_need_extra(work, index)
             if extra == NULL:
                 return
             seen_name(work, extra, record.tx)
+    if taken:
+        work_known(work, cast(uint32_t, queue), position)
     if index < 0:
-        work.stray += 1
+        if not _ends_past(work, record):
+            work.stray += 1
         return
     entry = seen_at(work, index)
     if record.flags & RECORD_LAST and taken:
@@ -317,16 +361,11 @@ def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     i: uint64_t
     older: int64_t
     index: int64_t
-    queue: int64_t
-    data: pointer[cython.const[uint8_t]] = record.data
     entry: pointer[seen_t]
-    extra: pointer[extra_t]
-    place: pointer[seen_place_t]
-    info: pointer[tx_info_t]
     if not content_head(record, address(head)) or record.undo_prev == 0:
         work.malformed += 1
         return
-    count = le32(data)
+    count = le32(record.data)
     older = seen_find(work, record.undo_prev)
     index = seen_append_moved(work, record.lsn, record.undo_prev)
     if index < 0:
@@ -334,38 +373,121 @@ def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     if older >= 0:
         seen_at(work, older).flags |= SEEN_OLD
         seen_at(work, index).flags |= seen_at(work, older).flags & SEEN_ENDED
+    elif work.past != NULL and record.undo_prev < work.past.begin:
+        past_gone(work.past, past_where(work.past, record.undo_prev))
     _content(work, index, address(head), record.length)
     entry = seen_at(work, index)
     if entry.flags & SEEN_EXTRA and older >= 0:
         extra_of(work, entry).older = cast(uint32_t, older) + 1
     for i in range(count):
-        data = record.data + 8 + i * PLACE_SIZE
-        queue = work_queue(work, le64(data))
+        if not _copied_place(work, index, record.data + 8 + i * PLACE_SIZE, count == 1):
+            return
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _copied_place(work: pointer[work_t], index: int64_t, data: pointer[cython.const[uint8_t]], only: bint) -> bint:
+    """One place of a message as a Message-Copy or a checkpoint has it. only: the message has no other. False: no memory."""
+    entry: pointer[seen_t] = seen_at(work, index)
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    info: pointer[tx_info_t]
+    queue: int64_t = work_queue(work, le64(data))
+    if queue < 0:
+        return False
+    queue_at(work, cast(uint32_t, queue)).named += 1
+    work_used(work, cast(uint32_t, queue), le64(data + 8))
+    if only and le64(data + 24) == 0 and le64(data + 32) == 0 and not entry.flags & SEEN_EXTRA:
+        entry.word = le64(data + 8)
+        entry.queue = cast(uint32_t, queue)
+        _plain(work, index, cast(int64_t, le64(data + 16)))
+        return True
+    place = _enlist(work, index, cast(uint32_t, queue), le64(data + 8), cast(int64_t, le64(data + 16)), le64(data + 24))
+    if place == NULL:
+        return False
+    if le64(data + 32):
+        info = work_tx(work, le64(data + 32))
+        extra = seen_need_extra(work, index)
+        if info == NULL or extra == NULL:
+            return False
+        seen_name(work, extra, info.id)
+        if info.state != ENQUEUE_ROLLED_BACK and info.state != ENQUEUE_OPEN:
+            place.dequeue = cast(uint8_t, info.state) + 1
+            place.dequeued_by = info.id
+    return True
+
+
+# --- what a checkpoint knows ------------------------------------------------------------------------------------------------------------
+
+
+def work_past(work: pointer[work_t], past: pointer[past_t]) -> void:
+    i: uint64_t
+    j: uint32_t
+    index: int64_t
+    queue: int64_t
+    listed: pointer[past_listed_t] = cast(pointer[past_listed_t], past.listed.data)
+    names: pointer[cython.const[uint8_t]]
+    work.past = past
+    for i in range(past.owners.count):
+        queue = work_queue(work, past_owner_at(past, i).id)
         if queue < 0:
             return
-        queue_at(work, cast(uint32_t, queue)).named += 1
-        work_used(work, cast(uint32_t, queue), le64(data + 8))
-        if count == 1 and le64(data + 24) == 0 and le64(data + 32) == 0 and not entry.flags & SEEN_EXTRA:
-            entry.word = le64(data + 8)
-            entry.queue = cast(uint32_t, queue)
-            entry.flags |= SEEN_PLACE
-            if le64(data + 16):
-                entry.flags |= SEEN_EXPIRES
-                if not map64_put(address(work.expiries), index + 1, le64(data + 16)):
-                    work.failed = True
+        queue_at(work, cast(uint32_t, queue)).past = cast(uint32_t, i) + 1
+        queue_at(work, cast(uint32_t, queue)).named += past_owner_at(past, i).count
+    for i in range(past.listed.count):
+        index = seen_append(work, listed[i].lsn) if listed[i].lsn == listed[i].id else seen_append_moved(work, listed[i].lsn, listed[i].id)
+        if index < 0 or seen_need_extra(work, index) == NULL:
             return
-        place = _enlist(work, index, cast(uint32_t, queue), le64(data + 8), cast(int64_t, le64(data + 16)), le64(data + 24))
-        if place == NULL:
-            return
-        if le64(data + 32):
-            info = work_tx(work, le64(data + 32))
-            extra = seen_need_extra(work, index)
-            if info == NULL or extra == NULL:
+        seen_at(work, index).flags |= SEEN_PAST
+        for j in range(listed[i].places):
+            if not _copied_place(work, index, listed[i].data + j * PLACE_SIZE, False):
                 return
-            seen_name(work, extra, info.id)
-            if info.state != ENQUEUE_ROLLED_BACK and info.state != ENQUEUE_OPEN:
-                place.dequeue = cast(uint8_t, info.state) + 1
-                place.dequeued_by = info.id
+        names = listed[i].data + cast(uint64_t, listed[i].places) * PLACE_SIZE
+        for j in range(listed[i].names):
+            if work_tx(work, le64(names + 8 * j)) == NULL:
+                return
+            seen_name(work, extra_of(work, seen_at(work, index)), le64(names + 8 * j))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _from_past(work: pointer[work_t], record: pointer[record_t], queue: uint32_t, position: uint64_t) -> int64_t:
+    """The plain message that a transaction takes, as the checkpoint has it: from now on it is in `seen`. -1: it has it not."""
+    segment: pointer[past_segment_t] = NULL
+    entry: pointer[cython.const[restored_t]]
+    seen: pointer[seen_t]
+    index: int64_t
+    if work.past != NULL and record.undo_prev < work.past.begin:
+        segment = work_segment(work, queue, position)
+    if segment == NULL or past_ended(segment, position):
+        return -1
+    entry = past_entry(work.past, segment, position)
+    if entry == NULL or entry.message_id != record.undo_prev:
+        return -1
+    past_end(work.past, segment, position)
+    index = seen_append_moved(work, record.lsn, record.undo_prev)
+    if index >= 0:
+        seen = seen_at(work, index)
+        seen.flags |= SEEN_PAST
+        seen.body_len = entry.body_len
+        seen.word = position
+        seen.queue = queue
+        _plain(work, index, entry.expires_at_ms)
+    return index
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ends_past(work: pointer[work_t], record: pointer[record_t]) -> bint:
+    """A message ends of which only the checkpoint knows. False: that does not either."""
+    if work.past == NULL or record.undo_prev >= work.past.begin:
+        return False
+    if record.flags & RECORD_LAST:
+        past_gone(work.past, past_where(work.past, record.undo_prev))
+    return True
 
 
 @cfunc
@@ -437,7 +559,7 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
         index = seen_find(work, record.undo_prev)
         if index >= 0:
             seen_at(work, index).flags |= SEEN_ENDED
-        else:
+        elif not _ends_past(work, record):
             work.stray += 1
     elif kind == RECORD_CHUNK:
         _on_chunk(work, record)
@@ -545,24 +667,32 @@ def _by_queue(left: pointer[cython.const[void]], right: pointer[cython.const[voi
 @cfunc
 @nogil
 @exceptval(check=False)
-def _sort_purges(work: pointer[work_t]) -> void:
-    """Gives each queue its purged runs, in order of positions. They never overlap: a position is ended once."""
+def _sort_ranges(work: pointer[work_t]) -> void:
+    """Gives each queue its purged runs, and those that were delivered before, in order of positions. Purged ones never overlap: a position
+    is ended once."""
     i: uint64_t
     runs: pointer[range_t] = cast(pointer[range_t], work.purges.data)
     queue: pointer[queue_info_t]
-    if work.purges.count == 0:
-        return
-    qsort(runs, work.purges.count, sizeof(range_t), _by_queue)
+    if work.purges.count:
+        qsort(runs, work.purges.count, sizeof(range_t), _by_queue)
     for i in range(work.purges.count):
         queue = queue_at(work, runs[i].queue)
         if queue.purge_count == 0:
             queue.purges = i
         queue.purge_count += 1
+    runs = cast(pointer[range_t], work.ranges.data)
+    if work.ranges.count:
+        qsort(runs, work.ranges.count, sizeof(range_t), _by_queue)
+    for i in range(work.ranges.count):
+        queue = queue_at(work, runs[i].queue)
+        if queue.span_count == 0:
+            queue.spans = i
+        queue.span_count += 1
 
 
 def work_complete(work: pointer[work_t]) -> void:
     _undo_torn_copies(work)
-    _sort_purges(work)
+    _sort_ranges(work)
 
 
 def work_purged(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> bint:

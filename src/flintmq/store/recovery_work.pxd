@@ -1,6 +1,8 @@
 # What recovery knows while it reads the message log, and its result: plain C, no GIL. recovery_read.py fills it in, recovery.py takes the result.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
+from flintmq.store.past cimport past_segment_t, past_t
+from flintmq.store.vectors cimport vector_t
 from flintmq.store.log.record cimport record_t
 
 cdef enum:                      # recovery.Enqueue, .Dequeue, .Content, .Outcome; tests/store/test_recovery.py compares them
@@ -34,10 +36,11 @@ cdef enum:                      # seen_t.flags
     SEEN_OLD = 64               # a later entry (a Message-Copy) replaced it
     SEEN_MISSING = 128          # no Message-Start was read, only what names it
     SEEN_LIVE = 256             # result
+    SEEN_PAST = 1024            # a checkpoint knows it: the log behind that is read for what became of it
     SEEN_NO_SHAPE = 512         # a Message whose Message-Shape was not read: nothing says where it stood
 
 cdef struct seen_t:             # a message: 32 bytes, ascending LSN
-    uint64_t lsn                # of its Message-Start, Message or -Copy (of a missing one: of the first record that names it)
+    uint64_t lsn                # of its Message-Start, Message or -Copy (of a missing one: of the first record that names it; so may be of SEEN_PAST)
     uint64_t word
     uint32_t bytes
     uint32_t body_len
@@ -95,6 +98,9 @@ cdef struct queue_info_t:
     uint64_t *levels            # 256 of them, once another level was used
     uint64_t purges             # result: the first of its purged runs, in order, and how many
     uint64_t purge_count
+    uint64_t spans              # result: the first of its ranges that were delivered before, in order, and how many
+    uint64_t span_count
+    uint32_t past               # number of its past_owner_t, plus 1; 0: the checkpoint has nothing of it
     uint64_t start              # result: its entries in the array of all entries
     uint64_t count
 
@@ -139,16 +145,12 @@ cdef struct named_t:            # a record of this live message names this trans
     uint64_t message_id
     uint64_t tx
 
-cdef struct vector_t:           # an array that grows
-    void *data
-    uint64_t count
-    uint64_t room
-
 cdef struct gap_t:              # a place in the transaction log where no transaction begins (work_gap)
     uint64_t first
     uint64_t end                # LSN behind it
 
 cdef struct work_t:
+    past_t *past                # the checkpoint behind which the log is read; NULL: the whole log is
     const uint64_t *base        # of the scan
     const uint64_t *container_size
     uint64_t tx_tail            # transactions from this id on never became durable
@@ -193,7 +195,6 @@ cdef void work_init(work_t *work) noexcept nogil
 cdef void work_free(work_t *work) noexcept nogil
 # Frees what only reading needs; queues and the memory of `seen` stay.
 cdef void work_trim(work_t *work) noexcept nogil
-cdef void *vector_add(vector_t *vector, size_t size) noexcept nogil        # a zeroed element, or NULL
 # Number of the queue's queue_info_t, made when it is new; -1: no memory.
 cdef int64_t work_queue(work_t *work, uint64_t queue_id) noexcept nogil
 # The transaction's tx_info_t, made when it is new: UNKNOWN, or OPEN when its id was never durable. NULL: no memory.
@@ -203,6 +204,12 @@ cdef tx_info_t *work_tx(work_t *work, uint64_t tx) noexcept nogil
 cdef void work_gap(work_t *work, uint64_t lsn) noexcept nogil
 cdef void work_gap_end(work_t *work, uint64_t lsn) noexcept nogil   # LSN of the next record, if it is one
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
+# The log tells about the entry at this position: a run of the checkpoint does not. O(log segments of the queue).
+cdef void work_known(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
+# The segment of the checkpoint that has this position; NULL: none.
+cdef past_segment_t *work_segment(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
+# Id of the message of an entry of `seen`; `*next` goes through `moved` along with rising entries, from 0.
+cdef uint64_t seen_id(work_t *work, uint64_t index, uint64_t *next) noexcept nogil
 
 # --- accessors: numbers of place_at are one-based, as they are stored
 cdef inline seen_t *seen_at(work_t *work, uint64_t index) noexcept nogil:

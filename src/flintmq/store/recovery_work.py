@@ -10,35 +10,17 @@ I2  The position of an enqueue that waits for its Commit is told from that enque
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import position_number, position_waits
+from cython.cimports.flintmq.store.past import past_end, past_find, past_segment_t
+from cython.cimports.flintmq.store.vectors import vector_add, vector_free
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 
 GRAIN_SHIFT = declare(uint32_t, 12)
-# numbers are 32 bits and stored plus one
-NUMBERS_MAX = declare(uint64_t, 0xFFFFFFF0)
 NEVER = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-
-
-def vector_add(vector: pointer[vector_t], size: size_t) -> p_void:
-    room: uint64_t
-    data: p_char
-    if vector.count == vector.room:
-        room = vector.room + vector.room // 2 if vector.room else 64
-        if room > NUMBERS_MAX:
-            return NULL
-        data = cast(p_char, realloc(vector.data, room * size))
-        if data == NULL:
-            return NULL
-        vector.data = data
-        vector.room = room
-    data = cast(p_char, vector.data) + vector.count * size
-    memset(data, 0, size)
-    vector.count += 1
-    return data
 
 
 def work_init(work: pointer[work_t]) -> void:
@@ -51,35 +33,25 @@ def work_free(work: pointer[work_t]) -> void:
     for i in range(work.queues.count):
         free(queue_at(work, cast(uint32_t, i)).levels)
     work_trim(work)
+    vector_free(address(work.ranges))
+    vector_free(address(work.purges))
     free(work.seen.data)
     free(work.queues.data)
     map64_free(address(work.queue_index))
     memset(work, 0, sizeof(work_t))
 
 
-@cfunc
-@nogil
-@exceptval(check=False)
-def _vector_free(vector: pointer[vector_t]) -> void:
-    free(vector.data)
-    vector.data = NULL
-    vector.count = 0
-    vector.room = 0
-
-
 def work_trim(work: pointer[work_t]) -> void:
-    _vector_free(address(work.gaps))
-    _vector_free(address(work.shapes))
-    _vector_free(address(work.grains))
-    _vector_free(address(work.moved))
-    _vector_free(address(work.extras))
-    _vector_free(address(work.places))
-    _vector_free(address(work.names))
-    _vector_free(address(work.txs))
-    _vector_free(address(work.rows))
-    _vector_free(address(work.ranges))
-    _vector_free(address(work.purges))
-    _vector_free(address(work.lost))
+    vector_free(address(work.gaps))
+    vector_free(address(work.shapes))
+    vector_free(address(work.grains))
+    vector_free(address(work.moved))
+    vector_free(address(work.extras))
+    vector_free(address(work.places))
+    vector_free(address(work.names))
+    vector_free(address(work.txs))
+    vector_free(address(work.rows))
+    vector_free(address(work.lost))
     map64_free(address(work.moved_index))
     map64_free(address(work.expiries))
     map64_free(address(work.tx_index))
@@ -120,6 +92,19 @@ def work_used(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> voi
             info.high[0] = index
     elif info.levels[level] < index:
         info.levels[level] = index
+
+
+def work_segment(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> pointer[past_segment_t]:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    if info.past == 0 or position_waits(position):
+        return NULL
+    return past_find(work.past, info.past - 1, position)
+
+
+def work_known(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> void:
+    segment: pointer[past_segment_t] = work_segment(work, queue, position)
+    if segment != NULL:
+        past_end(work.past, segment, position)
 
 
 def work_gap(work: pointer[work_t], lsn: uint64_t) -> void:
@@ -203,6 +188,15 @@ def seen_find(work: pointer[work_t], message_id: uint64_t) -> int64_t:
     if low < work.seen.count and seen_at(work, low).lsn == message_id:
         return low
     return -1
+
+
+def seen_id(work: pointer[work_t], index: uint64_t, next: pointer[uint64_t]) -> uint64_t:
+    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+    if not seen_at(work, index).flags & SEEN_MOVED:
+        return seen_at(work, index).lsn
+    while moved[next[0]].index < index:
+        next[0] += 1
+    return moved[next[0]].id
 
 
 def seen_append(work: pointer[work_t], lsn: uint64_t) -> int64_t:

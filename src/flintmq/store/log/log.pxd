@@ -126,6 +126,10 @@ cdef void log_dead(log_t *log, uint64_t lsn, uint64_t by) noexcept nogil
 cdef bint log_doubt(log_t *log, uint64_t sequence) noexcept nogil
 # Recovery: something was here and had died. After log_live of everything that lives. False: no memory.
 cdef bint log_died(log_t *log, uint64_t lsn, uint64_t size) noexcept nogil
+# Recovery from a checkpoint: so much was in a container below its begin, and so many of that lived; then each place at which something had
+# died. False: the container is unknown, or no memory.
+cdef bint log_restore_container(log_t *log, uint64_t sequence, uint64_t count, uint64_t live, uint64_t bytes) noexcept nogil
+cdef bint log_restore_death(log_t *log, uint64_t sequence, uint32_t grain) noexcept nogil
 # Whether what was written at this LSN lives: the caller knows that something was.
 cdef bint log_is_live(log_t *log, uint64_t lsn) noexcept nogil
 # The same, and the log is sure of it: it may be written anew.

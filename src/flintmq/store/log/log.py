@@ -589,6 +589,24 @@ def log_died(log: pointer[log_t], lsn: uint64_t, size: uint64_t) -> bint:
     return _died(container, _grain(log, lsn)) or _note_death(log, container, _grain(log, lsn))
 
 
+def log_restore_container(log: pointer[log_t], sequence: uint64_t, count: uint64_t, live: uint64_t, bytes: uint64_t) -> bint:
+    container: pointer[container_t] = log_container(log, sequence) if sequence <= log.tail // log.container_size else NULL
+    if container == NULL:  # it is below the base: nothing in it lived
+        return sequence < log.first_sequence
+    container.count += count
+    container.bytes += bytes
+    container.live_count += live
+    log.live_count += live
+    return True
+
+
+def log_restore_death(log: pointer[log_t], sequence: uint64_t, grain: uint32_t) -> bint:
+    container: pointer[container_t] = log_container(log, sequence) if sequence <= log.tail // log.container_size else NULL
+    if container == NULL or grain >= log.container_size // DEAD_GRAIN or _died(container, grain):
+        return True
+    return _note_death(log, container, grain)
+
+
 def log_is_live(log: pointer[log_t], lsn: uint64_t) -> bint:
     container: pointer[container_t] = log_container(log, lsn // log.container_size) if lsn < log.tail else NULL
     return container != NULL and container.live_count != 0 and not _died(container, _grain(log, lsn))

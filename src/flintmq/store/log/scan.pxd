@@ -14,6 +14,8 @@ cdef class LogScan:
     cdef readonly object store_uuid           # 16 bytes; None: taken from the first container
     cdef readonly uint64_t container_size     # 0: the log has no container yet
     cdef readonly list containers             # sequence numbers with a good header, ascending
+    cdef public uint64_t begin                # set before `run`: records below are not handed out; 0: from the base on
+    cdef readonly uint32_t begin_epoch        # of the block from which records are handed out; 0: there is none
     cdef readonly uint64_t base               # base LSN of the last good block; recovery started there
     cdef readonly uint64_t tail               # LSN at which appending goes on: a sector boundary behind the last good block
     cdef readonly uint64_t last_block         # LSN of the last good block; 0: none

@@ -151,6 +151,7 @@ class LogScan:
         self.base = self.tail = self.last_block = self.block_end = self.torn_at = 0
         self.epoch = 0
         self.clean = False
+        self.begin_epoch = 0
         self.blocks = self.records = self.bytes_read = 0
         self._names = {}
         self._candidates = []
@@ -411,7 +412,8 @@ class LogScan:
         if self.base // size < 1 or self.base > (max(self._candidates)[1] // size + 1) * size + CONTAINER_HEADER:
             raise StoreError(f"{self.directory}: the last block names the impossible base LSN {self.base}")
         # The base may stand behind the last block, when nothing lives any more.
-        lsn: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
+        from_: uint64_t = max(self.base, self.begin)
+        lsn: uint64_t = min(from_, self._last) // size * size + CONTAINER_HEADER
         block: block_t
         p: pointer[uint8_t]
         bad: bint
@@ -428,11 +430,13 @@ class LogScan:
                 any_previous = True
                 continue
             p = self._bytes + block.lsn % size
-            if block.lsn + block.length > self.base or block.lsn >= self.hint:
+            if block.lsn + block.length > from_ or block.lsn >= self.hint:
+                if self.begin_epoch == 0:
+                    self.begin_epoch = block.epoch
                 with nogil:
                     bad = _bad(p, address(block))
                     if not bad:
-                        self.records += _hand_out(p, address(block), self.base, on_record, context)
+                        self.records += _hand_out(p, address(block), from_, on_record, context)
                 if bad:
                     if block.lsn >= self.hint:
                         break
@@ -519,7 +523,7 @@ class LogScan:
         while offset < block.length:
             if record_decode(p + offset, block.lsn + offset, block.length - offset, block.time_us, True, address(record)):
                 offset += cast(uint32_t, align8(record.length))
-                if record.lsn >= self.base:
+                if record.lsn >= max(self.base, self.begin):
                     on_record(context, address(record))
                     self.records += 1
                 continue

@@ -1,0 +1,145 @@
+"""What of a checkpoint's runs a start puts back (see recovery_past.pxd).
+
+in: a work_t whose log was read to its end. out: facts of segments, entries of those that do not come back as they stand in their runs.
+
+R1  A segment about which nothing else tells comes back as a shell, and its run is not read.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
+from cython import int as c_int
+from cython.cimports.flintmq.core.hash64 import map64_get
+from cython.cimports.flintmq.queue.restoring import restored_mark_range
+from cython.cimports.flintmq.queue.types import INDEX_MASK, MESSAGE_SPILLED_BIT, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.store.past import (
+    past_ended, past_entry, past_first, past_gone, past_owner_at, past_owner_t, past_place, past_run, past_segment, past_segment_t, past_t,
+    past_where,
+)  # fmt: skip
+from cython.cimports.flintmq.store.recovery_read import work_purged
+from cython.cimports.flintmq.store.recovery_work import queue_at, queue_info_t, range_t, work_segment, work_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _number(work: pointer[work_t], queue_id: uint64_t) -> int64_t:
+    """Number of the queue's queue_info_t; -1: none."""
+    number: uint64_t = 0
+    return cast(int64_t, number) if map64_get(address(work.queue_index), queue_id + 1, address(number)) else -1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _purge(past: pointer[past_t], owner: uint32_t, span: pointer[range_t]) -> void:
+    """A purge of a run of positions."""
+    queue: pointer[past_owner_t] = past_owner_at(past, owner)
+    number: uint64_t = past_place(past, owner, span.first)
+    segment: pointer[past_segment_t]
+    while number < queue.first + queue.count:
+        segment = past_segment(past, number)
+        if past_first(segment) > span.last:
+            return
+        if span.first <= past_first(segment) and past_first(segment) + segment.count - 1 <= span.last:
+            segment.purged = True
+        else:
+            segment.touched = True
+        number += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _flag(past: pointer[past_t], owner: uint32_t, span: pointer[range_t]) -> void:
+    """A run of positions whose entries were delivered before."""
+    queue: pointer[past_owner_t] = past_owner_at(past, owner)
+    number: uint64_t = past_place(past, owner, span.first)
+    segment: pointer[past_segment_t]
+    upto: uint64_t
+    while number < queue.first + queue.count:
+        segment = past_segment(past, number)
+        if past_first(segment) > span.last:
+            return
+        if span.first <= past_first(segment):
+            upto = min(span.last, past_first(segment) + segment.count - 1) & INDEX_MASK
+            if segment.flagged_upto < upto:
+                segment.flagged_upto = upto
+        else:
+            segment.touched = True
+        number += 1
+
+
+def past_judge(work: pointer[work_t], all_delivered: bint) -> void:
+    past: pointer[past_t] = work.past
+    i: uint64_t
+    j: uint64_t
+    info: pointer[queue_info_t]
+    segment: pointer[past_segment_t]
+    for i in range(work.queues.count):
+        info = queue_at(work, cast(uint32_t, i))
+        if info.past == 0:
+            continue
+        for j in range(info.purges, info.purges + info.purge_count):
+            _purge(past, info.past - 1, cast(pointer[range_t], work.purges.data) + j)
+        for j in range(info.spans, info.spans + info.span_count):
+            _flag(past, info.past - 1, cast(pointer[range_t], work.ranges.data) + j)
+    for i in range(past.segments.count if all_delivered else 0):
+        segment = past_segment(past, i)
+        segment.flagged_upto = segment.base + segment.count - 1
+
+
+def past_standing(
+    work: pointer[work_t],
+    segment: pointer[past_segment_t],
+    out: pointer[restored_t],
+    purged: pointer[restored_t],
+    ended: pointer[uint32_t],
+) -> c_int:
+    queue: int64_t = _number(work, past_owner_at(work.past, segment.owner).id)
+    info: pointer[queue_info_t]
+    spans: pointer[range_t]
+    entries: pointer[restored_t]
+    count: uint32_t = 0
+    kept: uint32_t = 0
+    i: uint64_t
+    ended[0] = 0
+    if queue < 0:
+        return 0
+    entries = past_run(work.past, segment, address(count))
+    if entries == NULL:
+        return -1
+    for i in range(count):
+        if entries[i].message_id >> MESSAGE_SPILLED_BIT or past_ended(segment, entries[i].position):
+            continue
+        if work_purged(work, cast(uint32_t, queue), entries[i].position):
+            if purged != NULL:
+                purged[ended[0]] = entries[i]
+                ended[0] += 1
+            else:
+                past_gone(work.past, past_where(work.past, entries[i].message_id))
+            continue
+        out[kept] = entries[i]
+        # How often they came back is told by notes.
+        out[kept].flags &= RESTORED_REDELIVERED
+        if entries[i].position & INDEX_MASK <= segment.flagged_upto:
+            out[kept].flags |= RESTORED_REDELIVERED
+        kept += 1
+    info = queue_at(work, cast(uint32_t, queue))
+    spans = cast(pointer[range_t], work.ranges.data) + info.spans
+    for i in range(info.span_count):
+        if spans[i].last >= past_first(segment) and spans[i].first < past_first(segment) + segment.count:
+            restored_mark_range(out, kept, spans[i].first, spans[i].last)
+    return cast(c_int, kept)
+
+
+def past_stands(work: pointer[work_t], queue_id: uint64_t, position: uint64_t) -> bint:
+    queue: int64_t = _number(work, queue_id)
+    segment: pointer[past_segment_t] = work_segment(work, cast(uint32_t, queue), position) if queue >= 0 else NULL
+    entry: pointer[cython.const[restored_t]]
+    if segment == NULL or segment.purged or past_ended(segment, position) or work_purged(work, cast(uint32_t, queue), position):
+        return False
+    entry = past_entry(work.past, segment, position)
+    return entry != NULL and not entry.message_id >> MESSAGE_SPILLED_BIT

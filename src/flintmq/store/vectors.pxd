@@ -1,0 +1,12 @@
+# Arrays that grow: plain C, no GIL.
+from libc.stdint cimport uint64_t
+
+cdef struct vector_t:
+    void *data
+    uint64_t count
+    uint64_t room
+
+# A zeroed element at the end; NULL: no memory, or 2^32 of them. O(1) in the mean.
+cdef void *vector_add(vector_t *vector, size_t size) noexcept nogil
+# Gives the memory back: an empty one.
+cdef void vector_free(vector_t *vector) noexcept nogil
