@@ -10,7 +10,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.enrolment import held_t
-from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
+from cython.cimports.flintmq.queue.types import queue_t, slot_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import (
     DEAD_GRAIN, log_append, log_append_done, log_begin, log_died, log_doubt, log_end, log_is_live, log_time,
@@ -24,6 +24,7 @@ from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreError
+from tests.drivers.recovered import entries_of
 
 # an LSN that is never reached: the log has failed
 _NEVER = declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
@@ -207,25 +208,12 @@ class LogDriver:
 
     def recovered(self, queue_id: int) -> list:
         """What the opening of the store found of a queue: (position, message id, expires_at_ms, held, redelivered), by position."""
-        number: uint64_t = 0
-        i: uint64_t
-        wanted: uint64_t = queue_id
-        found: list = []
-        entries: pointer[restored_t]
         if self.store.recovery is None:
             raise ValueError("the recovery was given back already")
-        entries = self.store.recovery.entries(wanted, address(number))
-        for i in range(number):
-            found.append(
-                (
-                    entries[i].position,
-                    entries[i].message_id,
-                    entries[i].expires_at_ms,
-                    entries[i].flags & RESTORED_HELD != 0,
-                    entries[i].flags & RESTORED_REDELIVERED != 0,
-                )
-            )
-        return found
+        return [
+            (position, message_id, expires, held, redelivered)
+            for position, message_id, expires, _, redelivered, held in entries_of(self.store.recovery, queue_id)
+        ]
 
 
 def append_many(managed: ManagedLog, kind: int, payload: bytes, count: int) -> int:

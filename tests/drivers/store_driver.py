@@ -29,6 +29,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from flintmq.ports import TxState
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.transaction_log import Dequeue, Enqueue, Row
+from tests.drivers.recovered import entries_of
 from tests.support.stored import StoredContent, StoredEntry, rows_of
 
 # RecoveredTx.state
@@ -151,9 +152,6 @@ class DrivenStore(LogStore):
 
     def _message_at(self, queue_id, position):
         """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
-        number: uint64_t = 0
-        entries: pointer[restored_t]
-        i: uint64_t
         handle: QueueHandle
         found: uint64_t = 0
         handle = self.queues.get(queue_id)
@@ -164,10 +162,9 @@ class DrivenStore(LogStore):
         if found:
             return found
         if self.recovery is not None:
-            entries = self.recovery.entries(queue_id, address(number))
-            for i in range(number):
-                if entries[i].position == position and self.is_live(entries[i].message_id):
-                    return entries[i].message_id
+            for entry in entries_of(self.recovery, queue_id):
+                if entry[0] == position and self.is_live(entry[1]):
+                    return entry[1]
         raise KeyError(f"no entry {position} in queue {queue_id}")
 
     def enqueues_in_doubt(self, tx: int) -> list:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flintmq.errors import StoreError
-from flintmq.store import recovery as decisions
+from flintmq.store import decisions
 from flintmq.store.log.containers import container_name
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.scan import LogScan
@@ -757,7 +757,7 @@ def test_a_second_recovery_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_the_decision_table_in_c() -> None:
-    """recovery_work.pxd repeats the enumerations of recovery.py as C constants: they are the same."""
+    """recovery_work.pxd repeats the enumerations of decisions.py as C constants: they are the same."""
     assert [int(decisions.Enqueue[name]) for name in ("PLAIN", "COMMITTED", "ROLLED_BACK", "OPEN", "PREPARED", "UNKNOWN")] == list(range(6))
     for name in ("PLAIN", "COMMITTED", "ROLLED_BACK", "OPEN", "PREPARED", "UNKNOWN"):
         assert decisions.Dequeue[name] == decisions.Enqueue[name] + 1

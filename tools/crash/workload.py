@@ -56,6 +56,11 @@ KINDS = {"mixed": (_MIXED, 0.6), "churn": (_CHURN, 0.95), "transactions": (_TRAN
 SMALL = {"small": (_SMALL, 0.8)}
 # every so many-th seed has small transactions; the others keep the workloads that seeds of tests name
 SMALL_EVERY = 7
+# two of so many seeds write checkpoints, one in so many steps
+CHECKPOINTS_EVERY = 3
+CHECKPOINT_STEPS = 9
+# what goes on between the steps of a checkpoint
+MEANWHILE = ("publish", "publish", "fan", "ack", "ack", "tx work", "end", "maintain", "flush")
 
 
 def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
@@ -134,6 +139,25 @@ def check_unharmed(store: Any) -> None:
     report = getattr(store, "report", None)
     if report is not None and (report.damage or report.lost_count or report.malformed):
         raise Violation(f"recovery says: damage {[str(one) for one in report.damage][:2]}, lost {[str(one) for one in report.lost][:2]}")
+
+
+def check_same_log(opener: Callable[[SimDisk], Any], disk: SimDisk) -> None:
+    """A start from a checkpoint counts what lives in each container as one that reads the whole log does."""
+    living = []
+    for whole in (False, True):
+        again = disk.restart()
+        if whole:
+            for name in again.list_dir(f"{DIRECTORY}/index"):
+                again.unlink(f"{DIRECTORY}/index/{name}")
+        store = opener(again)
+        if driver_of(store) is None:
+            return
+        store.restored()
+        while store.pager.figures["burials"]:
+            store.pager.once()
+        living.append([(number, live) for number, live, *_ in store.messages.containers() if live])
+    if living[0] != living[1]:
+        raise Violation(f"from the checkpoint so many live in containers: {living[0]}, from the whole log {living[1]}")
 
 
 def ack(store: Any, queue: int, position: int, message: int, reason: DequeueReason = DequeueReason.ACK) -> int:
@@ -249,6 +273,7 @@ class StoreRecording:
         images = 1
         shown = self._recover(disk, image.position)
         if nested:
+            check_same_log(lambda one: self.open(one, image.position), disk)
             # two recoveries, with the end of the process between them
             again = self._recover(disk.restart(), image.position)
             if again != shown:
@@ -355,6 +380,7 @@ class Life:
                 counts[queue] = counts.get(queue, 0) + 1
             self.open[tx] = {"xid": record.xid, "prepared": True, "local": False, "queues": counts}
         self.kinds, self.oldest = {**KINDS, **SMALL}[recording.kind]
+        self.checkpoints = random.Random(recording.seed * 8 + number) if recording.seed % CHECKPOINTS_EVERY else None
         self.pinned = 0  # an entry of this message is never taken when it can be helped
         self.xids = 0
         self.opened = self.disk.position
@@ -362,6 +388,8 @@ class Life:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             self.step(self.rng.choice(self.kinds))
+            if self.checkpoints is not None and self.driver is not None and self.checkpoints.randrange(CHECKPOINT_STEPS) == 0:
+                self.checkpoint()
         self.store.flush()
         if self.rng.random() < 0.5:
             self.store.close(clean=True)
@@ -395,6 +423,41 @@ class Life:
             self.define()
         elif kind == "drop":
             self.drop()
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint while operations go on. Its queues are made of what was asked for when it begins, and the first publishes
+        behind that: acks since are known to the log alone."""
+        from flintmq.queue.control import QueueHandle
+
+        self.store.restored()
+        cores: dict[int, Any] = {}
+        for queue in self.queues:
+            cores[queue] = QueueHandle(queue, 0, 1)
+            cores[queue].set_durable(True)
+            cores[queue].attach_log(self.store)
+            self.store.attach(cores[queue])
+        self._show(cores, self.live.entries)
+        begun = False
+
+        def between() -> None:
+            nonlocal begun
+            known = set(self.live.entries)
+            for _ in range(self.checkpoints.randrange(3) if self.checkpoints else 0):
+                self.step(self.checkpoints.choice(MEANWHILE) if self.checkpoints else "flush")
+            if not begun:
+                begun = True
+                self.store.queues.clear()
+                self._show(cores, {place: entry for place, entry in self.live.entries.items() if place not in known})
+
+        self.store.checkpoints.write(between)
+        self.store.queues.clear()
+
+    def _show(self, cores: dict[int, Any], entries: dict[tuple[int, int], tuple[int, int]]) -> None:
+        """The entries are in the queues as a broker has them: those of commits that were not told yet are held."""
+        for (queue, position), (message, expires) in sorted(entries.items()):
+            if queue in cores and (queue, position) not in self.unready:
+                body = self.recording.contents[message].body
+                cores[queue].restore(position, message, len(body), False, expires)
 
     def tell(self, operation: Operation, lsn: int, *places: tuple[int, int]) -> None:
         self.unready.update(places)

@@ -753,6 +753,11 @@ class LogStore(LogPort):
             if self.on_failure is not None:
                 self.on_failure(error)
 
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether the start that goes on read a checkpoint."""
+        return self.past is not None
+
     def is_live(self, message_id: int) -> bool:
         """Whether a message with this id is in the log and has a place."""
         return self.messages.is_live(message_id)

@@ -27,7 +27,8 @@ from cython.cimports.flintmq.store.recovery_work import (
     ENQUEUE_COMMITTED, ENQUEUE_OPEN, ENQUEUE_PLAIN, ENQUEUE_PREPARED, ENQUEUE_ROLLED_BACK, INDEX_MASK, LEVEL_SHIFT, SEEN_ENDED,
     SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE, SEEN_MISSING, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PAST, SEEN_PLACE, extra_of, extra_t, moved_t, place_at,
     place_position, queue_at, queue_info_t, range_t, row_of, row_t, seen_add_place, seen_append, seen_append_moved, seen_at, seen_find,
-    seen_name, seen_need_extra, seen_place_t, seen_shape_t, seen_t, tx_info_t, work_queue, work_t, work_known, work_segment, work_tx, work_used,
+    seen_name, seen_need_extra, seen_place_t, seen_shape_t, seen_t, tx_info_t, work_known, work_queue, work_segment, work_t, work_tx,
+    work_used,
 )  # fmt: skip
 from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
