@@ -45,7 +45,7 @@ class Broker:
         elif kind == "settle":
             for position in rng.sample(sorted(model), min(len(model), rng.randrange(6))):
                 assert core.hold(position)
-                core.settle_held(position, 1, True)
+                core.settle_held(position, 1, False)
                 del model[position]
         elif kind == "page":
             page_out(self.rig)

@@ -28,3 +28,6 @@ cdef bint map64_reserve(map64_t *map, uint64_t count) noexcept nogil
 cdef void map64_trim(map64_t *map) noexcept nogil
 # Iteration in no particular order: start with *cursor = 0; False: no more. The map must not change meanwhile.
 cdef bint map64_next(map64_t *map, uint64_t *cursor, uint64_t *key, uint64_t *value) noexcept nogil
+# For a walk in pieces, between which the map may change: the cells of those keys that have their home in [first, end) of a table of
+# mask + 1 places (a power of two that stays the same for the walk), wherever they stand now. At most `room` are written; returns how many there are.
+cdef uint64_t map64_slice(map64_t *map, uint64_t mask, uint64_t first, uint64_t end, map64_cell_t *cells, uint64_t room) noexcept nogil

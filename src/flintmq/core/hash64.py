@@ -161,3 +161,32 @@ def map64_next(map: pointer[map64_t], cursor: pointer[uint64_t], key: pointer[ui
         index += 1
     cursor[0] = index
     return False
+
+
+def map64_slice(
+    map: pointer[map64_t], mask: uint64_t, first: uint64_t, end: uint64_t, cells: pointer[map64_cell_t], room: uint64_t
+) -> uint64_t:
+    # A home is the lower bits of a number that only the key decides: in a larger table the slice is several ranges, each as wide.
+    start: uint64_t = first & map.mask
+    index: uint64_t
+    passed: uint64_t
+    home: uint64_t
+    count: uint64_t = 0
+    if map.cells == NULL:
+        return 0
+    while True:
+        index = start
+        passed = 0
+        # I1: behind the range go those on that had no free place in it, up to the first free place.
+        while passed <= map.mask and (passed < end - first or map.cells[index].key != 0):
+            if map.cells[index].key != 0:
+                home = map64_home(map.cells[index].key, map.mask)
+                if ((home - start) & map.mask) < end - first and map64_home(map.cells[index].key, mask) - first < end - first:
+                    if count < room:
+                        cells[count] = map.cells[index]
+                    count += 1
+            index = (index + 1) & map.mask
+            passed += 1
+        start += mask + 1
+        if start > map.mask:
+            return count

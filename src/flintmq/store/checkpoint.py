@@ -28,7 +28,7 @@ VERSION = 1
 PART_BYTES = 32 << 10
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
-_LAST = struct.Struct("<IIQIIQQQQ")
+_LAST = struct.Struct("<IIQIIQQQ")
 
 CONTAINERS = 1
 DEATHS = 2
@@ -108,7 +108,6 @@ class Checkpoint:
     first: int
     last: int
     history: History
-    lowest: int
     places: tuple[int, ...] = ()
     parts: list[tuple[int, int, bytes]] = field(default_factory=list)
 
@@ -135,8 +134,8 @@ def parts(kind: int, rows: Iterable[bytes], most: int = PART_BYTES) -> Iterator[
         yield kind, held
 
 
-def last_record(history: History, lowest: int, places: Sequence[int]) -> bytes:
-    """Own fields of a Checkpoint. lowest: the lowest LSN of the index log that it names; places: LSNs of its parts."""
+def last_record(history: History, places: Sequence[int]) -> bytes:
+    """Own fields of a Checkpoint. places: LSNs of its parts."""
     head = _LAST.pack(
         VERSION,
         len(places),
@@ -146,7 +145,6 @@ def last_record(history: History, lowest: int, places: Sequence[int]) -> bytes:
         history.container_size,
         history.tail,
         history.named_tx,
-        lowest,
     )
     return head + struct.pack(f"<{len(places)}Q", *places)
 
@@ -308,13 +306,13 @@ class Finder:
         self._first, self._parts = 0, []
         if first == 0 or undo_prev != first or len(data) < _LAST.size:
             return
-        version, count, begin, epoch, _, size, tail, named_tx, lowest = _LAST.unpack_from(data)
+        version, count, begin, epoch, _, size, tail, named_tx = _LAST.unpack_from(data)
         if version != VERSION or count != len(held) or len(data) != _LAST.size + 8 * count:
             return
         if struct.unpack_from(f"<{count}Q", data, _LAST.size) != tuple(place for place, _ in held):
             return
         history = History(begin, epoch, size, tail, named_tx)
-        self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, lowest, tuple(place for place, _ in held), [one for _, one in held])]
+        self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, tuple(place for place, _ in held), [one for _, one in held])]
 
     def newest(self, refusal: Callable[[Checkpoint], str | None]) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that may be believed, and the reasons against newer ones. refusal: why one may not, or None."""

@@ -42,5 +42,6 @@ cdef class EntryPager:
     cdef Pager rounds
     cdef restored_t *entries
     cdef object thread
+    cdef public object after_round     # () called behind each round, by its thread; None: nothing is
     cdef public object on_failed      # (text): a run could not be read, and the store must stop
     cdef void fill_port(self, log_port_t *port) noexcept

@@ -159,6 +159,7 @@ class EntryPager:
         self.rounds = Pager()
         self.thread = None
         self.on_failed = None
+        self.after_round = None
         self.pager.bytes = cast(pointer[uint8_t], malloc(RUN_BYTES_MAX))
         self.entries = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))
         if self.pager.bytes == NULL or self.entries == NULL:
@@ -191,6 +192,7 @@ class EntryPager:
         if self.thread is not None:
             self.thread.join()
             self.thread = None
+        self.after_round = None
         self.rounds.forget(self.log)
 
     def once(self) -> bool:
@@ -200,6 +202,8 @@ class EntryPager:
         with nogil:
             while burials and not at_load32(address(self.pager.stopping)) and pager_bury_one(address(self.pager), self.entries):
                 burials -= 1
+        if self.after_round is not None:
+            self.after_round()
         return not self.rounds.refused and (gone or burials == 0 or at_load_ptr(address(self.log.port.paging)) != NULL)
 
     def _run(self):

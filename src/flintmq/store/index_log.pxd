@@ -35,6 +35,8 @@ cdef uint32_t index_run_most(index_log_t *index) noexcept nogil
 # Appends a run and marks it live. Returns the LSN of its record, its name from then on; 0: not taken (full, failed, not there). It is on
 # disk only after everything that was appended to the message log before. Takes the log's lock; never waits.
 cdef uint64_t index_append_run(index_log_t *index, const uint8_t *bytes, uint32_t length) noexcept nogil
+# The same for a record of a checkpoint: its type, the LSN of the checkpoint's first record (0: it is that one itself).
+cdef uint64_t index_append_part(index_log_t *index, uint8_t kind, uint64_t first, const uint8_t *bytes, uint32_t length) noexcept nogil
 # Reads a run into `out`. Returns its bytes; 0: it can't be read (damaged, gone, longer than `room`, no memory or descriptor). May wait for
 # the disk, and may take the GIL: never under a lock, never on a loop.
 cdef uint32_t index_read_run(index_log_t *index, uint64_t lsn, uint8_t *out, uint32_t room) noexcept nogil

@@ -6,7 +6,7 @@ X1  The writer writes this log after the message log: what was appended to that 
 X2  A run that nothing in memory names is dead. Its container goes when nothing there lives, and nothing that ended there is kept
     (`keep_from`).
 X3  A run that is written anew keeps its name, which readers give; the place of the newest copy is in `log_t.moved`.
-X4  The log has no file before its first record: a store whose queues fit into memory never has one.
+X4  The log has no file before its first record: a small store whose queues fit into memory has none.
 
 Threading: the C functions: any thread that may wait for a disk; the class: the store's maintenance.
 """
@@ -61,20 +61,29 @@ def index_run_most(index: pointer[index_log_t]) -> uint32_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _write(log: pointer[log_t], bytes_: pointer[cython.const[uint8_t]], length: uint32_t, name: uint64_t) -> uint64_t:
-    """An Index-Run, live. name: of the run that it replaces, 0: a new one. Log lock held. Returns its LSN; 0: the log refuses."""
+def _write(
+    log: pointer[log_t], kind: uint8_t, bytes_: pointer[cython.const[uint8_t]], length: uint32_t, first: uint64_t
+) -> uint64_t:
+    """An Index-Run, or a record of a checkpoint, live. first: name of the run that it replaces, first record of the checkpoint; 0: this is
+    the first. Log lock held. Returns its LSN; 0: the log refuses."""
     lsn: uint64_t = 0
     size: uint32_t = RECORD_HEADER + length
     record: pointer[uint8_t] = log_append(log, size, address(lsn))
     if record == NULL:
         return 0
-    memcpy(record_encode(record, size, RECORD_INDEX_RUN, 0, 0, log_time(log), name, 0, 0), bytes_, length)
+    memcpy(record_encode(record, size, kind, 0, 0, log_time(log), first, 0, 0), bytes_, length)
     log_append_done(log, record, size, lsn)
     log_live(log, lsn, align8(size))
     return lsn
 
 
 def index_append_run(index: pointer[index_log_t], bytes: pointer[cython.const[uint8_t]], length: uint32_t) -> uint64_t:
+    return index_append_part(index, RECORD_INDEX_RUN, 0, bytes, length)
+
+
+def index_append_part(
+    index: pointer[index_log_t], kind: uint8_t, first: uint64_t, bytes: pointer[cython.const[uint8_t]], length: uint32_t
+) -> uint64_t:
     lsn: uint64_t = 0
     log: pointer[log_t] = index.log
     if log == NULL or length == 0 or length > index_run_most(index) or (index.disk_low != NULL and at_load32(index.disk_low)):
@@ -82,7 +91,7 @@ def index_append_run(index: pointer[index_log_t], bytes: pointer[cython.const[ui
         return 0
     log_begin(log)
     if log.tail - at_load64(address(log.durable)) <= index.unwritten_max:
-        lsn = _write(log, bytes, length, 0)
+        lsn = _write(log, kind, bytes, length, first)
     log_end(log)
     if lsn == 0:
         at_add64(address(index.refused), 1)
@@ -299,7 +308,7 @@ def _move_runs(log: pointer[log_t], bytes_: pointer[uint8_t], size: uint64_t, se
         name = record.undo_prev if record.undo_prev else record.lsn
         log_begin(log)
         if log_is_live(log, record.lsn) and log_where(log, name) == record.lsn:
-            lsn = _write(log, record.data, record.size, name)
+            lsn = _write(log, RECORD_INDEX_RUN, record.data, record.size, name)
             if lsn and map64_put(address(log.moved), name, lsn):
                 check(lsn > record.lsn, b"index_log X3 a run that is written anew stands behind the old one", lsn, record.lsn)
                 log_dead(log, record.lsn, log.tail)

@@ -1,5 +1,6 @@
 # A durable store: message log, transaction log, page log and what stands on them, as one LogPort and as the store of transactions.
 from flintmq.queue.log_port cimport LogPort
+from flintmq.store.checkpoints cimport Checkpoints
 from flintmq.store.content_loader cimport ContentLoader
 from flintmq.store.count_notes cimport CountNotes
 from flintmq.store.entry_pager cimport EntryPager
@@ -18,6 +19,7 @@ cdef class LogStore(LogPort):
     cdef readonly ManagedLog pages             # None: nothing is spilled
     cdef readonly IndexLog index
     cdef readonly EntryPager pager
+    cdef readonly Checkpoints checkpoints
     cdef readonly LogWriter writer
     cdef readonly ContentLoader loader
     cdef readonly object files

@@ -25,6 +25,7 @@ from cython.cimports.flintmq.queue.entry_list import list_set_segments
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
+from cython.cimports.flintmq.store.checkpoints import Checkpoints
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
@@ -142,6 +143,8 @@ class LogStore(LogPort):
         self._adopt_recovered(message_scan)
         self._fill_port(options.hot_bytes, options.content_bytes)
         self._page_entries(options.limits.entry_segment)
+        self.checkpoints = Checkpoints(self, options.limits, options.threads)
+        self.pager.after_round = self.checkpoints.once
         if self.recovery.past is not None:
             self.past = PastRestore(self.recovery, self.logs)
             self.past.pager = address(self.pager.pager)
@@ -196,7 +199,7 @@ class LogStore(LogPort):
             self.pages = ManagedLog(self.files, f"{self.directory}/pages", pages)
         self._open_index(replaced(settings, container_size=min(options.container_size, INDEX_CONTAINER)), epoch, index_scan)
 
-    def _open_index(self, settings, epoch, scan: IndexScan):
+    def _open_index(self, settings, epoch, scan: IndexScan | None):
         """The index log, ready to append: as the scan found it, or empty when no checkpoint of it is used (None)."""
         path: str = f"{self.directory}/index"
         index: ManagedLog
@@ -432,6 +435,7 @@ class LogStore(LogPort):
         """All queues have their entries: recovery's memory is given back."""
         if self.past is not None:
             self.past.finish()
+            self.checkpoints.adopt(self.recovery.past)
         self.past = None
         self.recovery = None
 
@@ -580,6 +584,7 @@ class LogStore(LogPort):
         self.pager.stop()
         self.loader.stop()
         if clean and self.logs.failure is None:
+            self.checkpoints.finish()
             self.write_redelivered([self._redelivered(handle) for handle in self.queues.values()])
             self.write_marks(self.tails_below(0))
         self.writer.stop()
@@ -752,6 +757,11 @@ class LogStore(LogPort):
                 self.streams.latch(5)
             if self.on_failure is not None:
                 self.on_failure(error)
+
+    @property
+    def recovering(self) -> bool:
+        """Whether the entries of some queues are not back yet."""
+        return self.recovery is not None
 
     @property
     def from_checkpoint(self) -> bool:

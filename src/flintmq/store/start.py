@@ -37,7 +37,10 @@ def doubtful_containers(scan: Any) -> list[int]:
 
 def _doubt(past: Any, messages: Any) -> str | None:
     """Why the log behind a checkpoint, which was read, is not the one that it speaks of."""
-    if messages.begin_epoch not in (0, past.checkpoint.history.epoch):
+    history = past.checkpoint.history
+    # A checkpoint behind the last record of its run: what comes next is another run's.
+    alone = history.tail == history.begin and messages.begin_epoch > history.epoch
+    if messages.begin_epoch not in (0, history.epoch) and not alone:
         return "the message log has another history"
     if past.begin // messages.container_size in doubtful_containers(messages):
         return "the container of the message log that it begins in is damaged"

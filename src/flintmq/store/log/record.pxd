@@ -53,6 +53,8 @@ cdef enum:                      # types of records
     RECORD_ACQUIRE_SET = 43
     RECORD_PAGE_CONTENT = 64
     RECORD_INDEX_RUN = 72
+    RECORD_CHECKPOINT_PART = 73
+    RECORD_CHECKPOINT = 74
 
 cdef enum:                      # flags of a record
     RECORD_UNDO_NEXT = 1
