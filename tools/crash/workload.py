@@ -141,7 +141,17 @@ def check_unharmed(store: Any) -> None:
         raise Violation(f"recovery says: damage {[str(one) for one in report.damage][:2]}, lost {[str(one) for one in report.lost][:2]}")
 
 
-def check_same_log(opener: Callable[[SimDisk], Any], disk: SimDisk) -> None:
+def core_of(store: Any, queue: int) -> Any:
+    """A queue that logs in this store."""
+    from flintmq.queue.control import QueueHandle
+
+    core: Any = QueueHandle(queue, 0, 1)
+    core.set_durable(True)
+    core.attach_log(store)
+    return core
+
+
+def check_same_log(opener: Callable[[SimDisk], Any], disk: SimDisk, queues: Iterable[int]) -> None:
     """A start from a checkpoint counts what lives in each container as one that reads the whole log does."""
     living = []
     for whole in (False, True):
@@ -152,6 +162,8 @@ def check_same_log(opener: Callable[[SimDisk], Any], disk: SimDisk) -> None:
         store = opener(again)
         if driver_of(store) is None:
             return
+        for queue in queues:
+            store.restore(core_of(store, queue))
         store.restored()
         while store.pager.figures["burials"]:
             store.pager.once()
@@ -273,7 +285,7 @@ class StoreRecording:
         images = 1
         shown = self._recover(disk, image.position)
         if nested:
-            check_same_log(lambda one: self.open(one, image.position), disk)
+            check_same_log(lambda one: self.open(one, image.position), disk, self.defined(image.position)[0])
             # two recoveries, with the end of the process between them
             again = self._recover(disk.restart(), image.position)
             if again != shown:
@@ -427,15 +439,13 @@ class Life:
     def checkpoint(self) -> None:
         """Writes a checkpoint while operations go on. Its queues are made of what was asked for when it begins, and the first publishes
         behind that: acks since are known to the log alone."""
-        from flintmq.queue.control import QueueHandle
-
-        self.store.restored()
-        cores: dict[int, Any] = {}
-        for queue in self.queues:
-            cores[queue] = QueueHandle(queue, 0, 1)
-            cores[queue].set_durable(True)
-            cores[queue].attach_log(self.store)
-            self.store.attach(cores[queue])
+        if self.store.recovering:
+            for queue in self.queues:
+                self.store.restore(core_of(self.store, queue))
+            self.store.restored()
+        cores = {queue: core_of(self.store, queue) for queue in self.queues}
+        for core in cores.values():
+            self.store.attach(core)
         self._show(cores, self.live.entries)
         begun = False
 
@@ -449,6 +459,7 @@ class Life:
                 self.store.queues.clear()
                 self._show(cores, {place: entry for place, entry in self.live.entries.items() if place not in known})
 
+        self.store.checkpoints.settle()
         self.store.checkpoints.write(between)
         self.store.queues.clear()
 

@@ -5,6 +5,7 @@ in: the message log and its list, the queues. out: parts, runs and the Checkpoin
 C1  The begin, the counts of containers and the floor of shapes are of one moment, at which no purge waits to be counted out.
 C2  Queues are written down behind the begin, the message list and the table of copies behind them, and what died in containers last: whoever
     reads finds each end of something in the log behind the begin, or done.
+    A purge of shells that ended before their queue was written down is counted out before that, too: no run names them any more.
 C3  What the newest checkpoint on disk names stays until the next one is on disk: runs that ended since it began, and its own records.
 C4  The writer puts the index log on disk behind the message log: a checkpoint that is there finds all that it rests on.
 """
@@ -27,7 +28,7 @@ from cython.cimports.flintmq.store.checkpoint_parts import (
     PART_CONTAINERS, PART_DEATHS, PART_KINDS, PART_LISTED, PART_MOVED, PART_TAILS, lsns_add, lsns_free, lsns_t, parts_end, parts_flush,
     parts_free, parts_row, parts_run, parts_segment, parts_t,
 )  # fmt: skip
-from cython.cimports.flintmq.store.entry_pager import EntryPager
+from cython.cimports.flintmq.store.entry_pager import EntryPager, pager_bury_one
 from cython.cimports.flintmq.store.index_log import index_run_dead, index_run_most
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_encode
 from cython.cimports.flintmq.store.log.deaths import DEATHS_SOME, DEATHS_UNSURE, log_copy_deaths, log_tally, tally_t
@@ -279,6 +280,9 @@ def _write_containers(work: pointer[checkpoint_t]) -> bint:
     below: uint32_t
     outcome: c_int
     row: pointer[uint8_t]
+    burials: uint64_t = at_load64(address(work.pager.burials))
+    while burials and pager_bury_one(work.pager, work.entries):
+        burials -= 1
     for i in range(work.tally_count):
         below = cast(uint32_t, (size if work.tallies[i].sequence < work.begin // size else work.begin % size) // DEAD_GRAIN)
         outcome = log_copy_deaths(work.ml.log, work.tallies[i].sequence, below, address(work.deaths))

@@ -65,7 +65,8 @@ cdef struct past_t:
     vector_t segments
     vector_t owners
     map64_t owner_index         # queue id + 1 -> number
-    vector_t containers
+    uint64_t container_size     # of the message log
+    vector_t containers         # those in which something lived, by their sequence
     vector_t listed             # by LSN
     map64_t moved               # id -> LSN, of what was copied forward before
     vector_t gone               # uint64: LSNs of messages that ended in the log behind

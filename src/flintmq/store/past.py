@@ -18,7 +18,7 @@ from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT, restored_t
 from cython.cimports.flintmq.store.index_log import IndexLog, index_read_run
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode
-from cython.cimports.flintmq.store.log.log import log_dead, log_is_live, log_restore_container, log_restore_death, log_t
+from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, log_dead, log_died, log_is_live, log_restore_container, log_restore_death, log_t
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, le64
 from cython.cimports.flintmq.store.vectors import vector_add, vector_free
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -222,8 +222,11 @@ def _segments(past: pointer[past_t], data: pointer[cython.const[uint8_t]], size:
 def _containers(past: pointer[past_t], data: pointer[cython.const[uint8_t]], size: uint64_t, rows: uint32_t) -> bint:
     i: uint32_t
     container: pointer[past_container_t]
+    before: uint64_t = 0
     if size != cast(uint64_t, rows) * CONTAINER_ROW:
         return False
+    if past.containers.count:
+        before = (cast(pointer[past_container_t], past.containers.data) + (past.containers.count - 1)).sequence
     for i in range(rows):
         container = cast(pointer[past_container_t], vector_add(address(past.containers), sizeof(past_container_t)))
         if container == NULL:
@@ -233,8 +236,9 @@ def _containers(past: pointer[past_t], data: pointer[cython.const[uint8_t]], siz
         container.count = le64(data + 8)
         container.live = le64(data + 16)
         container.bytes = le64(data + 24)
-        if container.live > container.count:
+        if container.live > container.count or (container.sequence <= before and before):
             return False
+        before = container.sequence
         data += CONTAINER_ROW
     return True
 
@@ -394,6 +398,24 @@ def _past_free(past: pointer[past_t]) -> void:
     memset(past, 0, sizeof(past_t))
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _counted(past: pointer[past_t], lsn: uint64_t) -> bint:
+    """Whether something lived in the container of this LSN. O(log containers)."""
+    containers: pointer[past_container_t] = cast(pointer[past_container_t], past.containers.data)
+    low: uint64_t = 0
+    high: uint64_t = past.containers.count
+    middle: uint64_t
+    while low < high:
+        middle = (low + high) // 2
+        if containers[middle].sequence < lsn // past.container_size:
+            low = middle + 1
+        else:
+            high = middle
+    return low < past.containers.count and containers[low].sequence == lsn // past.container_size
+
+
 @cclass
 class Past:
     """One checkpoint. Args: reader: of its runs. Raises: MemoryError; MalformedError: bytes of a part contradict each other."""
@@ -408,6 +430,7 @@ class Past:
         self._deaths = []
         self.past.runs = address(reader.index)
         self.past.begin = checkpoint.history.begin
+        self.past.container_size = checkpoint.history.container_size
         self.past.bytes = cast(pointer[uint8_t], malloc(RUN_BYTES_MAX))
         if self.past.bytes == NULL:
             raise MemoryError
@@ -478,6 +501,12 @@ class Past:
         for i in range(self.past.containers.count):
             if not log_restore_container(log, container[i].sequence, container[i].count, container[i].live, container[i].bytes):
                 return False
+        if not _counted(address(self.past), self.past.begin):
+            # Nothing below the begin lives in its container: what the log behind has there must not make it look alive. As which things died
+            # there is not known, each place counts as one.
+            for i in range(self.past.begin % log.container_size // DEAD_GRAIN):
+                if not log_died(log, self.past.begin // log.container_size * log.container_size + i * DEAD_GRAIN, 0):
+                    return False
         for rows, data in self._deaths:
             bytes_ = data
             if not _deaths(log, cast(pointer[uint8_t], bytes_), len(data), rows):
@@ -493,7 +522,8 @@ class Past:
         newer: uint64_t = 0
         gone: pointer[uint64_t] = cast(pointer[uint64_t], self.past.gone.data)
         for i in range(self.past.gone.count):
-            log_dead(log, gone[i], log.tail)
+            if _counted(address(self.past), gone[i]):  # else it had died before its container was counted
+                log_dead(log, gone[i], log.tail)
         vector_free(address(self.past.gone))
         while map64_next(address(self.past.moved), address(cursor), address(message_id), address(lsn)):
             if (
