@@ -466,9 +466,9 @@ class Life:
     def _show(self, cores: dict[int, Any], entries: dict[tuple[int, int], tuple[int, int]]) -> None:
         """The entries are in the queues as a broker has them: those of commits that were not told yet are held."""
         for (queue, position), (message, expires) in sorted(entries.items()):
-            if queue in cores and (queue, position) not in self.unready:
+            if queue in cores:
                 body = self.recording.contents[message].body
-                cores[queue].restore(position, message, len(body), False, expires)
+                cores[queue].restore(position, message, len(body), False, expires, (queue, position) in self.unready)
 
     def tell(self, operation: Operation, lsn: int, *places: tuple[int, int]) -> None:
         self.unready.update(places)

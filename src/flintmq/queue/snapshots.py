@@ -3,7 +3,8 @@
 in: checkpoints, a start. out: entries and facts of segments; shells.
 
 S1  A snapshot of the last segment has all entries up to the tail that it tells: no producer is between its place and its record (log_lock).
-S2  What is in no record of the log is in no snapshot: entries without ENTRY_LOGGED, of transactions that are not committed among them.
+S2  What is in no record of the log is in no snapshot. What a transaction's block put into the log is held until that is durable, and is in
+    snapshots meanwhile; what another transaction holds is, too, and who writes them down leaves it to the message list.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cython.cimports.flintmq.queue.expiries import expiry_shell
 from cython.cimports.flintmq.queue.paging import shell_mark
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT,
+    ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT,
     RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED, level_t, list_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -38,13 +39,13 @@ def _write_down(segment: pointer[segment_t], entries: pointer[restored_t], facts
         state = slot_hold(slot, True)
         if state == 0:
             continue
-        if state & ENTRY_LOGGED and not slot.message_id >> MESSAGE_SPILLED_BIT:
+        if (state & ENTRY_LOGGED or (state & ENTRY_HELD and slot.message_id)) and not slot.message_id >> MESSAGE_SPILLED_BIT:
             entry.position = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | (segment.base + i)
             entry.message_id = slot.message_id
             entry.body_len = slot_body_len(slot)
             entry.expires_at_ms = segment.expiry[i] if segment.expiry != NULL else 0
             entry.flags = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF) << RESTORED_COUNT_SHIFT
-            if state & ENTRY_REDELIVERED or state & ENTRY_STATE_MASK == ENTRY_ACQUIRED:
+            if state & ENTRY_REDELIVERED or (state & ENTRY_STATE_MASK == ENTRY_ACQUIRED and not state & ENTRY_HELD):
                 entry.flags |= RESTORED_REDELIVERED
                 facts.redelivered += 1
             facts.bytes += entry.body_len

@@ -13,7 +13,7 @@ from cython.cimports.flintmq.core.hash64 import map64_cell_t, map64_slice, map64
 from cython.cimports.flintmq.queue.types import SWEPT_MAX, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_is_live, log_t, log_where
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, set32, set64
-from cython.cimports.flintmq.store.message_log import LIST_MAPS, PLACE_FREED, list_find, message_find, message_log_t, message_t
+from cython.cimports.flintmq.store.message_log import LIST_MAPS, PLACE_FREED, list_find, location_t, message_find, message_log_t, message_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 # cells of a map that are looked at under one hold of the lock
@@ -27,8 +27,11 @@ FINE_MASK = declare(uint64_t, (1 << 20) - 1)
 @exceptval(check=False)
 def _stands(ml: pointer[message_log_t], queue_id: uint64_t, entry: pointer[restored_t]) -> bint:
     message: pointer[message_t] = list_find(address(ml.messages), entry.message_id)
+    location: pointer[location_t]
     if message != NULL:
-        return message_find(message, queue_id, entry.position) != NULL
+        location = message_find(message, queue_id, entry.position)
+        # What a transaction puts there stands in the list alone until it has committed: it may roll back before the list is written down.
+        return location != NULL and location.enqueued_by == 0
     return log_is_live(ml.log, log_where(ml.log, entry.message_id))
 
 
