@@ -27,6 +27,7 @@ from typing import Any
 
 from flintmq.broker.delivery_counts import DeliveryCounts
 from flintmq.channel.firing import Firing
+from flintmq.config import Limits
 from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.ports import NOTE_DELIVERIES, NOTE_LETTERS, DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
@@ -47,6 +48,10 @@ RING_MOST, RING_LEVELS = 4, 3
 # of flushes and maintenance until a batch is durable: messages may be larger than the smallest container
 ROUNDS_MAX = 200
 NESTED_STEPS, NESTED_IMAGES = 6, 2
+# entries leave memory as soon as they can
+PAGED: dict[str, Any] = {"hot_bytes": 0, "limits": Limits(entry_segment=3)}
+# one in so many steps is a checkpoint
+CHECKPOINT_STEPS = 12
 FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring", "group", "count")
 STEPS = (
     *["schedule"] * 6,
@@ -63,6 +68,7 @@ STEPS = (
     *["take"] * 5,
     *["flush"] * 6,
     *["maintain"] * 3,
+    *["page"] * 4,
 )
 
 
@@ -101,7 +107,7 @@ class Life:
     """A store and its queues. Raises: Violation: a message is twice in a queue, or out of its order."""
 
     def __init__(self, disk: SimDisk, container_size: int) -> None:
-        self.store = open_store(disk, container_size, set(QUEUES), max(QUEUES))
+        self.store = open_store(disk, container_size, set(QUEUES), max(QUEUES), **PAGED)
         check_unharmed(self.store)
         self.cores: dict[int, QueueHandle] = {}
         for queue in QUEUES:
@@ -178,6 +184,8 @@ class Recording:
             self.life = Life(self.disk, self.container_size)
             for _ in range(steps or self.rng.choice((30, 60, 120))):
                 getattr(self, self.rng.choice(STEPS))()
+                if self.rng.randrange(CHECKPOINT_STEPS) == 0:
+                    self.checkpoint()
             if number + 1 < lives:
                 self._next_life()
         self.life.store.flush()
@@ -243,6 +251,21 @@ class Recording:
 
     def maintain(self) -> None:
         self.life.store.maintain()
+
+    def page(self) -> None:
+        """What may leave memory does."""
+        for _ in range(self.rng.randrange(1, 6)):
+            self.life.store.pager.once()
+
+    def checkpoint(self) -> None:
+        """A checkpoint, while things go on."""
+
+        def between() -> None:
+            for _ in range(self.rng.randrange(3)):
+                getattr(self, self.rng.choice(STEPS))()
+
+        self.life.store.checkpoints.settle()
+        self.life.store.checkpoints.write(between)
 
     def schedule(self) -> None:
         self.new(SCHEDULE, self.now + self.rng.randrange(100))
