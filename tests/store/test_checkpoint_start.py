@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("tests.drivers.run_driver")
 
+from flintmq.config import Limits
 from flintmq.queue.purge_slices import Sweep
 from tests.store.rig import STORE, Rig
 from tests.store.test_entry_pager import HEADER, PERSISTENT, fill, page_out, queue_of, rig_of, take_all
@@ -27,7 +28,7 @@ class Broker:
         self.model: dict[int, dict[int, bytes]] = {number: {} for number in LEVELS}
         self.count = 0
         self.used = 0  # starts from a checkpoint
-        self.shells = 0
+        self.rig.store.restored()
 
     def step(self) -> None:
         rng = self.rng
@@ -123,3 +124,222 @@ def test_nothing_is_lost_and_nothing_comes_back(seed: int) -> None:
             if broker.rng.random() < 0.25:
                 broker.checkpoint()
         broker.restart(clean=broker.rng.random() < 0.3)
+
+
+# --- one case each ------------------------------------------------------------------------------------------------------------------------
+
+
+def backlog(count: int = 400) -> tuple[Rig, Any]:
+    """A paged backlog, all of it on disk."""
+    rig = rig_of()
+    rig.store.restored()
+    core = queue_of(rig)
+    fill(core, count)
+    page_out(rig)
+    rig.flush()
+    return rig, core
+
+
+def write(rig: Rig) -> None:
+    """A checkpoint, on disk."""
+    assert rig.store.checkpoints.write()
+    land(rig)
+
+
+def land(rig: Rig) -> None:
+    rig.flush()
+    rig.store.maintain()
+    rig.flush()
+    rig.store.checkpoints.settle()
+
+
+def again(rig: Rig, clean: bool = False) -> Any:
+    """The queue after a restart."""
+    rig.reopen(clean=clean)
+    core = queue_of(rig)
+    rig.store.restore(core)
+    return core
+
+
+def bodies(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, count)]
+
+
+def test_what_nobody_touched_is_not_read() -> None:
+    """A start from a checkpoint hands out the records behind it, and makes shells of the runs that it names."""
+    rig, core = backlog()
+    write(rig)
+    fill(core, 5, 400)
+    rig.flush()
+    core = again(rig)
+    assert rig.store.from_checkpoint and rig.store.report.records <= 12 and rig.store.report.entries == 405
+    reads = rig.store.index.figures["reads"]
+    assert core.ready_count() == 405 and rig.store.index.figures["reads"] == reads
+    assert take_all(core) == bodies(405)
+
+
+def test_a_second_crash_before_the_next_checkpoint_finds_the_same() -> None:
+    """The runs of the checkpoint stay, also those whose entries came back into memory and ended."""
+    rig, core = backlog()
+    write(rig)
+    core = again(rig)
+    rig.store.restored()
+    for _ in range(150):
+        core.take_head(1)
+    page_out(rig)
+    rig.flush()
+    rig.settle()
+    core = again(rig)
+    assert rig.store.from_checkpoint
+    assert take_all(core) == bodies(400, 150)
+
+
+def index_files(rig: Rig) -> list[str]:
+    return [f"{STORE}/index/{name}" for name in rig.files("index")]
+
+
+@pytest.mark.parametrize("part", range(12))
+def test_damage_in_the_index_log_costs_the_checkpoint_and_nothing_else(part: int) -> None:
+    """Wherever a byte of it is wrong: the older checkpoint is used, or the whole log; all messages are there."""
+    rig, core = backlog()
+    write(rig)
+    fill(core, 40, 400)
+    page_out(rig)
+    write(rig)
+    end = rig.store.index.log.tail
+    rig.disk = rig.disk.restart()
+    path = index_files(rig)[0]
+    fd = rig.disk.open(path)
+    place = 4096 + 512 + (end % 65536 - 4608) * part // 12
+    rig.disk.write(fd, bytes([rig.disk.read(fd, 1, place)[0] ^ 0x55]), place)
+    rig.disk.sync(fd)
+    rig.disk.close(fd)
+    rig.open()
+    core = queue_of(rig)
+    rig.store.restore(core)
+    assert take_all(core) == bodies(440)
+
+
+def test_a_checkpoint_of_another_log_is_not_used() -> None:
+    """The message log was put back from a copy of before: it has another history."""
+    rig, core = backlog()
+    before = {name: bytes(data) for name, data in ((name, read_all(rig, name)) for name in rig.files())}
+    fill(core, 40, 400)
+    rig.flush()
+    write(rig)
+    fill(core, 3, 440)
+    rig.flush()
+    rig.disk = rig.disk.restart()
+    for name in rig.files():
+        rig.disk.unlink(f"{STORE}/messages/{name}")
+    for name, data in before.items():
+        fd = rig.disk.open(f"{STORE}/messages/{name}", create=True)
+        rig.disk.write(fd, data, 0)
+        rig.disk.sync(fd)
+        rig.disk.close(fd)
+    rig.disk.sync_dir(f"{STORE}/messages")
+    rig.open()
+    core = queue_of(rig)
+    rig.store.restore(core)
+    assert not rig.store.from_checkpoint and take_all(core) == bodies(400)
+
+
+def read_all(rig: Rig, name: str) -> bytes:
+    fd = rig.disk.open(f"{STORE}/messages/{name}")
+    data: bytes = rig.disk.read(fd, rig.size, 0)
+    rig.disk.close(fd)
+    return data
+
+
+def test_the_one_before_goes_when_the_next_one_is_on_disk() -> None:
+    """C3: what lives in the index log for a checkpoint alone."""
+    rig, core = backlog(40)
+    checkpoints = rig.store.checkpoints
+    base = rig.store.index.log.live_count
+    assert checkpoints.write()
+    first = rig.store.index.log.live_count
+    assert first > base and not checkpoints.in_force
+    land(rig)
+    assert checkpoints.in_force
+    fill(core, 1, 40)
+    assert checkpoints.write()
+    assert rig.store.index.log.live_count > first, "both, until the second is on disk"
+    checkpoints.settle()
+    assert rig.store.index.log.live_count > first
+    land(rig)
+    assert rig.store.index.log.live_count <= first + 2
+
+
+def test_a_checkpoint_that_is_given_up_leaves_nothing() -> None:
+    """The index log takes no more: nothing of it lives, and a start reads the whole log."""
+    rig, core = backlog(40)
+    before = rig.store.index.log.live_count
+
+    def fail() -> None:
+        rig.store.logs.set_disk_low(True)
+
+    assert not rig.store.checkpoints.write(fail)
+    rig.store.logs.set_disk_low(False)
+    assert rig.store.index.log.live_count == before and rig.store.checkpoints.figures["given_up"] == 1
+    rig.flush()
+    core = again(rig)
+    assert not rig.store.from_checkpoint and take_all(core) == bodies(40)
+
+
+def test_a_purge_that_is_not_counted_out_delays_the_next_one() -> None:
+    rig, core = backlog()
+    sweep: Any = Sweep(core, False)
+    while not sweep.step(10_000):
+        pass
+    assert rig.store.pager.figures["burials"] and not rig.store.checkpoints.write()
+    while rig.store.pager.figures["burials"]:
+        rig.store.pager.once()
+    assert rig.store.checkpoints.write()
+
+
+def test_one_is_due_when_the_log_has_grown() -> None:
+    """By the interval, and by a hundred times what the last one took; a log that is short is read without."""
+    rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=100_000))
+    rig.store.restored()
+    core = queue_of(rig)
+    fill(core, 200)
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 0
+    number = 200
+    while rig.messages.tail < 65536 + 110_000:
+        fill(core, 50, number)
+        number += 50
+    rig.flush()
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 1
+    size, tail = rig.store.checkpoints.size, rig.messages.tail
+    rig.flush()
+    while rig.messages.tail - tail < min(100 * size - 10_000, 400_000):
+        fill(core, 50, number)
+        number += 50
+        rig.flush()
+        rig.store.maintain()
+        rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 1
+
+
+def test_the_rest_of_the_log_is_read_while_the_broker_serves() -> None:
+    """A byte that went bad below the checkpoint is named, and its container set aside."""
+    rig, core = backlog()
+    write(rig)
+    fill(core, 700, 400)
+    rig.flush()
+    rig.disk = rig.disk.restart()
+    fd = rig.disk.open(f"{STORE}/messages/{rig.files()[0]}")
+    rig.disk.write(fd, b"damage", 8192)
+    rig.disk.sync(fd)
+    rig.disk.close(fd)
+    rig.open()
+    core = queue_of(rig)
+    rig.store.restore(core)
+    if not rig.store.from_checkpoint:
+        pytest.fail("damage below the begin is not looked for at the start")
+    rig.store.restored()
+    rig.store.verifier.begin = rig.messages.base + rig.size - 4096
+    rig.store.verifier.run()
+    assert rig.store.verifier.damage and any("quarantine" in path for path in map(str, rig.disk.list_dir(STORE)))

@@ -63,9 +63,7 @@ CHECKPOINT_STEPS = 9
 MEANWHILE = ("publish", "publish", "fan", "ack", "ack", "tx work", "end", "maintain", "flush")
 
 
-def open_store(
-    disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY, **options: Any
-) -> Any:
+def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY, **options: Any) -> Any:
     """The store under test, without background threads. queues, high_water: what the definitions say; options: see StoreOptions."""
     from tests.drivers.store_driver import DrivenStore
 

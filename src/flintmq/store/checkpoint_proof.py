@@ -5,7 +5,6 @@ in: the logs of a store that nobody writes. out: differences, as text.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from cython import NULL, address, bint, cast, cclass, cfunc, pointer, sizeof
@@ -20,6 +19,8 @@ from cython.cimports.libc.stdlib import free, malloc
 
 from flintmq.store.start import read_store
 
+# above any queue id: whatever the log names may be a queue
+QUEUE_IDS = 1 << 62
 # differences that are named
 NAMED_MAX = 20
 
@@ -105,23 +106,22 @@ def entry_difference(whole: Recovery, other: Recovery, queue_id: object) -> obje
             )
 
 
-def prove(files: Any, directory: str, known: Collection[int], high_water: int) -> tuple[int | None, list[str]]:
+def prove(files: Any, directory: str) -> tuple[int | None, list[str]]:
     """Reads a store as a start would, from its newest checkpoint, and once more from its whole log. Returns the LSN from which the first
-    reading began, None: it has no checkpoint that it would use; and the differences. O(log). Raises: StoreError."""
-    other = read_store(files, directory, None, known, high_water)
+    reading began, None: it has no checkpoint that a start would use; and the differences, NAMED_MAX at most. O(log). Raises: StoreError."""
+    known: set = set(read_store(files, directory, None, (), QUEUE_IDS, whole=True).recovery.unknown_queues)
+    other = read_store(files, directory, None, known, QUEUE_IDS)
     if other.index is None:
-        return None, [f"{reason}: it is not used" for reason in other.refused]
-    whole = read_store(files, directory, None, known, high_water, whole=True)
+        return None, []
+    whole = read_store(files, directory, None, known, QUEUE_IDS, whole=True)
     found: list[str] = []
-    for queue_id in sorted(set(whole.recovery.marks) | set(other.recovery.marks)):
+    for queue_id in sorted(known | set(other.recovery.marks)):
         difference = entry_difference(whole.recovery, other.recovery, queue_id)
         if difference is not None:
             found.append(difference)
-        if whole.recovery.marks.get(queue_id) != other.recovery.marks.get(queue_id):
-            found.append(
-                f"queue id {queue_id}: the log has used positions up to {whole.recovery.marks.get(queue_id)}, the checkpoint says"
-                f" {other.recovery.marks.get(queue_id)}"
-            )
+        tails = whole.recovery.marks.get(queue_id), other.recovery.marks.get(queue_id)
+        if tails[0] != tails[1]:
+            found.append(f"queue id {queue_id}: the log has used positions up to {tails[0]}, the checkpoint says {tails[1]}")
         if len(found) >= NAMED_MAX:
             break
-    return other.recovery.past.begin, found
+    return other.recovery.past.begin, found[:NAMED_MAX]

@@ -410,10 +410,7 @@ class Checkpoints:
         self.written_keep = self.index.index.log.tail
         with nogil:
             begun = (
-                self.work.entries != NULL
-                and self.work.bytes != NULL
-                and self.work.deaths.bits != NULL
-                and _begin_at(address(self.work))
+                self.work.entries != NULL and self.work.bytes != NULL and self.work.deaths.bits != NULL and _begin_at(address(self.work))
             )
         if not begun:
             self._free()
@@ -443,9 +440,7 @@ class Checkpoints:
         if not done:
             return False
         between()
-        history = History(
-            self.work.begin, self.messages.log.epoch, self.messages.container_size, self.messages.tail, named_tx
-        )
+        history = History(self.work.begin, self.messages.log.epoch, self.messages.container_size, self.messages.tail, named_tx)
         payload: bytes = last_record(history, [self.work.parts.lsns.values[i] for i in range(self.work.parts.lsns.count)])
         data: p_char = payload
         size: uint32_t = len(payload)

@@ -61,9 +61,7 @@ def index_run_most(index: pointer[index_log_t]) -> uint32_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _write(
-    log: pointer[log_t], kind: uint8_t, bytes_: pointer[cython.const[uint8_t]], length: uint32_t, first: uint64_t
-) -> uint64_t:
+def _write(log: pointer[log_t], kind: uint8_t, bytes_: pointer[cython.const[uint8_t]], length: uint32_t, first: uint64_t) -> uint64_t:
     """An Index-Run, or a record of a checkpoint, live. first: name of the run that it replaces, first record of the checkpoint; 0: this is
     the first. Log lock held. Returns its LSN; 0: the log refuses."""
     lsn: uint64_t = 0

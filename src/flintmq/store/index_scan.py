@@ -121,8 +121,10 @@ class IndexScan:
         i: uint64_t
         records: pointer[index_record_t] = cast(pointer[index_record_t], self.records.data)
         for i in range(self.records.count):
-            if records[i].name and records[i].name != records[i].lsn and not map64_put(
-                address(log.log.moved), records[i].name, records[i].lsn
+            if (
+                records[i].name
+                and records[i].name != records[i].lsn
+                and not map64_put(address(log.log.moved), records[i].name, records[i].lsn)
             ):
                 raise MemoryError("no memory for the runs of the index log")
 
@@ -144,9 +146,7 @@ class IndexScan:
         for number in sorted(living):
             i = number
             log_live(log, records[i].lsn, records[i].bytes)
-            if records[i].name and records[i].name != records[i].lsn and not map64_put(
-                address(log.moved), records[i].name, records[i].lsn
-            ):
+            if records[i].name and records[i].name != records[i].lsn and not map64_put(address(log.moved), records[i].name, records[i].lsn):
                 return False
         for i in range(self.records.count):
             if records[i].bytes and i not in living and not log_died(log, records[i].lsn, records[i].bytes):

@@ -20,6 +20,7 @@ cdef class LogStore(LogPort):
     cdef readonly IndexLog index
     cdef readonly EntryPager pager
     cdef readonly Checkpoints checkpoints
+    cdef readonly object verifier              # Verifier: of what a start from a checkpoint did not read; None
     cdef readonly LogWriter writer
     cdef readonly ContentLoader loader
     cdef readonly object files

@@ -68,6 +68,7 @@ from flintmq.store.options import StoreOptions
 from flintmq.store.start import doubtful_containers, read_store
 from flintmq.store.transaction_log import ENTRY_KEY, NOTE_RUN, NOTES_OF_ENTRIES, STATES, Dequeue, Enqueue, Heuristic, Row, Transaction
 from flintmq.store.tx_sets import BulkTransactions
+from flintmq.store.verifying import Verifier
 
 log = logging.getLogger("flintmq.store")
 
@@ -125,7 +126,7 @@ class LogStore(LogPort):
         last_blocks: dict = {}
         self.recovery = start.recovery
         for reason in start.refused:
-            log.warning("%s: more of the message log was read instead", reason)
+            log.info("not used: %s", reason)
         last_blocks["messages"] = message_scan.last_block
         last_blocks["transactions"] = transaction_scan.last_block
         check_whole(self.files, self.directory, last_blocks)
@@ -436,6 +437,9 @@ class LogStore(LogPort):
         if self.past is not None:
             self.past.finish()
             self.checkpoints.adopt(self.recovery.past)
+            self.verifier = Verifier(self, self.recovery.past.begin)
+            if self.maintenance is not None:  # a store with threads
+                self.verifier.start()
         self.past = None
         self.recovery = None
 
@@ -581,6 +585,8 @@ class LogStore(LogPort):
         self.logs.closed = True
         if self.maintenance is not None:
             self.maintenance.stop()
+        if self.verifier is not None:
+            self.verifier.stop()
         self.pager.stop()
         self.loader.stop()
         if clean and self.logs.failure is None:

@@ -18,7 +18,9 @@ from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT, restored_t
 from cython.cimports.flintmq.store.index_log import IndexLog, index_read_run
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode
-from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, log_dead, log_died, log_is_live, log_restore_container, log_restore_death, log_t
+from cython.cimports.flintmq.store.log.log import (
+    DEAD_GRAIN, log_dead, log_died, log_is_live, log_restore_container, log_restore_death, log_t,
+)  # fmt: skip
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, le64
 from cython.cimports.flintmq.store.vectors import vector_add, vector_free
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -26,7 +28,6 @@ from cython.cimports.libc.stdlib import calloc, free, malloc, qsort
 from cython.cimports.libc.string import memset
 
 from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MOVED, SEGMENTS, TAILS, MalformedError, rows_of
-
 
 
 class UnreadableError(Exception):

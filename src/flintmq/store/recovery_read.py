@@ -34,6 +34,7 @@ from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import qsort
 
+
 @cfunc
 @nogil
 @exceptval(check=False)
@@ -228,9 +229,7 @@ def _is_placed(work: pointer[work_t], entry: pointer[seen_t], queue: uint32_t, p
     number = extra_of(work, entry).first
     while number:
         place = place_at(work, number)
-        if place.queue == queue and (
-            place.position == position or place_position(work, place) == place_position(work, address(wanted))
-        ):
+        if place.queue == queue and (place.position == position or place_position(work, place) == place_position(work, address(wanted))):
             return True
         number = place.next
     return False

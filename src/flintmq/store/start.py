@@ -47,7 +47,9 @@ def _doubt(past: Any, messages: Any) -> str | None:
     return None
 
 
-def read_store(files: Any, directory: str, store_uuid: bytes | None, known: Collection[int], high_water: int, *, whole: bool = False) -> Start:
+def read_store(
+    files: Any, directory: str, store_uuid: bytes | None, known: Collection[int], high_water: int, *, whole: bool = False
+) -> Start:
     """Reads the logs of a store. Args: known, high_water: see Recovery.run; whole: checkpoints are not looked at. Raises: StoreError."""
 
     def scans() -> tuple[Any, Any]:

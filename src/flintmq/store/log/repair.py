@@ -213,6 +213,7 @@ def apply(view: StoreView, changes: Plan) -> list[str]:
     """Writes the plan; returns the paths of the quarantined copies, below the store directory. Raises: OperatorError (74)."""
     copies = []
     try:
+        _forget_checkpoints(view.path / "index")
         for (name, sequence), image in sorted(changes.images.items()):
             container = view.logs[name].containers.get(sequence)
             target = container.path if container else view.path / name / f"{sequence:020d}{SUFFIX}"
@@ -222,6 +223,15 @@ def apply(view: StoreView, changes: Plan) -> list[str]:
     except OSError as error:
         raise OperatorError(f"{error.filename or view.path}: {error.strerror}; nothing was lost, run the repair again", EX_IO) from error
     return copies
+
+
+def _forget_checkpoints(index: Path) -> None:
+    """A checkpoint knows the log as it was: the next start reads all of what is left. First, so that a crash leaves none."""
+    containers = sorted(index.glob(f"*{SUFFIX}"))
+    for container in containers:
+        container.unlink()
+    if containers:
+        _sync_directory(index)
 
 
 def _quarantine(store: Path, name: str, source: Path) -> str:

@@ -15,6 +15,8 @@ cdef class LogScan:
     cdef readonly uint64_t container_size     # 0: the log has no container yet
     cdef readonly list containers             # sequence numbers with a good header, ascending
     cdef public uint64_t begin                # set before `run`: records below are not handed out; 0: from the base on
+    cdef public uint64_t until                # set before `run`: it ends with the block that reaches this LSN, and looks at no tail; 0: it does not
+    cdef public object between                # () called behind each container that is read, None: nothing is; what it raises ends `run`
     cdef readonly uint32_t begin_epoch        # of the block from which records are handed out; 0: there is none
     cdef readonly uint64_t base               # base LSN of the last good block; recovery started there
     cdef readonly uint64_t tail               # LSN at which appending goes on: a sector boundary behind the last good block

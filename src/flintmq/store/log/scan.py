@@ -283,6 +283,8 @@ class LogScan:
             raise StoreError(f"cannot read {path}: {os.strerror(-count)}")
         self.bytes_read += got
         self._loaded = sequence
+        if self.between is not None:
+            self.between()
         return 0
 
     def sector(self, lsn: uint64_t) -> bytes:
@@ -420,6 +422,8 @@ class LogScan:
         any_previous: bint = True
         last_flags: uint32_t = 0
         while True:
+            if self.until and lsn >= self.until:
+                return 0
             if not self._next(address(lsn), self.last_block, self.epoch, any_previous, address(block)):
                 if lsn >= self.hint:
                     break
