@@ -52,7 +52,6 @@ KEPT = (
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes set_reserves", "tests drive a log by hand"),
-    ("flintmq/store/log/managed.py", "set_keep", "tests keep containers by hand"),
     ("flintmq/net/loop.py", "turns_waiting", "tests look at a loop"),
     ("flintmq/channel/connection.py", "channel_numbers", "tests look at a connection"),
     ("flintmq/routing/topic.py", "node_count", "tests look at the trie"),

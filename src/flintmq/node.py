@@ -393,7 +393,8 @@ class Node:
         ours = [queue for queue in self.broker.queues.values() if not queue.policy.is_shared]
         restored = self.store.restore(ours, self.broker.branch_queues.core)
         self.broker.restore_entries(self.store.logs)
-        log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
+        read = "from a checkpoint, " if self.store.logs.from_checkpoint else ""
+        log.info("store %s: %s%s; %d entries put back", self.store.directory, read, self.store.logs.report, restored)
         if self.broker.transactions is not None and self.broker.transactions.restore():
             # Those of the pipeline have theirs: the data plane, which comes next.
             waiting = [str(xid) for xid in self.broker.transactions.recover() if xid.format not in PIPELINE_FORMATS]

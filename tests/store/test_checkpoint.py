@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.store import checkpoint as cp
+from tests.support import checkpoint_rows as facts
 
 WORD = st.integers(0, 2**64 - 1)
 HALF = st.integers(0, 2**32 - 1)
 TIME = st.integers(-(2**63), 2**63 - 1)
-CONTAINER = st.builds(cp.ContainerFacts, WORD, WORD, WORD, WORD, WORD)
-SEGMENT = st.builds(cp.SegmentFacts, WORD, HALF, HALF, WORD, HALF, HALF, TIME, WORD, WORD)
+CONTAINER = st.builds(facts.ContainerFacts, WORD, WORD, WORD, WORD, WORD)
+SEGMENT = st.builds(facts.SegmentFacts, WORD, HALF, HALF, WORD, HALF, HALF, TIME, WORD, WORD)
 LISTED = st.builds(
-    cp.ListedFacts,
+    facts.ListedFacts,
     WORD,
     st.lists(st.tuples(WORD, WORD, TIME, WORD, WORD), max_size=4).map(tuple),
     st.lists(WORD, max_size=3).map(tuple),
@@ -40,24 +41,24 @@ def test_rows_come_back(containers: Any, deaths: Any, tails: Any, segments: Any,
     """Every kind of rows, cut into parts anywhere, is what was written, in its order."""
     dead = [(sequence, tuple(sorted(grains))) for sequence, grains in deaths.items()]
     for kind, rows, wanted in (
-        (cp.CONTAINERS, [cp.container_row(one) for one in containers], containers),
-        (cp.DEATHS, [cp.death_row(sequence, grains, 256) for sequence, grains in dead], dead),
-        (cp.TAILS, [cp.tail_row(*one) for one in tails], tails),
-        (cp.SEGMENTS, [cp.segment_row(*one) for one in segments], segments),
-        (cp.MOVED, [cp.moved_row(*one) for one in moved], moved),
-        (cp.LISTED, [cp.listed_row(one) for one in listed], listed),
+        (cp.CONTAINERS, [facts.container_row(one) for one in containers], containers),
+        (cp.DEATHS, [facts.death_row(sequence, grains, 256) for sequence, grains in dead], dead),
+        (cp.TAILS, [facts.tail_row(*one) for one in tails], tails),
+        (cp.SEGMENTS, [facts.segment_row(*one) for one in segments], segments),
+        (cp.MOVED, [facts.moved_row(*one) for one in moved], moved),
+        (cp.LISTED, [facts.listed_row(one) for one in listed], listed),
     ):
         back: list[object] = []
-        for number, (one, held) in enumerate(cp.parts(kind, rows, most)):
-            data = cp.part(one, number, held)
-            back += cp.rows_of(kind, len(held), data[16:])
+        for number, (one, held) in enumerate(facts.parts(kind, rows, most)):
+            data = facts.part(one, number, held)
+            back += facts.rows_of(kind, len(held), data[16:])
         assert back == wanted
 
 
 def test_deaths_take_the_shorter_form() -> None:
     """A few deaths take four bytes each, many a bit of the container each."""
-    assert len(cp.death_row(7, range(3), 4096)) == 16 + 16
-    assert len(cp.death_row(7, range(0, 4096, 2), 4096)) == 16 + 512
+    assert len(facts.death_row(7, range(3), 4096)) == 16 + 16
+    assert len(facts.death_row(7, range(0, 4096, 2), 4096)) == 16 + 512
 
 
 @settings(max_examples=200, deadline=None)
@@ -65,7 +66,7 @@ def test_deaths_take_the_shorter_form() -> None:
 def test_no_bytes_do_more_than_be_refused(kind: int, count: int, data: bytes) -> None:
     """Whatever a part has: rows, or the one error."""
     try:
-        rows = cp.rows_of(kind, count, data)
+        rows = facts.rows_of(kind, count, data)
     except cp.MalformedError:
         return
     assert len(rows) == count
@@ -84,19 +85,19 @@ class Log:
         return self.records[-1][0]
 
     def run(self) -> int:
-        return self.add(cp.INDEX_RUN, 0, b"entries")
+        return self.add(facts.INDEX_RUN, 0, b"entries")
 
     def checkpoint(self, runs: list[int], history: cp.History = HISTORY) -> int:
-        facts = [cp.SegmentFacts(1 + 512 * number, 512, 512, 5120, 0, 0, 0, 0, run) for number, run in enumerate(runs)]
+        segments = [facts.SegmentFacts(1 + 512 * number, 512, 512, 5120, 0, 0, 0, 0, run) for number, run in enumerate(runs)]
         rows = [
-            *cp.parts(cp.CONTAINERS, [cp.container_row(cp.ContainerFacts(2, 10, 4, 999, 0))]),
-            *cp.parts(cp.SEGMENTS, [cp.segment_row(3, 0, [one]) for one in facts], 100),
-            *cp.parts(cp.TAILS, [cp.tail_row(3, [512 * len(runs)])]),
+            *facts.parts(cp.CONTAINERS, [facts.container_row(facts.ContainerFacts(2, 10, 4, 999, 0))]),
+            *facts.parts(cp.SEGMENTS, [facts.segment_row(3, 0, [one]) for one in segments], 100),
+            *facts.parts(cp.TAILS, [facts.tail_row(3, [512 * len(runs)])]),
         ]
         first = 0
         places = []
         for number, (kind, held) in enumerate(rows):
-            places.append(self.add(cp.CHECKPOINT_PART, first, cp.part(kind, number, held)))
+            places.append(self.add(cp.CHECKPOINT_PART, first, facts.part(kind, number, held)))
             first = first or places[0]
         return self.add(cp.CHECKPOINT, first, cp.last_record(history, places))
 
@@ -113,7 +114,7 @@ def chosen(records: list[tuple[int, int, int, bytes]], refusal: Any = lambda one
 def contradiction(one: cp.Checkpoint) -> str | None:
     try:
         for kind, count, data in one.parts:
-            cp.rows_of(kind, count, data)
+            facts.rows_of(kind, count, data)
     except cp.MalformedError as error:
         return str(error)
     return None
@@ -141,7 +142,7 @@ def test_without_any_one_of_its_records_the_older_one_counts() -> None:
         lsn, kind, _, _ = log.records[number]
         last, refused = chosen(log.records[:number] + log.records[number + 1 :])
         assert not refused
-        assert last == (second if lsn <= first or kind == cp.INDEX_RUN else first)
+        assert last == (second if lsn <= first or kind == facts.INDEX_RUN else first)
 
 
 def test_the_older_one_is_taken_when_the_newer_one_is_refused() -> None:

@@ -1,5 +1,5 @@
-"""A start from a checkpoint finds what a start from the whole log finds, whatever happened before, meanwhile and after; and a checkpoint that may
-not be believed is not used."""
+"""A start from a checkpoint finds what a start from the whole log finds, whatever happened before, meanwhile and after; and a checkpoint
+that may not be believed is not used."""
 
 from __future__ import annotations
 

@@ -293,8 +293,8 @@ def log_figures(source: Log, state: State) -> dict[str, Any]:
 @as_json
 @click.pass_context
 def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
-    """Checks every byte of all logs that a checksum covers, that records find what they refer to, and that a start from the newest checkpoint
-    finds what the whole log says."""
+    """Checks every byte of all logs that a checksum covers, that records find what they refer to, and that a start from the newest
+    checkpoint finds what the whole log says."""
     from flintmq.store.log.inspect import check_stream, open_streams
 
     view, state, findings = inspect(directory)

@@ -114,14 +114,14 @@ def prove(files: Any, directory: str) -> tuple[int | None, list[str]]:
     if other.index is None:
         return None, []
     whole = read_store(files, directory, None, known, QUEUE_IDS, whole=True)
-    found: list[str] = []
+    differences: list[str] = []
     for queue_id in sorted(known | set(other.recovery.marks)):
         difference = entry_difference(whole.recovery, other.recovery, queue_id)
         if difference is not None:
-            found.append(difference)
+            differences.append(difference)
         tails = whole.recovery.marks.get(queue_id), other.recovery.marks.get(queue_id)
         if tails[0] != tails[1]:
-            found.append(f"queue id {queue_id}: the log has used positions up to {tails[0]}, the checkpoint says {tails[1]}")
-        if len(found) >= NAMED_MAX:
+            differences.append(f"queue id {queue_id}: the log has used positions up to {tails[0]}, the checkpoint says {tails[1]}")
+        if len(differences) >= NAMED_MAX:
             break
-    return other.recovery.past.begin, found[:NAMED_MAX]
+    return other.recovery.past.begin, differences[:NAMED_MAX]

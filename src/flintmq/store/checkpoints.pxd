@@ -46,6 +46,4 @@ cdef class Checkpoints:
     cdef readonly uint64_t bytes
     cdef bint _begin(self)
     cdef bint _queue(self, QueueHandle handle)
-    cdef object _give_up(self)
-    cdef object _free(self)
     cdef int _drop(self, lsns_t *lsns) except -1

@@ -3,8 +3,8 @@
 in: the message log and its list, the queues. out: parts, runs and the Checkpoint that ends them; what the one before needed is dead then.
 
 C1  The begin, the counts of containers and the floor of shapes are of one moment, at which no purge waits to be counted out.
-C2  Queues are written down behind the begin, the message list and the table of copies behind them, and what died in containers last: whoever
-    reads finds each end of something in the log behind the begin, or done.
+C2  Queues are written down behind the begin, the message list and the table of copies behind them, and what died in containers last:
+    whoever reads finds each end of something in the log behind the begin, or done.
     A purge of shells that ended before their queue was written down is counted out before that, too: no run names them any more.
 C3  What the newest checkpoint on disk names stays until the next one is on disk: runs that ended since it began, and its own records.
 C4  The writer puts the index log on disk behind the message log: a checkpoint that is there finds all that it rests on.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 
-from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.hash64 import map64_cell_t
@@ -34,7 +34,6 @@ from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_encode
 from cython.cimports.flintmq.store.log.deaths import DEATHS_SOME, DEATHS_UNSURE, log_copy_deaths, log_tally, tally_t
 from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.record import set32, set64
-from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.past import CONTAINER_ROW, DEATH_HEAD, MOVED_ROW
 from cython.cimports.flintmq.store.standing import STANDING_CELLS, listed_size, log_copy_moved, ml_copy_listed, ml_standing, piece_walk_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
@@ -46,7 +45,7 @@ from flintmq.store.checkpoint import History, last_record
 
 log = logging.getLogger("flintmq.store")
 
-# bytes of the log for each byte of a checkpoint: what checkpoints add to what is written is a hundredth
+# bytes of the log for each byte of a checkpoint: checkpoints are a hundredth of all bytes written
 WRITTEN_PER_BYTE = 100
 # bytes of a part
 PART_BYTES = declare(uint32_t, 32 << 10)
@@ -90,7 +89,7 @@ def _begin_at(work: pointer[checkpoint_t]) -> bint:
             log_end(work.ml.log)
             return False
         work.begin = work.ml.log.tail
-        # What comes behind it names no Message-Shape before it.
+        # Messages behind it name no Message-Shape before it.
         work.ml.log.shape_floor = work.begin
         work.tally_count = log_tally(work.ml.log, work.tallies, work.tally_room, address(unsure))
         log_end(work.ml.log)

@@ -1,6 +1,7 @@
 """The reading of an index log at a start (see index_scan.pxd).
 
-in: the containers of the index log, from whoever wrote them. out: the checkpoints in it that may be believed, newest first; what in it lives.
+in: the containers of the index log, from whoever wrote them. out: the checkpoints in it that may be believed, newest first; what of it
+lives.
 
 N1  A checkpoint is believed when it is whole, each run that it names is there and checks, and the message log is the one that it speaks of.
 """
@@ -43,7 +44,7 @@ def _on_record(context: p_void, record: pointer[record_t]) -> void:
 
 @cclass
 class IndexScan:
-    """What is in the index log. Args: files: file port; directory: of the log; store_uuid. Reads all of it; errors of reading are in
+    """The records of an index log. Args: files: file port; directory: of the log; store_uuid. Reads all of it; errors of reading are in
     `refused`, for nothing in it is lost when it can't be read."""
 
     def __cinit__(self, files, directory, store_uuid):

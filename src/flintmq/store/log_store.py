@@ -299,14 +299,10 @@ class LogStore(LogPort):
 
     def _adopt_recovered(self, message_scan: LogScan):
         """Dead maps, message list and transactions as recovery found them. Nothing runs yet."""
-        i: uint64_t
-        j: uint32_t
-        places: uint64_t = 0
-        name: uint64_t = 0
-        live: pointer[live_t]
-        place: pointer[recovered_location_t]
-        message: pointer[message_t]
-        location: pointer[location_t]
+        self._adopt_transactions()
+        self._adopt_messages(message_scan)
+
+    def _adopt_transactions(self):
         for tx, recovered in sorted(self.recovery.transactions.items()):
             transaction = Transaction(
                 tx,
@@ -329,6 +325,17 @@ class LogStore(LogPort):
             transaction.bulk = bool(transaction.sets) and transaction.state is TxState.PREPARED
             transaction.references = recovered.references
             self.transactions.adopt(transaction)
+
+    def _adopt_messages(self, message_scan: LogScan):
+        """Dead maps and message list. Raises: MemoryError."""
+        i: uint64_t
+        j: uint32_t
+        places: uint64_t = 0
+        name: uint64_t = 0
+        live: pointer[live_t]
+        place: pointer[recovered_location_t]
+        message: pointer[message_t]
+        location: pointer[location_t]
         complete: bint = True
         past: Past = self.recovery.past
         begin: uint64_t = 0 if past is None else past.past.begin
@@ -771,8 +778,8 @@ class LogStore(LogPort):
 
     @property
     def from_checkpoint(self) -> bool:
-        """Whether the start that goes on read a checkpoint."""
-        return self.past is not None
+        """Whether the start read a checkpoint, and the message log from there on."""
+        return self.past is not None or self.verifier is not None
 
     def is_live(self, message_id: int) -> bool:
         """Whether a message with this id is in the log and has a place."""

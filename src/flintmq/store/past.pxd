@@ -10,13 +10,13 @@ from flintmq.store.vectors cimport vector_t
 cdef enum:
     PAST_RUNS = 64              # runs that stay decoded
 
-cdef enum:                      # bytes of rows of parts, or of what stands before their lists (docs/FORMAT.md)
+cdef enum:                      # bytes of rows of parts, or of their heads (docs/FORMAT.md)
     CONTAINER_ROW = 40
     DEATH_HEAD = 16
     SEGMENT_HEAD = 16
     SEGMENT_ROW = 56
     MOVED_ROW = 16
-    LISTED_HEAD = 16
+    LISTED_HEAD = 16            # then places, each of PLACE_SIZE, and names, each of 8
 
 cdef struct past_segment_t:     # a segment of a queue: its entries are in a run
     uint64_t base               # index of its first slot
@@ -68,7 +68,7 @@ cdef struct past_t:
     uint64_t container_size     # of the message log
     vector_t containers         # those in which something lived, by their sequence
     vector_t listed             # by LSN
-    map64_t moved               # id -> LSN, of what was copied forward before
+    map64_t moved               # id -> LSN, of messages that were copied forward before
     vector_t gone               # uint64: LSNs of messages that ended in the log behind
     index_log_t *runs
     uint8_t *bytes              # of a run that is read

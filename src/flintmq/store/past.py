@@ -27,7 +27,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, qsort
 from cython.cimports.libc.string import memset
 
-from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MOVED, SEGMENTS, TAILS, MalformedError, rows_of
+from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MOVED, SEGMENTS, TAILS, MalformedError, tails_of
 
 
 class UnreadableError(Exception):
@@ -254,7 +254,7 @@ def _moved(past: pointer[past_t], data: pointer[cython.const[uint8_t]], size: ui
     for i in range(rows):
         if le64(data) == 0:
             return False
-        # What was copied since is told by its Message-Copy.
+        # Later copies are told by their Message-Copy.
         if le64(data + 8) < past.begin and not map64_put(address(past.moved), le64(data), le64(data + 8)):
             past.failed = True
             return False
@@ -458,7 +458,7 @@ class Past:
         elif kind == LISTED:
             good = _listed(address(self.past), start, size, rows)
         elif kind == TAILS:
-            self.tails.update(rows_of(kind, rows, data))
+            self.tails.update(tails_of(rows, data))
         elif kind == DEATHS:
             self._deaths.append((rows, data))
             good = _deaths(NULL, start, size, rows)
@@ -478,7 +478,6 @@ class Past:
 
     def runs(self) -> list:
         """Names of the runs, in no order. O(segments)."""
-        i: uint64_t
         return [past_segment(address(self.past), i).run for i in range(self.past.segments.count)]
 
     def standing(self) -> int:
@@ -503,8 +502,8 @@ class Past:
             if not log_restore_container(log, container[i].sequence, container[i].count, container[i].live, container[i].bytes):
                 return False
         if not _counted(address(self.past), self.past.begin):
-            # Nothing below the begin lives in its container: what the log behind has there must not make it look alive. As which things died
-            # there is not known, each place counts as one.
+            # Nothing below the begin lives in its container: what the log behind has there must not make it look alive. As which things
+            # died there is not known, each place counts as one.
             for i in range(self.past.begin % log.container_size // DEAD_GRAIN):
                 if not log_died(log, self.past.begin // log.container_size * log.container_size + i * DEAD_GRAIN, 0):
                     return False

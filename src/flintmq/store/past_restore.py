@@ -1,7 +1,7 @@
 """Queues as a checkpoint has them, back in memory (see past_restore.pxd).
 
-in: what recovery found: segments of the checkpoint, entries of the log behind it. out: shells where nothing changed, segments where something
-did; runs that nothing needs any more.
+in: what recovery found: segments of the checkpoint, entries of the log behind it. out: shells where nothing changed, segments where
+something did; runs that nothing needs any more.
 
 T1  Entries come in the order of their positions, whether the log or a run has them.
 T2  The run of a segment that did not come back as a shell is dead; what a purge ended in it is counted out.
@@ -17,7 +17,7 @@ from cython.cimports.flintmq.queue.queue_core import queue_restore_many
 from cython.cimports.flintmq.queue.restoring import queue_restored
 from cython.cimports.flintmq.queue.snapshots import queue_adopt_shell, queue_open_segment
 from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT, RESTORED_UNSIZED, queue_t, restored_t
-from cython.cimports.flintmq.store.entry_pager import entry_pager_t, pager_bury
+from cython.cimports.flintmq.store.entry_pager import pager_bury
 from cython.cimports.flintmq.store.index_log import index_run_dead
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import ml_count_out
@@ -48,7 +48,7 @@ def _open(queue: pointer[queue_t], position: uint64_t, count: uint64_t):
 
 @cclass
 class PastRestore:
-    """Args: recovery: from a checkpoint; logs: open; `pager` is set by who makes it."""
+    """Args: recovery: from a checkpoint; logs: open; its maker sets `pager`."""
 
     def __cinit__(self, recovery: Recovery, logs: Logs):
         self.recovery = recovery
@@ -110,7 +110,8 @@ class PastRestore:
         count: uint64_t,
         taken: pointer[uint64_t],
     ) -> uint64_t:
-        """One segment of the checkpoint, and the entries of the log that stand in it, from `*taken` on. Returns how many came from the run."""
+        """One segment of the checkpoint, and the entries of the log that stand in it, from `*taken` on. Returns how many came from its
+        run."""
         facts: shell_t
         if segment.purged:
             pager_bury(self.pager, segment.run, queue.id)

@@ -3,8 +3,8 @@
 in: a scan of the transaction log and one of the message log, the queue ids that the definitions know. out: live messages, the entries of
 every queue in position order, transactions with those in doubt, and a report. Writes nothing: run twice, it finds the same.
 
-I1  Transactions are read first; what happened to a place is decided by the table of decisions.py alone: every place goes through it, those of plain
-    messages, too. Exactly one row matches every combination of facts (tests/store/test_decisions.py goes through the whole product).
+I1  Transactions are read first; what happened to a place is decided by the table of decisions.py alone: every place goes through it,
+    those of plain messages, too.
 I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
 I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
     would look like an open transaction.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, inline, nogil, p_char, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS

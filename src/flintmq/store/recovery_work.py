@@ -10,7 +10,7 @@ I2  The position of an enqueue that waits for its Commit is told from that enque
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
 from cython.cimports.flintmq.store.log.record import position_number, position_waits
 from cython.cimports.flintmq.store.past import past_end, past_find, past_segment_t

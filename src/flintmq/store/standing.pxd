@@ -1,4 +1,4 @@
-# What stands in the message log, in pieces under its lock: for who writes it down while the log goes on (checkpoints.pxd).
+# Places and messages that stand in the message log, in pieces under its lock: for checkpoints (checkpoints.pxd).
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_cell_t
 from flintmq.queue.types cimport restored_t
@@ -6,7 +6,6 @@ from flintmq.store.log.log cimport log_t
 from flintmq.store.message_log cimport message_log_t
 
 cdef enum:
-    LISTED_HEAD = 16            # bytes of a row before its places, each of PLACE_SIZE, and its names, each of 8
     STANDING_CELLS = 1024       # messages of one piece
 
 cdef struct piece_walk_t:       # a walk over a map that changes meanwhile: zeroed, it begins

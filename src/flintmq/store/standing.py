@@ -14,6 +14,7 @@ from cython.cimports.flintmq.queue.types import SWEPT_MAX, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_is_live, log_t, log_where
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, set32, set64
 from cython.cimports.flintmq.store.message_log import LIST_MAPS, PLACE_FREED, list_find, location_t, message_find, message_log_t, message_t
+from cython.cimports.flintmq.store.past import LISTED_HEAD
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 # cells of a map that are looked at under one hold of the lock

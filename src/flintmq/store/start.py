@@ -18,7 +18,7 @@ from flintmq.store.recovery import Recovery
 
 @slotted()
 class Start:
-    """What was read. index: None: no checkpoint is used; refused: why those that are there are not."""
+    """The logs of a store, read. index: None: no checkpoint is used; refused: why those that are there are not."""
 
     recovery: Any
     messages: Any
@@ -60,7 +60,8 @@ def read_store(
 
     refused: list[str] = []
     if not whole:
-        index = IndexScan(files, f"{directory}/index", store_uuid)
+        index_scan: Any = IndexScan  # compiled: its arguments are not seen by mypy
+        index = index_scan(files, f"{directory}/index", store_uuid)
         messages, _ = scans()
         if index.finder.whole:
             messages.ends()

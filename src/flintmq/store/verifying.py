@@ -56,7 +56,7 @@ class Verifier:
     def run(self) -> None:
         """The whole of it, on the caller's thread. Raises: StoreError: a container can't be read."""
         messages = self.store.messages
-        scan = LogScan(self.store.files, messages.directory, MESSAGES, messages.store_uuid)
+        scan: Any = LogScan(self.store.files, messages.directory, MESSAGES, messages.store_uuid)
         scan.until = self.begin
         scan.between = self._rest
         scan.check()

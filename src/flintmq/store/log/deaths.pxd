@@ -1,4 +1,4 @@
-# What is in the containers of a log and what died there, as of one LSN: for who writes it down (store/checkpoints.pxd).
+# The containers of a log and all that died in them, as of one LSN: for checkpoints (store/checkpoints.pxd).
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.store.log.log cimport DEATHS_MAX, log_t
 

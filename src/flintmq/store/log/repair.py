@@ -226,7 +226,7 @@ def apply(view: StoreView, changes: Plan) -> list[str]:
 
 
 def _forget_checkpoints(index: Path) -> None:
-    """A checkpoint knows the log as it was: the next start reads all of what is left. First, so that a crash leaves none."""
+    """A checkpoint knows the log as it was: the next start reads all that is left. First, so that a crash leaves none."""
     containers = sorted(index.glob(f"*{SUFFIX}"))
     for container in containers:
         container.unlink()
