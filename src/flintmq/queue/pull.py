@@ -9,6 +9,7 @@ I4  Whether a consumer is suspended, and on which list it is, is tested under it
 I3  `last_seen`, `released`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
 I5  An entry that a pull hands out is acquired by the puller.
 I6  A consumer has at most one offer that was not sent; it has a position.
+I7  What a client gets is granted (delivered.py D2): looked at before the acquire, and after the entry was found.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     queue_version,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_acquired
+from cython.cimports.flintmq.queue.delivered import delivered_grant
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
@@ -88,6 +90,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
     start: uint64_t = last + 1
     mark: uint64_t = consumer.released
     position: uint64_t
+    state: uint64_t
     outcome: c_int
     content: pointer[content_t]
     interested: bint
@@ -106,7 +109,11 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         position = entry.position
         if entry.skipped > SKIPPED_MANY:
             list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
+        state = at_load64(address(entry.slot.state))
+        # I7. Of a cold entry, too: mark and content come at the same time.
+        if (
+            position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, position, state)
+        ) or state & ENTRY_NOT_RESIDENT:
             outcome = PARKED
             break
         if consumer.interest != NULL:
@@ -373,6 +380,8 @@ def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], en
         else:
             outcome = _selects(queue, consumer, entry.slot)
             looks -= 1
+            if outcome == TAKEN and position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, position, state):
+                outcome = PARKED
             if outcome == TAKEN:
                 outcome = _take_selected(queue, consumer, entry)
         if outcome == TAKEN:
@@ -552,7 +561,9 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
             list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
         start = entry.position
         state = at_load64(address(entry.slot.state))
-        if state & ENTRY_NOT_RESIDENT and (not cold or state & ENTRY_STUB):
+        if (state & ENTRY_NOT_RESIDENT and (not cold or state & ENTRY_STUB)) or (
+            not cold and entry.position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, entry.position, state)
+        ):
             if queue_ask_content(queue, entry.slot, entry.position):
                 break
             continue

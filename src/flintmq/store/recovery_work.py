@@ -50,6 +50,7 @@ def work_free(work: pointer[work_t]) -> void:
     i: uint64_t
     for i in range(work.queues.count):
         free(queue_at(work, cast(uint32_t, i)).levels)
+        free(queue_at(work, cast(uint32_t, i)).delivered_levels)
     work_trim(work)
     free(work.seen.data)
     free(work.queues.data)
@@ -120,6 +121,38 @@ def work_used(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> voi
             info.high[0] = index
     elif info.levels[level] < index:
         info.levels[level] = index
+
+
+def work_mark(work: pointer[work_t], queue: uint32_t) -> void:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    info.marked = True
+    info.delivered[0] = 0
+    if info.delivered_levels != NULL:
+        memset(info.delivered_levels, 0, 256 * 8)
+
+
+def work_mark_level(work: pointer[work_t], queue: uint32_t, level: uint64_t, index: uint64_t) -> void:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    if level == 0:
+        info.delivered[0] = index
+        return
+    if info.delivered_levels == NULL:
+        info.delivered_levels = cast(pointer[uint64_t], calloc(256, 8))
+        if info.delivered_levels == NULL:
+            work.failed = True
+            return
+    if level < 256:
+        info.delivered_levels[level] = index
+
+
+def work_delivered(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> bint:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    level: uint64_t = position >> LEVEL_SHIFT
+    if work.all_delivered or not info.marked:
+        return True
+    if level == 0:
+        return position <= info.delivered[0]
+    return info.delivered_levels != NULL and position & INDEX_MASK <= info.delivered_levels[level]
 
 
 def work_gap(work: pointer[work_t], lsn: uint64_t) -> void:
