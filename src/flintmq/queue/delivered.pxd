@@ -3,6 +3,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t
 
+# Shorter steps, for tests: entries of one at least, and those between two looks (a power of two). Before the first queue.
+cdef void delivered_set_steps(uint32_t step, uint32_t grant) noexcept nogil
 # The queue got its log or durability: whether it keeps a mark. Before anyone uses it.
 cdef void delivered_begin(queue_t *queue) noexcept nogil
 # An entry above level0.granted, in this state, is to be delivered. False: not before its mark is durable (delivered_wait); the mark is on

@@ -5,7 +5,7 @@ in: deliveries and enqueues of durable queues, durable LSNs. out: marks (Queue-D
 D1  No entry above `covered` is delivered. What is at or below it has a mark that is durable, or that stands in the log before the entry's
     own record: the log survives as a prefix, so an entry that survives has its mark. Positions that a Commit gives count, too: the
     transaction log is written after the message log (store/log/writer.py I1).
-D2  `granted` <= `covered`. Deliveries read the first one alone; it moves on by GRANT entries at a time, so it is at most that far ahead of them.
+D2  `granted` <= `covered`. Deliveries read the first one alone; it moves on by 256 entries at a time, so it is at most that far ahead of them.
 D3  The last mark of a queue counts. It is at most two steps above what was granted: what nobody came near is not marked.
 D4  A mark falls to `granted`, above which nothing was delivered. `granted` falls to the tail alone, under log_lock: an entry above it is
     shown after that, so whoever sees the entry sees the lower index. Neither falls once an entry above it may have been shown (queue_t.shown).
@@ -21,10 +21,10 @@ from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, INDEX_MASK, LEVEL_SHIFT, QUEUE_LOGGED, level_t, log_port_t, queue_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
-# Entries that deliveries take between two looks at the mark.
-GRANT = declare(uint64_t, 256)
+# Entries that deliveries take between two looks at the mark: a power of two.
+_grant = declare(uint64_t, 256)
 # Entries of a step, at least and at most; in between those of a second.
-STEP_MIN = declare(uint64_t, 4096)
+_step_min = declare(uint64_t, 4096)
 STEP_MAX = declare(uint64_t, 1 << 20)
 # Milliseconds after which a mark that nobody needs falls.
 REST_MS = declare(uint32_t, 10_000)
@@ -41,12 +41,20 @@ def _keeps(queue: pointer[queue_t]) -> bint:
     return queue.entries.levels[0].reserved != NO_MARK
 
 
+def delivered_set_steps(step: uint32_t, grant: uint32_t) -> void:
+    global _step_min, _grant
+    _step_min = step
+    _grant = grant
+
+
 def delivered_begin(queue: pointer[queue_t]) -> void:
     level: pointer[level_t]
     number: uint32_t
     start: uint64_t = NO_MARK
     if queue.durable == QUEUE_LOGGED and queue.ops == NULL and queue.port != NULL and queue.port.delivered != NULL:
         start = 0
+    if start == 0 and _keeps(queue):
+        return  # it does already
     # The threshold of a list of several levels, whose own first level is not this one: each position is looked at.
     queue.entries.level0.granted = start
     queue.entries.level0.ahead = start
@@ -54,7 +62,7 @@ def delivered_begin(queue: pointer[queue_t]) -> void:
         level = queue.entries.levels + number
         level.granted = level.ahead = level.covered = level.reserved = start
         level.reserved_at = 0
-        level.step = cast(uint32_t, STEP_MIN)
+        level.step = cast(uint32_t, _step_min)
 
 
 @cfunc
@@ -72,16 +80,20 @@ def _see_durable(queue: pointer[queue_t], level: pointer[level_t]) -> void:
 @exceptval(check=False)
 def _reserve(queue: pointer[queue_t], level: pointer[level_t], index: uint64_t) -> void:
     """Raises the mark to a step above `index`, where deliveries are or come to. A step is what they take in a second, so that a disk may
-    stand still for half of one. delivered_lock held."""
+    stand still for half of one; it grows by twice at most, so that a burst does not mark much more than it took. delivered_lock held."""
     now: uint32_t = cast(uint32_t, monotonic_ms())
     before: uint64_t = level.reserved - level.step if level.reserved > level.step else 0
     passed: uint32_t = now - level.reserved_ms
+    pace: uint64_t
     if passed < TICK_MS:
         passed = TICK_MS
     if level.reserved and index > before:
-        level.step = cast(uint32_t, min(max((index - before) * 1000 // passed, STEP_MIN), STEP_MAX))
-    level.reserved = index + level.step
+        pace = min((index - before) * 1000 // passed, 2 * cast(uint64_t, level.step))
+        level.step = cast(uint32_t, min(max(pace, _step_min), STEP_MAX))
     level.reserved_ms = now
+    if index + level.step <= level.reserved:
+        return  # the step became shorter: the mark stands where it is
+    level.reserved = index + level.step
     level.reserved_at = queue.port.delivered(queue.port.context, queue)
     at_store64(address(level.ahead), level.reserved)
     at_store64(address(queue.marked_at), level.reserved_at)
@@ -109,7 +121,7 @@ def delivered_grant(queue: pointer[queue_t], position: uint64_t, state: uint64_t
     if granted:
         check(level.granted <= level.covered, b"delivered D2 what is granted is covered", level.granted, level.covered)
         if index > level.granted:
-            at_store64(address(level.granted), min(index | (GRANT - 1), level.covered))
+            at_store64(address(level.granted), min(index | (_grant - 1), level.covered))
         if level.ahead == NO_MARK:
             at_store64(address(level.ahead), level.reserved)
     spin_unlock(address(queue.delivered_lock))
@@ -223,7 +235,7 @@ def delivered_rest(queue: pointer[queue_t], stops: bint) -> bint:
         at_store64(address(level.ahead), index)
         at_store64(address(level.covered), index)
         level.reserved = index
-        level.step = cast(uint32_t, STEP_MIN)
+        level.step = cast(uint32_t, _step_min)
         level.reserved_ms = now - REST_MS
         fell = True
     if fell:

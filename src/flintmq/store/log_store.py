@@ -380,7 +380,8 @@ class LogStore(LogPort):
         return entries != NULL and restored_range(entries, number, wanted, 1, address(first)) != 0
 
     def restore(self, handle: QueueHandle) -> int:
-        """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
+        """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it
+        is used, and after it got this log."""
         number: uint64_t = 0
         entries: pointer[restored_t]
         level: uint32_t = 0
