@@ -1,5 +1,5 @@
-"""`redelivered` after a crash: what a queue's mark covers is flagged, nothing that was delivered is unflagged, and no delivery waits for the
-disk while the disk keeps up (queue/delivered.py)."""
+"""`redelivered` after a crash: what a queue's mark covers is flagged, nothing that was delivered is unflagged, and no delivery waits for
+the disk while the disk keeps up (queue/delivered.py)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def drain(taker: Taker, rig: Rig, count: int) -> list[int]:
     return taken
 
 
-# --- what a crash finds -------------------------------------------------------------------------------------------------------------------
+# --- what a crash finds ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_nobody_took_is_not_flagged() -> None:
@@ -245,7 +245,7 @@ def test_the_mark_of_a_queue_that_is_not_back_survives_the_base() -> None:
     assert flagged(restarted(rig)) == before
 
 
-# --- who waits, and who does not ----------------------------------------------------------------------------------------------------------
+# --- who waits, and who does not ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("consumes", [True, False])
@@ -329,7 +329,7 @@ def test_a_store_that_is_closed_lets_go_of_who_waits() -> None:
     taker.close()
 
 
-# --- the mark itself ------------------------------------------------------------------------------------------------------------------------
+# --- the mark itself ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_is_what_a_second_takes() -> None:
@@ -403,13 +403,13 @@ def test_what_the_broker_shows_is_marked() -> None:
     assert after == list(range(1, len(after) + 1)) and 30 <= len(after) <= 30 + 2 * STEP
 
 
-# --- every order ------------------------------------------------------------------------------------------------------------------------------
+# --- every order ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_crash_finds_a_delivered_message_unflagged(seed: int) -> None:
-    """Consumers that come and go, getters, returns, acks, transient messages, two levels, syncs and upkeep in any order: after a crash at any
-    time each delivered message is gone or flagged, and none that is two steps above every delivery is flagged."""
+    """Consumers that come and go, getters, returns, acks, transient messages, two levels, syncs and upkeep in any order: after a crash at
+    any time each delivered message is gone or flagged, and none that is two steps above every delivery is flagged."""
     rng = random.Random(seed)
     levels = rng.choice((1, 1, 2))
     rig = Rig(size=rng.choice((4096, 16384)))

@@ -89,8 +89,8 @@ class Event:
 
 
 class Fact:
-    """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers; shown:
-    it was delivered, which no log says."""
+    """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers;
+    shown: it was delivered, which no log says."""
 
     __slots__ = ("counts", "ended", "key", "moved", "noted", "number", "place", "published", "queue", "shown", "taken")
 

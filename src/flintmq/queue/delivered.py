@@ -2,13 +2,14 @@
 
 in: deliveries and enqueues of durable queues, durable LSNs. out: marks (Queue-Delivered) in the message log; consumers woken.
 
-D1  No entry above `covered` is delivered. What is at or below it has a mark that is durable, or that stands in the log before the entry's
-    own record: the log survives as a prefix, so an entry that survives has its mark. Positions that a Commit gives count, too: the
+D1  No entry above `covered` is delivered. An entry at or below it has a mark that is durable, or that stands in the log before the
+    entry's own record: the log survives as a prefix, so an entry that survives has its mark. Positions that a Commit gives count, too: the
     transaction log is written after the message log (store/log/writer.py I1).
-D2  `granted` <= `covered`. Deliveries read the first one alone; it moves on by 256 entries at a time, so it is at most that far ahead of them.
+D2  `granted` <= `covered`. Deliveries read the first one alone. It moves on by 256 entries at a time: so far it may be ahead of them.
 D3  The last mark of a queue counts. It is at most two steps above what was granted: what nobody came near is not marked.
 D4  A mark falls to `granted`, above which nothing was delivered. `granted` falls to the tail alone, under log_lock: an entry above it is
-    shown after that, so whoever sees the entry sees the lower index. Neither falls once an entry above it may have been shown (queue_t.shown).
+    shown after that, so whoever sees the entry sees the lower index. Neither falls once an entry above it may have been shown
+    (queue_t.shown).
 D5  Deliveries of a level have one mark under way: a second one would only make its readers wait longer.
 """
 
@@ -175,7 +176,8 @@ def delivered_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
         if all_covered or level.reserved <= level.covered:
             _reserve(queue, level, index)
             if all_covered:
-                at_store64(address(level.covered), level.reserved)  # D1: every entry that is not covered yet has its record behind this mark
+                # D1: every entry that is not covered yet has its record behind this mark.
+                at_store64(address(level.covered), level.reserved)
     else:
         at_store64(address(level.ahead), NO_MARK)  # nobody is near: the next delivery says when to look again
         if queue.marked_at == 0:

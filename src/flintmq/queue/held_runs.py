@@ -234,8 +234,8 @@ def run_hold(
 @nogil
 @exceptval(check=False)
 def _show(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t) -> void:
-    """Entries of the run from number `first` on will be shown to who reads the set: once its Prepare is durable, so that nobody waits for their
-    mark, which is in the message log before (store/log/writer.py I1)."""
+    """Entries of the run from number `first` on will be shown to who reads the set: once its Prepare is durable, so that nobody waits for
+    their mark, which is in the message log before (store/log/writer.py I1)."""
     number: uint64_t
     for number in range(first, run.count):
         if number + 1 == run.count or (run.entries[number].position ^ run.entries[number + 1].position) >> LEVEL_SHIFT:

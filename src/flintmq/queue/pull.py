@@ -77,6 +77,25 @@ SELECT_STEPS = declare(int64_t, 65_536)
 
 
 @cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _note_place(entries: pointer[list_t], consumer: pointer[consumer_t], position: uint64_t, last: uint64_t, taken: bint) -> void:
+    """Where its next look begins: behind an entry that it took, else at it (I3)."""
+    if taken:
+        if position > last:
+            at_store64(address(consumer.last_seen), position)
+        else:
+            consumer.released = position + 1
+        if position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+    elif position > last:
+        at_store64(address(consumer.last_seen), position - 1)
+    else:
+        consumer.released = position
+
+
+@cfunc
 @nogil
 @exceptval(check=False)
 def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uint64_t, entry: pointer[found_t]) -> c_int:
@@ -142,17 +161,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if manager_credit_back(queue, consumer, True):
             entry.returned = True
         start = position
-    if outcome == TAKEN:
-        if position > last:
-            at_store64(address(consumer.last_seen), position)
-        else:
-            consumer.released = position + 1
-        if position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-    elif position > last:
-        at_store64(address(consumer.last_seen), position - 1)
-    else:
-        consumer.released = position
+    _note_place(entries, consumer, position, last, outcome == TAKEN)
     return outcome
 
 

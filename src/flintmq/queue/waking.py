@@ -18,8 +18,8 @@ from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, delivery_fill, slot_begin_loading, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK,
-    consumer_t, delivery_t, found_t, place_t, queue_t, slot_t,
+    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, consumer_t,
+    delivery_t, found_t, place_t, queue_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint64_t
 

@@ -41,8 +41,8 @@ from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import (
-    list_new, location_t, message_add, message_name, message_t, ml_delivered, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue, ml_durable_lsn,
-    ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
+    list_new, location_t, message_add, message_name, message_t, ml_delivered, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue,
+    ml_durable_lsn, ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
 )  # fmt: skip
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t

@@ -32,8 +32,8 @@ from cython.cimports.flintmq.store.log.log import (
     log_time, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
-    RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
+    RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE,
+    RECORD_PAGE_CONTENT, RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import shapes_write
 from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon

@@ -8,8 +8,7 @@ I1  Transactions are read first; what happened to a place is decided by the tabl
 I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
 I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
     would look like an open transaction.
-I4  After an unclean stop every entry up to its queue's mark of deliveries counts as delivered before; so does every one of a queue without
-    a mark, and all of them when a part of the log is damaged.
+I4  After an unclean stop what a queue's mark of deliveries covers counts as delivered before; without one, or with damage, all of it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from cython.cimports.flintmq.store.recovery_work import (
     LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE,
     SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PLACE, extra_of, extra_t, live_t, location_t, lost_t, moved_t,
     name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_place_t, seen_t, tx_info_t, vector_add,
-    work_delivered, work_free, work_gap, work_gap_end, work_init, work_t, work_trim, work_tx,
+    work_delivered, work_free, work_gap, work_gap_end, work_init, work_levels, work_t, work_trim, work_tx,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
@@ -380,9 +379,7 @@ def _restore(
     entry.message_id = message_id
     entry.expires_at_ms = expires_at_ms
     entry.body_len = body_len
-    entry.flags = flags
-    if flags & RESTORED_REDELIVERED and not work_delivered(work, queue, position):
-        entry.flags &= ~cast(uint32_t, RESTORED_REDELIVERED)
+    entry.flags = flags if work_delivered(work, queue, position) else flags & ~cast(uint32_t, RESTORED_REDELIVERED)
 
 
 @cfunc
@@ -711,13 +708,7 @@ class Recovery:
                 tails = tuple(highest)
                 self.marks[queue_id] = shared.setdefault(tails, tails)
                 if queue.marked:
-                    highest = [queue.delivered[0]]
-                    if queue.delivered_levels != NULL:
-                        for level in range(1, 256):
-                            highest.append(queue.delivered_levels[level])
-                    while len(highest) > 1 and not highest[len(highest) - 1]:
-                        highest.pop()
-                    tails = tuple(highest)
+                    tails = work_levels(queue)
                     self.delivered[queue_id] = shared.setdefault(tails, tails)
             elif queue.ended or queue_id <= high_water:
                 queue.status = Queue.GONE

@@ -14,9 +14,9 @@ from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.store.log.record import (
-    BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE, RECORD_MESSAGE_DELETE,
-    RECORD_DELIVERED, RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
-    brief_head, content_head, head_t, le32, le64, position_waits, record_t, shape_head, shape_t,
+    BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE,
+    RECORD_MESSAGE_DELETE, RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE,
+    RECORD_START, align8, brief_head, content_head, head_t, le32, le64, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import COPY_OF_ONE
 from cython.cimports.flintmq.store.recovery_work import (
@@ -27,6 +27,7 @@ from cython.cimports.flintmq.store.recovery_work import (
 )  # fmt: skip
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import qsort
+
 
 @cfunc
 @nogil
@@ -448,7 +449,13 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
         _on_chunk(work, record)
     elif kind == RECORD_COPY:
         _on_copy(work, record)
-    elif kind == RECORD_QUEUE_MARK or kind == RECORD_DELIVERED or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END or kind == RECORD_QUEUE_PURGE:
+    elif (
+        kind == RECORD_QUEUE_MARK
+        or kind == RECORD_DELIVERED
+        or kind == RECORD_REDELIVERED
+        or kind == RECORD_QUEUE_END
+        or kind == RECORD_QUEUE_PURGE
+    ):
         _on_queue(work, record)
     elif kind == RECORD_SHAPE:
         _on_shape(work, record)

@@ -211,6 +211,8 @@ cdef void work_mark(work_t *work, uint32_t queue) noexcept nogil
 cdef void work_mark_level(work_t *work, uint32_t queue, uint64_t level, uint64_t index) noexcept nogil
 # Whether an entry counts as delivered before, after an unclean stop.
 cdef bint work_delivered(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
+# What the mark says, by level, without zeros at the end but for the first level.
+cdef tuple work_levels(queue_info_t *queue)
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
 
 # --- accessors: numbers of place_at are one-based, as they are stored

@@ -155,6 +155,17 @@ def work_delivered(work: pointer[work_t], queue: uint32_t, position: uint64_t) -
     return info.delivered_levels != NULL and position & INDEX_MASK <= info.delivered_levels[level]
 
 
+def work_levels(queue: pointer[queue_info_t]) -> tuple:
+    level: uint32_t
+    levels: list = [queue.delivered[0]]
+    count: uint32_t = 256 if queue.delivered_levels != NULL else 1
+    while count > 1 and queue.delivered_levels[count - 1] == 0:
+        count -= 1
+    for level in range(1, count):
+        levels.append(queue.delivered_levels[level])
+    return tuple(levels)
+
+
 def work_gap(work: pointer[work_t], lsn: uint64_t) -> void:
     gap: pointer[gap_t] = cast(pointer[gap_t], vector_add(address(work.gaps), sizeof(gap_t)))
     if gap == NULL:
