@@ -49,6 +49,7 @@ KEPT = (
         "new_owner free_owner take_head take_expired publish_held take_at last_value_count once_figures",
         "tests drive a queue by hand",
     ),
+    ("flintmq/queue/delivered.pxd", "delivered_set_steps", "tests have short steps"),
     ("flintmq/streams/control.py", "set_clock step_reads reads_waiting", "tests drive a stream by hand"),
     ("flintmq/scheduler/system.py", "next_ns actor_bytes", "tests drive the actor system by hand; bench/actors.py measures an actor"),
     ("flintmq/store/log/managed.py", "written_by used_bytes set_reserves", "tests drive a log by hand"),

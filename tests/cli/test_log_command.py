@@ -106,6 +106,7 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     add(lb.DEQUEUE, lb.dequeue(1, 1, 3), undo_prev=number, last=True)
     add(lb.MESSAGE_DELETE, undo_prev=number)
     add(lb.QUEUE_MARK, lb.mark(1, [1, 2]))
+    add(lb.DELIVERED, lb.mark(1, [1, 2]))
     add(lb.REDELIVERED, lb.ranges(1, [(1, 2), (4, 4)]))
     add(lb.NAME, b"\1\0\0\0\0\0\0\0" + bytes(8) + b"\2\0ab\1\0c")
     add(lb.QUEUE_END, bytes(8))
@@ -126,7 +127,7 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     made.write(tmp_path)
     result = run("dump", tmp_path)
     lines = result.stdout.splitlines()
-    assert result.exit_code == 0 and len(lines) == 13 + 1 + 11 - 1
+    assert result.exit_code == 0 and len(lines) == 14 + 1 + 11 - 1
     assert {line.split()[2] for line in lines} == {
         name for name in TYPE_NAMES.values() if name != "Page-Content" and not name.startswith("Stream-")
     }

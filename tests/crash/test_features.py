@@ -29,4 +29,4 @@ def test_no_image_breaks_a_promise() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_mistake_is_found(fault: str) -> None:
-    assert crash_seeds(FeatureSubject(60, fault), 1, 1, 1_000, 150, 600, failures_max=1).failures
+    assert crash_seeds(FeatureSubject(90, fault), 1, 1, 3_000, 150, 600, failures_max=1).failures

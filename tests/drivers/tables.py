@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from cython import address, cclass
+from cython import address, cast, cclass, pointer, sizeof
 from cython.cimports.flintmq.core.hash64 import (
-    map64_count, map64_free, map64_get, map64_home, map64_init, map64_next, map64_put, map64_remove, map64_reserve,
+    map64_cell_t, map64_count, map64_free, map64_get, map64_home, map64_init, map64_next, map64_put, map64_remove, map64_reserve,
+    map64_slice,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.owner_ids import owner_ids_give_back, owner_ids_take
 from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
 
 
 @cclass
@@ -47,6 +49,17 @@ class Map64:
         value: uint64_t = 0
         while map64_next(address(self.map), address(cursor), address(key), address(value)):
             found.append((key, value))
+        return found
+
+    def slice(self, mask: int, first: int, end: int) -> list:
+        """(key, value) of the keys that have their home in [first, end) of a table of mask + 1 places."""
+        room: uint64_t = map64_count(address(self.map)) + 1
+        cells: pointer[map64_cell_t] = cast(pointer[map64_cell_t], calloc(room, sizeof(map64_cell_t)))
+        i: uint64_t
+        count: uint64_t = map64_slice(address(self.map), mask, first, end, cells, room)
+        found = [(cells[i].key, cells[i].value) for i in range(min(count, room))]
+        free(cells)
+        assert count < room, "a key was met twice"
         return found
 
     def home(self, key: int) -> int:

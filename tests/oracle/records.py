@@ -41,6 +41,7 @@ MESSAGE_LOG = {
     11: ("Queue-Purge", f"queue:8 -runs:4 -zero:4 ranges[-runs]{RANGES}"),
     12: ("Message-Shape", f"queue:8 position:8 {CONTENT} content=here"),
     13: ("Message", "distance:4 content=*"),
+    14: ("Queue-Delivered", "queue:8 -levels:4 -zero:4 levels[-levels](highest:8)"),
 }
 TRANSACTION_LOG = {
     33: ("Dtx-Start", "-xid:2 xid=-xid"),

@@ -121,7 +121,7 @@ MISTAKES = [
     ("if self.at != len(self.data)", "if False"),
     ("QUEUE_PURGE: _redelivered", "QUEUE_PURGE: _mark"),
     ("STREAM_CHUNK: _stream_chunk", "STREAM_CHUNK: _chunk"),
-    ("frozenset(range(START, MESSAGE + 1))", "frozenset(range(START, MESSAGE))"),
+    ("frozenset(range(START, DELIVERED + 1))", "frozenset(range(START, DELIVERED))"),
     ('place = {"queue": fields.u64(), "position"', 'place = {"position": fields.u64(), "queue"'),
     ('if content["body"] or', "if"),
     ('"body": len(content), "content": content', '"body": distance, "content": content'),

@@ -97,8 +97,9 @@ def test_redelivered_ranges_of_a_clean_stop_reach_into_what_left_memory() -> Non
     rig = rig_of()
     core = queue_of(rig)
     fill(core, 200)
+    assert core.hold(200) and core.show(200)
     rig.flush()
-    rig.reopen(clean=False)  # all count as delivered from here on
+    rig.reopen(clean=False)  # all of them count as delivered from here on
     core = queue_of(rig)
     rig.store.restore(core)
     fill(core, 100, 200)

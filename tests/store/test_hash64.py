@@ -72,3 +72,28 @@ def test_reserve_keeps_content_and_clear_empties(count: int) -> None:
     table.clear()
     assert len(table) == 0 and table.get(7) is None
     assert table.put(7, 9) and table.get(7) == 9
+
+
+@given(STEPS, STEPS, st.sampled_from([1, 2, 8, 64]))
+@settings(max_examples=200, deadline=None)
+def test_a_walk_in_pieces_meets_all_that_stay(before: list[tuple[str, int, int]], meanwhile: list[tuple[str, int, int]], pieces: int) -> None:
+    """Puts and removals between the pieces, growth among them: what is there from the first piece to the last is met once, nothing twice."""
+    table, model = Map64(), {}
+    for step, key, value in before:
+        if step == "put":
+            table.put(key, value)
+            model[key] = value
+    stays = set(model)
+    met: list[int] = []
+    mask = 1023
+    width = (mask + 1) // pieces
+    changes = iter(meanwhile)
+    for piece in range(pieces):
+        met += [key for key, _ in table.slice(mask, piece * width, (piece + 1) * width)]
+        for step, key, value in [change for change in (next(changes, None) for _ in range(20)) if change]:
+            if step == "put":
+                table.put(key, value)
+            elif step == "remove":
+                table.remove(key)
+                stays.discard(key)
+    assert stays <= set(met) and len(met) == len(set(met))

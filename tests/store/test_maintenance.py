@@ -273,9 +273,9 @@ def queue_of(rig: Rig, queue_id: int, levels: int) -> Any:
 
     handle = QueueHandle(queue_id, 1 if levels > 1 else 0, levels)
     handle.set_durable(True)
+    handle.attach_log(rig.store)
     rig.store.attach(handle)
     rig.store.restore(handle)
-    handle.attach_log(rig.store)
     return handle
 
 

@@ -73,16 +73,26 @@ def test_a_deleted_queue_takes_its_entries_along() -> None:
     assert rig.messages.used_bytes <= 2 * rig.messages.live_bytes + 4 * rig.size
 
 
-def test_a_clean_stop_keeps_who_was_delivered_and_an_unclean_one_flags_all() -> None:
-    """After a clean stop exactly the entries that were delivered are flagged redelivered; after any other stop, every one is."""
+def test_a_clean_stop_keeps_who_was_delivered_and_an_unclean_one_flags_what_may_have_been() -> None:
+    """After a clean stop exactly the entries that were delivered are flagged redelivered; after any other stop those that the queue's mark
+    covers, and all of a queue without a mark."""
+    from tests.drivers.delivered_driver import Taker
     from tests.store.test_maintenance import queue_of
 
     rig = Rig(size=8192)
-    handle = queue_of(rig, 1, 1)
+    handle, unmarked = queue_of(rig, 1, 1), [rig.publish(2) for _ in range(3)]
     for _ in range(6):
         handle.publish(b"x", b"k", b"h", b"b", 1, 0)
     rig.settle()
     rig.reopen(clean=True)
     assert [one[4] for one in rig.driver.recovered(1)] == [False] * 6
+    assert [one[4] for one in rig.driver.recovered(2)] == [False] * len(unmarked)
     rig.reopen(clean=False)
-    assert [one[4] for one in rig.driver.recovered(1)] == [True] * 6
+    assert [one[4] for one in rig.driver.recovered(1)] == [False] * 6
+    assert [one[4] for one in rig.driver.recovered(2)] == [True] * len(unmarked)
+    taker = Taker(queue_of(rig, 1, 1), False)
+    assert taker.take() == (-1, False)
+    rig.flush()
+    assert taker.take() == (1, False)
+    rig.reopen(clean=False)
+    assert [one[4] for one in rig.driver.recovered(1)] == [True] * 6, "six are less than a step"

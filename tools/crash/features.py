@@ -1,6 +1,6 @@
 """T1 for queue features: `python -m tools.crash.features --images 20000`. Power fails at every operation of histories in which messages are
-scheduled, cancelled and routed, replaced by newer values, dead-lettered at-least-once, dropped from a ring, taken out of order, and
-delivered in message groups.
+scheduled, cancelled and routed, replaced by newer values, dead-lettered at-least-once, dropped from a ring, taken out of order,
+delivered in message groups, and delivered to consumers and getters that come and go.
 
 in: a seed. out: a recording (campaign.Recording) of real queue cores on a store over the simulated disk; `check` of what a crash leaves.
 A history has one to three lives; between them the process ends. FAULTS plant one mistake each: the check must find every one of them.
@@ -11,6 +11,7 @@ F3  A dead letter and its original: one of them at least, until the letter's con
 F4  A ring has what was confirmed and not dropped; what was dropped stays away. No message is twice in a queue, each level has its order.
 F5  A queue with message groups has what was confirmed and not acknowledged, each message with the header that says its group. Of the counts
     of deliveries that were noted, the one that was told durable last is there, or a later one.
+F6  What was delivered is flagged. What is flagged is covered by a mark that was reserved by then, and no mark is far from all deliveries.
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.group_kinds import new_grouped, restore_groups
 from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
+from tests.drivers.delivered_driver import Taker, age, facts, keep_house, set_steps
 from tests.twins.disk_images import Image
 from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Violation, crash_parallel, replay
 from tools.crash.model import NEVER
 from tools.crash.workload import CONTAINER_SIZES, check_unharmed, open_store
 
-SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING, GROUPED = QUEUES = range(1, 9)
+SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING, GROUPED, TAKEN = QUEUES = range(1, 10)
 KEY = b"k"
 KEYS = ("a", "b", "c")
 RING_MOST, RING_LEVELS = 4, 3
+# entries of a step of a mark, and those between two looks at it (queue/delivered.py): histories are short
+STEP, GRANT = 8, 2
 # of flushes and maintenance until a batch is durable: messages may be larger than the smallest container
 ROUNDS_MAX = 200
 NESTED_STEPS, NESTED_IMAGES = 6, 2
@@ -52,7 +56,7 @@ NESTED_STEPS, NESTED_IMAGES = 6, 2
 PAGED: dict[str, Any] = {"hot_bytes": 0, "limits": Limits(entry_segment=3)}
 # one in so many steps is a checkpoint
 CHECKPOINT_STEPS = 12
-FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring", "group", "count")
+FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring", "group", "count", "mark")
 STEPS = (
     *["schedule"] * 6,
     *["fire"] * 5,
@@ -65,6 +69,10 @@ STEPS = (
     *["group"] * 7,
     *["pull"] * 6,
     *["settle"] * 6,
+    *["send"] * 8,
+    *["taker"] * 2,
+    *["deliver"] * 10,
+    *["answer"] * 4,
     *["take"] * 5,
     *["flush"] * 6,
     *["maintain"] * 3,
@@ -87,20 +95,21 @@ class Event:
 
 
 class Fact:
-    """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers."""
+    """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers;
+    shown: it was delivered, which no log says."""
 
-    __slots__ = ("counts", "ended", "key", "moved", "noted", "number", "place", "published", "queue", "taken")
+    __slots__ = ("counts", "ended", "key", "moved", "noted", "number", "place", "published", "queue", "shown", "taken")
 
     def __init__(self, number: int, queue: int, key: str) -> None:
         self.number, self.queue, self.key = number, queue, key
         self.place = 0
-        self.published, self.moved, self.ended, self.noted = Event(), Event(), Event(), Event()
+        self.published, self.moved, self.ended, self.noted, self.shown = Event(), Event(), Event(), Event(), Event()
         self.taken: dict[int, Event] = {}
         # how often it came back, each time as it was noted
         self.counts: list[Event] = []
 
     def events(self) -> list[Event]:
-        return [self.published, self.moved, self.ended, self.noted, *self.taken.values(), *self.counts]
+        return [self.published, self.moved, self.ended, self.noted, self.shown, *self.taken.values(), *self.counts]
 
 
 class Life:
@@ -147,7 +156,7 @@ class Life:
             number = int(core.message_at(position)[3].split(b".")[0])
             if number in found:
                 raise Violation(f"queue {queue}: message {number} is there twice")
-            if queue in (VALUES, SOURCE, RING, GROUPED):  # what one publisher sent there, in its order
+            if queue in (VALUES, SOURCE, RING, GROUPED, TAKEN):  # what one publisher sent there, in its order
                 if last[0] == position >> 56 and number < last[1]:
                     raise Violation(f"queue {queue}: message {number} behind {last[1]}")
                 last = (position >> 56, number)
@@ -179,6 +188,12 @@ class Recording:
         self.now = 1 << 40
         # messages in groups that consumers have
         self.held: list[Fact] = []
+        # who takes, and what each has; (position of the journal, highest index that a mark covers then)
+        self.takers: list[Taker] = []
+        self.out: list[tuple[Taker, Fact]] = []
+        self.marks = [(0, 0)]
+        self.steps = STEP
+        set_steps(STEP, GRANT)
         lives = self.rng.choice((1, 1, 2, 3))
         for number in range(lives):
             self.life = Life(self.disk, self.container_size)
@@ -192,8 +207,11 @@ class Recording:
 
     def _next_life(self) -> None:
         """All that was asked for is durable, and true from the start of the next one."""
+        for taker in self.takers:
+            taker.close()
         self.life.close()
-        self.held = []
+        self.held, self.takers, self.out = [], [], []
+        self.marks = [(0, self.marks[-1][1])]
         for fact in self.facts.values():
             for event in fact.events():
                 if event.issued != NEVER:
@@ -425,6 +443,65 @@ class Recording:
 
         self.life.store.on_durable(ticket, now)
 
+    def send(self) -> None:
+        for _ in range(self.rng.choice((1, 1, 4, 12))):
+            self.new(TAKEN)
+            self._mark()
+
+    def taker(self) -> None:
+        """A consumer or getter comes, or one goes, and what it has comes back."""
+        if len(self.takers) < 2:
+            self.takers.append(Taker(self.life.cores[TAKEN], self.rng.random() < 0.7))
+            return
+        taker = self.takers.pop(0)
+        for one in [one for one in self.out if one[0] is taker]:
+            taker.give_back(one[1].place)
+            self.out.remove(one)
+        taker.close()
+        keep_house(self.life.cores[TAKEN])
+        age(self.life.cores[TAKEN], 6_000)
+        self._mark()
+
+    def deliver(self) -> None:
+        if not self.takers:
+            return
+        taker = self.rng.choice(self.takers)
+        for _ in range(self.rng.choice((1, 3, 8))):
+            there = self.there(TAKEN)
+            position, again = taker.take()
+            if position < 0 and self.fault == "mark":  # it does not wait
+                there[0].shown.issued = min(there[0].shown.issued, self.disk.position)
+            if position <= 0:
+                break
+            fact = next(fact for fact in there if fact.place == position)
+            if fact.shown.issued != NEVER and not again:
+                raise Violation(f"message {fact.number} was delivered before, and is not flagged")
+            self.begins(fact.shown)
+            self.out.append((taker, fact))
+        self._mark()
+
+    def answer(self) -> None:
+        """It is acknowledged, or comes back."""
+        if not self.out:
+            return
+        taker, fact = self.out.pop(self.rng.randrange(len(self.out)))
+        if self.rng.random() < 0.4:
+            taker.give_back(fact.place)
+            return
+        self.begins(fact.ended)
+        taker.ack(fact.place)
+        self.told(fact.ended)
+
+    def _mark(self) -> None:
+        """Notes how far the mark goes; F6: no mark is far from all deliveries."""
+        known = facts(self.life.cores[TAKEN])
+        nearest = max((fact.place for fact in self.facts.values() if fact.queue == TAKEN and fact.shown.issued != NEVER), default=0)
+        most = max(self.marks[-1][1], known["reserved"])
+        self.steps = max(self.steps, known["step"])
+        if known["reserved"] > nearest + GRANT + 2 * self.steps:
+            raise Violation(f"the mark covers {known['reserved']}, and {nearest} was delivered last")
+        self.marks.append((self.disk.position, most))
+
     # --- the check
     def check(self, image: Image, nested: bool) -> int:
         disk = SimDisk.from_image(image)
@@ -472,6 +549,8 @@ class Recording:
                     raise Violation(f"the note of letter {fact.number} is gone")
             elif fact.queue == GROUPED:
                 self._grouped(life, fact, at)
+            elif fact.queue == TAKEN:
+                self._taken(life, fact, at)
             elif fact.queue == RING:
                 there = fact.number in life.found[RING]
                 if fact.published.must(at) and not fact.ended.may(at) and not there:
@@ -515,6 +594,20 @@ class Recording:
         # A restart counts a delivery that was open as none; what is not counted reads as 0.
         if not least <= facts[1] <= most:
             raise Violation(f"message {fact.number}: {facts[1]} deliveries are counted, {least} to {most} were noted")
+
+    def _taken(self, life: Life, fact: Fact, at: int) -> None:
+        place = life.found[TAKEN].get(fact.number)
+        if place is None:
+            if fact.published.must(at) and not fact.ended.may(at):
+                raise Violation(f"message {fact.number} of consumers is lost")
+            return
+        if fact.ended.must(at):
+            raise Violation(f"message {fact.number} of consumers is back")
+        flagged = life.cores[TAKEN].is_redelivered(place)
+        if fact.shown.may(at) and not flagged:
+            raise Violation(f"message {fact.number} was delivered, and is not flagged")
+        if flagged and place > max(index for position, index in self.marks if position <= at):
+            raise Violation(f"message {fact.number} is flagged, and no mark covers it")
 
     @staticmethod
     def _letter(life: Life, fact: Fact, at: int) -> None:

@@ -176,9 +176,72 @@ MUTANTS = (
     ),
     Mutant(
         "open transactions commit at a restart",
-        "recovery.py",
+        "decisions.py",
         "_UNDONE = frozenset({Enqueue.ROLLED_BACK, Enqueue.OPEN})",
         "_UNDONE = frozenset({Enqueue.ROLLED_BACK})",
+    ),
+    Mutant(
+        "checkpoint before the log that it rests on",
+        "log_store.py",
+        "        self.writer.add(self.messages.log)\n",
+        "        self.writer.add(self.index.log.log)\n        self.writer.add(self.messages.log)\n",
+        also=Mutant(
+            "",
+            "log_store.py",
+            "        self.writer.add(self.index.log.log)\n",
+            "",
+            after="            self.writer.add(self.pages.log)\n",
+        ),
+    ),
+    Mutant(
+        "checkpoint with runs without their acks",
+        "standing.py",
+        "            if _stands(ml, queue_id, entries + i):\n",
+        "            if True:\n",
+    ),
+    Mutant(
+        "checkpoint with stale places of copied messages",
+        "past.py",
+        "    map64_get(address(past.moved), message_id, address(lsn))\n",
+        "    pass\n",
+    ),
+    Mutant(
+        "checkpoint that ignores a purge",
+        "recovery_past.py",
+        "        for j in range(info.purges, info.purges + info.purge_count):\n",
+        "        for j in range(0):\n",
+    ),
+    Mutant(
+        "checkpoint with the container of its begin counted twice",
+        "checkpoints.py",
+        "(size if work.tallies[i].sequence < work.begin // size else work.begin % size)",
+        "size",
+    ),
+    Mutant(
+        "checkpoint that counts deaths first",
+        "checkpoints.py",
+        "            done = _write_list(address(self.work)) and _write_moved(address(self.work))\n",
+        "            done = _write_containers(address(self.work)) and _write_list(address(self.work)) and _write_moved(address(self.work))\n",
+        also=Mutant(
+            "",
+            "checkpoints.py",
+            "            done = _write_containers(address(self.work))\n            for",
+            "            done = True\n            for",
+        ),
+    ),
+    Mutant(
+        "checkpoint begun while a purge is counted out",
+        "checkpoints.py",
+        "        if at_load64(address(work.pager.burials)):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "checkpoint whose runs go when they end",
+        "checkpoints.py",
+        "        self.index.log.set_keep(self.written_keep)\n",
+        "        pass\n",
+        after="    def settle",
+        also=Mutant("", "log_store.py", "            index.set_keep(index.tail)\n", "            pass\n"),
     ),
 )
 
@@ -200,6 +263,7 @@ CAMPAIGNS = (
             "no:cacheprovider",
             "tests/store/test_scan.py",
             "tests/store/test_opening.py",
+            "tests/store/test_checkpoint_start.py",
         ],
     ),
 )

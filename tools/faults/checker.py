@@ -5,7 +5,7 @@ in: events of `journal.load`. out: `Report` with violations and counts.
   lost        confirmed (or committed) on a queue, never possibly settled there, and absent after the drain
   phantom     delivered without having been published to that queue, or published in a transaction that was not committed
   corrupt     body, size, checksum or properties differ from what was published
-  unflagged   delivered twice without the redelivered flag, or recovered from an unclean stop without it
+  unflagged   delivered twice without the redelivered flag, or without it after a delivery in an earlier life
   duplicate   delivered to a second session while the first still held it
   reorder     first deliveries of one producer on one queue to one consumer out of sequence
   resurrected delivered after its ack was known to be done: tx.commit-ok, or in the same session, or in the same life after close-ok
@@ -119,8 +119,7 @@ class _Copy:
 
 
 class _Check:
-    def __init__(self, recovered_flag: bool) -> None:
-        self.recovered_flag = recovered_flag
+    def __init__(self) -> None:
         self.report = Report()
         self.sessions: dict[str, _Session] = {}
         self.publishes: dict[j.Ref, Publish] = {}
@@ -237,11 +236,10 @@ class _Check:
             if not delivery.redelivered and delivery.session in seen:
                 self.bad("unflagged", queue, ref, f"flagged at first, then not, in {delivery.session}")
             seen.add(delivery.session)
-        born = self.publishes[ref].life
-        if self.recovered_flag:
-            for delivery in plain:
-                if any(self.ended.get(life) == "killed" for life in range(born, delivery.life)):
-                    self.bad("unflagged", queue, ref, f"published in life {born}, recovered in life {delivery.life} without the flag")
+        first = min(delivery.life for delivery in copy.deliveries)
+        for delivery in plain:
+            if delivery.life > first:
+                self.bad("unflagged", queue, ref, f"delivered in life {first}, then in life {delivery.life} without the flag")
 
     def _settled(self, key: tuple[str, j.Ref], copy: _Copy) -> None:
         queue, ref = key
@@ -371,9 +369,9 @@ class _Check:
             self.bad("lost", queue, ref, f"confirmed in life {publish.life}, {seen}, absent after the drain")
 
 
-def check(events: Iterable[j.Event], *, recovered_flag: bool = True) -> Report:
-    """The verdict over events in stamp order. `recovered_flag`: whatever survives an unclean stop must be flagged as redelivered."""
-    state = _Check(recovered_flag)
+def check(events: Iterable[j.Event]) -> Report:
+    """The verdict over events in stamp order."""
+    state = _Check()
     for event in events:
         state.read(event)
     return state.judge()
@@ -383,9 +381,8 @@ def main() -> int:
     """Verdict over journal files: prints one JSON line; exit 0, or 65 with violations."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults.checker", description=main.__doc__)
     parser.add_argument("journals", nargs="+", type=Path)
-    parser.add_argument("--recovered-may-be-unflagged", action="store_true")
     given = parser.parse_args()
-    report = check(j.load(given.journals), recovered_flag=not given.recovered_may_be_unflagged)
+    report = check(j.load(given.journals))
     print(json.dumps(report.to_json()))
     return 0 if report.ok else 65
 

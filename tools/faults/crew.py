@@ -116,9 +116,9 @@ class Crew:
         self.own.sync()
         return j.load(sorted(self.folder.glob("*.jsonl")))
 
-    def verdict(self, *, recovered_flag: bool = True) -> Report:
+    def verdict(self) -> Report:
         """The checker's report over all journals so far."""
-        return check(self.events(), recovered_flag=recovered_flag)
+        return check(self.events())
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""

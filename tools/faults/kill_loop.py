@@ -80,12 +80,12 @@ class KillLoop:
 
     def __init__(
         self, target: Target, plan: Plan, folder: Path, *, seed: int, epoch: int = 10, failpoints: float = 0.0, gentle: float = 0.1,
-        load_s: tuple[float, float] = (0.1, 0.7), recovered_flag: bool = True, power: PowerLoss | None = None, keep: Path | None = None,
+        load_s: tuple[float, float] = (0.1, 0.7), power: PowerLoss | None = None, keep: Path | None = None,
         remembers: bool = True,
     ) -> None:  # fmt: skip
         self.target, self.plan, self.folder, self.seed, self.epoch = target, plan, folder, seed, epoch
         self.failpoints, self.gentle, self.load_s = failpoints, gentle, load_s
-        self.recovered_flag, self.power, self.keep = recovered_flag, power, keep
+        self.power, self.keep = power, keep
         self.summary = Summary()
         self.remembers = remembers  # False: declarations are made anew in each life (a broker without a disk)
         self.declared = False
@@ -218,7 +218,7 @@ class KillLoop:
         people.life(life, "ready")
         people.declare(port, life, known=self.declared)
         people.drain(port, life)
-        report = people.verdict(recovered_flag=self.recovered_flag)
+        report = people.verdict()
         self.summary.counts.update(report.counts)
         self.summary.violations.update(report.kinds)
         self.summary.shown += report.to_json()["shown"]

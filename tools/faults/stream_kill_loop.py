@@ -54,7 +54,7 @@ class StreamCrew(Crew):
         if not self.clients[0].idle(600):
             raise RuntimeError("the drain did not end within 600 s")
 
-    def verdict(self, *, recovered_flag: bool = True, rewind_s: float = REWIND_S) -> Report:
+    def verdict(self, *, rewind_s: float = REWIND_S) -> Report:
         return check(self.events(), rewind_s=rewind_s)
 
 

@@ -4,7 +4,7 @@ in: an authorized queue, how many, what becomes of them. out: an answer with the
 
 M1  A get holds messages for the broker, reads them, from disk where they are cold, and settles them in threads, some at a time: no I/O loop
     waits, no consumer appears at the queue, and between two slices other requests have the threads. A message to be requeued is back in its
-    place, flagged redelivered, before the answer, whatever ends the get.
+    place, flagged redelivered, before the answer, whatever ends the get. A crash after it finds that they were shown.
 M2  An answer has Limits.http_get_messages_max messages and Limits.pull_bytes_max bytes of them (bodies, headers, routes), or one message;
     when it ends before its count while there are more, the header X-FlintMQ-Cut says why. What it keeps is held from Pools.answers.
 """
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from flintmq.admin.answers import answer
+from flintmq.admin.api_call import waited
 from flintmq.admin.browse import Source
 from flintmq.admin.http_refusals import busy
 from flintmq.admin.json_out import Rows
@@ -66,6 +68,7 @@ class Getting:
         self._copied = 0
         self._cut = ""
         self._ended = False
+        self._marked = 0
 
     async def answer(self, call: Any, show: Callable[[Row], Any]) -> Response:
         """Raises: HttpError 503."""
@@ -79,6 +82,9 @@ class Getting:
                     await _whole(self._settle_some)
             if self._cut and not self._found:
                 raise busy(self._cut)
+            log = self._broker.log
+            if self._marked and log is not None:
+                await waited(lambda done: log.when_durable(self._marked, partial(done, None, None)))
             headers = {CUT: self._cut} if self._cut else None
             return answer(Rows(self._rows(), show), 200, headers, holding=holding, kept=self._copied)
         except BaseException:
@@ -96,6 +102,7 @@ class Getting:
             if core.hold(self._position):
                 taken += 1
                 self._held.append(self._position)
+                self._marked = max(self._marked, core.show(self._position))
                 self._one(self._position, holding)
             self._position += 1
 

@@ -18,9 +18,9 @@ from cython.cimports.flintmq.arrow.messages import enqueued_us, put_content
 from cython.cimports.flintmq.arrow.table import COL_NONE, Table, col_bool, col_bytes, col_int32, col_int64, col_text, column_t
 from cython.cimports.flintmq.arrow.text import M_COPY, M_ENQUEUED, M_LSN, M_PUBLISHED, find_message_id, put_route, put_time, route_good
 from cython.cimports.flintmq.store.log.record import (
-    PLACE_SIZE, RECORD_ACQUIRE_SET, RECORD_COPY, RECORD_DEQUEUE, RECORD_DTX_START, RECORD_ENQUEUE, RECORD_HEURISTIC, RECORD_MESSAGE,
-    RECORD_NAME, RECORD_NOTE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_START, RECORD_TX_COPY,
-    content_head, head_t, le16, le32, le64, position_number, position_waits, record_t, shape_t,
+    PLACE_SIZE, RECORD_ACQUIRE_SET, RECORD_COPY, RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_DTX_START, RECORD_ENQUEUE, RECORD_HEURISTIC,
+    RECORD_MESSAGE, RECORD_NAME, RECORD_NOTE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_START,
+    RECORD_TX_COPY, content_head, head_t, le16, le32, le64, position_number, position_waits, record_t, shape_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.string import memcpy
@@ -38,6 +38,7 @@ KINDS = {
     10: b"Queue-End",
     11: b"Queue-Purge",
     12: b"Message-Shape",
+    14: b"Queue-Delivered",
     33: b"Dtx-Start",
     34: b"Tx-Start",
     35: b"Prepare",
@@ -404,7 +405,7 @@ class RowMaker:
             if data[30] < 8:
                 _put_name(columns + R_REASON, row[0], _reasons[data[30]])
         else:
-            if kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
+            if kind == RECORD_QUEUE_MARK or kind == RECORD_DELIVERED or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
                 if size < 8:
                     return PUT_BAD
                 self._common(table, row[0], record)

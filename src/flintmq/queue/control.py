@@ -14,6 +14,7 @@ from cython.cimports.flintmq.core.content import (
 )  # fmt: skip
 from cython.cimports.flintmq.core.content_view import ContentView, content_view
 from cython.cimports.flintmq.queue.deduplication import once_new
+from cython.cimports.flintmq.queue.delivered import delivered_show
 from cython.cimports.flintmq.queue.due_index import DueIndex
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_excess
 from cython.cimports.flintmq.queue.log_port import LogPort
@@ -567,6 +568,10 @@ class QueueHandle:
         """Acquires the available entry for the broker (a dequeue in doubt). False when it is not available."""
         self._page_in(position)
         return queue_hold_at(self.queue, position) != NULL
+
+    def show(self, position: int) -> int:
+        """Before a client sees an entry that `hold` acquired: the LSN that must be durable then (LogPort.when_durable), 0: it is."""
+        return delivered_show(self.queue, position)
 
     def publish_held(self, position: int, logged: bool = True) -> bool:
         """A held entry becomes available in its place; `logged`: the log is told when it goes. False when it is not held."""

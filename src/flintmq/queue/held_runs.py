@@ -23,6 +23,7 @@ from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decre
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
+from cython.cimports.flintmq.queue.delivered import delivered_show
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     list_came_back_locked, list_claim_locked, list_delete_locked, list_directory_find, list_slot_locked,
@@ -227,6 +228,18 @@ def run_hold(
         queue_wake_if_available(queue)
         manager_wake_waiters(queue)
     return section.outcome
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _show(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t) -> void:
+    """Entries of the run from number `first` on will be shown to who reads the set: once its Prepare is durable, so that nobody waits for
+    their mark, which is in the message log before (store/log/writer.py I1)."""
+    number: uint64_t
+    for number in range(first, run.count):
+        if number + 1 == run.count or (run.entries[number].position ^ run.entries[number + 1].position) >> LEVEL_SHIFT:
+            delivered_show(queue, run.entries[number].position)
 
 
 def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, count: uint64_t) -> bint:
@@ -545,6 +558,9 @@ class Run:
             if outcome == HOLD_PAGED:
                 self.handle._page_in(position)  # without the lock: it waits for the disk
                 outcome = HOLD_MORE
+        if self.run.count != count:
+            with self.lock, nogil:
+                _show(self.handle.queue, address(self.run), count)
         if outcome == HOLD_NO_MEMORY:
             raise MemoryError("no memory for a run")
         return (self.run.count - count, self.run.bytes - bytes_, outcome == HOLD_MORE, position)

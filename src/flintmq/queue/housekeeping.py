@@ -22,6 +22,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.deduplication import once_upkeep
+from cython.cimports.flintmq.queue.delivered import delivered_rest
 from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     directory_free, list_advance_floor, list_next, list_slot_locked, list_unlink_locked, segment_free, slots_free,
@@ -116,8 +117,9 @@ def queue_housekeeping(queue: pointer[queue_t]) -> void:
     at_sub32(address(queue.pins), 1)
     list_shrink(address(queue.entries))
     queue_reclaim(queue, False)
+    waits = delivered_rest(queue, False)
     if queue.message_groups != NULL:
-        waits = _sweep_groups(queue)
+        waits = _sweep_groups(queue) or waits
     if queue.entries.ops.upkeep != NULL or queue.once != NULL:
         waits = _sweep_values(queue) or waits
     if at_load32(address(queue.entries.wanted)) and queue_has_available(queue):

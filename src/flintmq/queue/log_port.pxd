@@ -22,6 +22,11 @@ cdef class LogPort:
     # Who an owner id of log_dequeue is: consumer tag and group, for the pipeline.
     cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
 
+# The durable LSN has moved: wakes consumers of the queues whose mark is durable now (delivered.pxd).
+cdef void log_port_marked(log_port_t *port) noexcept nogil
+# The log is closed: no queue waits for its mark any more.
+cdef void log_port_forget(log_port_t *port) noexcept nogil
+
 # The durable LSN has moved, or the log takes more again: calls every waker of the port. Any thread.
 cdef inline void log_port_wake(log_port_t *port) noexcept nogil:
     cdef uint32_t i
@@ -29,3 +34,4 @@ cdef inline void log_port_wake(log_port_t *port) noexcept nogil:
     for i in range(port.waker_count):
         port.wakers[i].wake(port.wakers[i].context)
     spin_unlock(&port.waker_lock)
+    log_port_marked(port)

@@ -9,14 +9,58 @@ calls log_port_wake afterwards, so that waiting confirms leave without the publi
 
 from __future__ import annotations
 
-from cython import address, bint, cclass, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_t
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.enrolment import Enrolment
-from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t
+from cython.cimports.flintmq.queue.grouped import grouped_look_again
+from cython.cimports.flintmq.queue.queue_core import queue_decref
+from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t, queue_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _first_marked(port: pointer[log_port_t], durable: uint64_t) -> pointer[queue_t]:
+    """The oldest queue that waits for an LSN up to `durable`, no longer on the list, with its reference; NULL: there is none."""
+    queue: pointer[queue_t]
+    spin_lock(address(port.marked_lock))
+    queue = port.marked
+    if queue != NULL and queue.marked_wanted > durable:
+        queue = NULL
+    if queue != NULL:
+        port.marked = queue.marked_next
+        queue.marked_waits = 0
+    spin_unlock(address(port.marked_lock))
+    return queue
+
+
+def log_port_marked(port: pointer[log_port_t]) -> void:
+    queue: pointer[queue_t]
+    durable: uint64_t
+    if port.delivered == NULL:
+        return
+    durable = port.durable_lsn(port.context)
+    queue = _first_marked(port, durable)
+    while queue != NULL:
+        manager_changed(queue)
+        if queue.message_groups != NULL:
+            grouped_look_again(queue)
+        manager_available(queue, 0, NULL, False)
+        manager_wake_waiters(queue)
+        queue_decref(queue)
+        queue = _first_marked(port, durable)
+
+
+def log_port_forget(port: pointer[log_port_t]) -> void:
+    queue: pointer[queue_t] = _first_marked(port, ~cast(uint64_t, 0))
+    while queue != NULL:
+        queue_decref(queue)
+        queue = _first_marked(port, ~cast(uint64_t, 0))
 
 
 @cclass

@@ -26,6 +26,7 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.hash64 import map64_get, map64_remove
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.core.prefetch import prefetch_write
+from cython.cimports.flintmq.queue.delivered import delivered_grant
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.group_heaps import (
     FEW, group_before, group_delist, group_drop, group_list, group_push, heap_empty, heap_room, heap_top, places_rise, places_sink,
@@ -451,7 +452,9 @@ def _take_first(
     ):
         return GROUPS_NOTHING
     if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
-        if state & ENTRY_NOT_RESIDENT:
+        if state & ENTRY_NOT_RESIDENT or (
+            entry.position > at_load64(address(queue.entries.level0.granted)) and not delivered_grant(queue, entry.position, state)
+        ):
             if member != NULL:
                 _tell(groups, member)
             return GROUPS_COLD

@@ -9,6 +9,7 @@ I4  Whether a consumer is suspended, and on which list it is, is tested under it
 I3  `last_seen`, `released`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
 I5  An entry that a pull hands out is acquired by the puller.
 I6  A consumer has at most one offer that was not sent; it has a position.
+I7  What a client gets is granted (delivered.py D2): looked at before the acquire, and after the entry was found.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     queue_version,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_acquired
+from cython.cimports.flintmq.queue.delivered import delivered_grant
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.grouped_pull import deliver_grouped, pull_grouped
@@ -75,6 +77,25 @@ SELECT_STEPS = declare(int64_t, 65_536)
 
 
 @cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _note_place(entries: pointer[list_t], consumer: pointer[consumer_t], position: uint64_t, last: uint64_t, taken: bint) -> void:
+    """Where its next look begins: behind an entry that it took, else at it (I3)."""
+    if taken:
+        if position > last:
+            at_store64(address(consumer.last_seen), position)
+        else:
+            consumer.released = position + 1
+        if position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+    elif position > last:
+        at_store64(address(consumer.last_seen), position - 1)
+    else:
+        consumer.released = position
+
+
+@cfunc
 @nogil
 @exceptval(check=False)
 def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uint64_t, entry: pointer[found_t]) -> c_int:
@@ -88,6 +109,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
     start: uint64_t = last + 1
     mark: uint64_t = consumer.released
     position: uint64_t
+    state: uint64_t
     outcome: c_int
     content: pointer[content_t]
     interested: bint
@@ -106,7 +128,11 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         position = entry.position
         if entry.skipped > SKIPPED_MANY:
             list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-        if at_load64(address(entry.slot.state)) & ENTRY_NOT_RESIDENT:
+        state = at_load64(address(entry.slot.state))
+        # I7. Of a cold entry, too: mark and content come at the same time.
+        if (
+            position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, position, state)
+        ) or state & ENTRY_NOT_RESIDENT:
             outcome = PARKED
             break
         if consumer.interest != NULL:
@@ -135,17 +161,7 @@ def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uin
         if manager_credit_back(queue, consumer, True):
             entry.returned = True
         start = position
-    if outcome == TAKEN:
-        if position > last:
-            at_store64(address(consumer.last_seen), position)
-        else:
-            consumer.released = position + 1
-        if position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
-    elif position > last:
-        at_store64(address(consumer.last_seen), position - 1)
-    else:
-        consumer.released = position
+    _note_place(entries, consumer, position, last, outcome == TAKEN)
     return outcome
 
 
@@ -373,6 +389,8 @@ def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], en
         else:
             outcome = _selects(queue, consumer, entry.slot)
             looks -= 1
+            if outcome == TAKEN and position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, position, state):
+                outcome = PARKED
             if outcome == TAKEN:
                 outcome = _take_selected(queue, consumer, entry)
         if outcome == TAKEN:
@@ -552,7 +570,9 @@ def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[del
             list_advance_floor(entries, address(puller.place), cast(uint32_t, entry.position >> 56))
         start = entry.position
         state = at_load64(address(entry.slot.state))
-        if state & ENTRY_NOT_RESIDENT and (not cold or state & ENTRY_STUB):
+        if (state & ENTRY_NOT_RESIDENT and (not cold or state & ENTRY_STUB)) or (
+            not cold and entry.position > at_load64(address(entries.level0.granted)) and not delivered_grant(queue, entry.position, state)
+        ):
             if queue_ask_content(queue, entry.slot, entry.position):
                 break
             continue

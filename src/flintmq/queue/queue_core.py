@@ -32,6 +32,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.deduplication import arrival_t, once_begin, once_end, once_free
+from cython.cimports.flintmq.queue.delivered import delivered_ahead, delivered_begin, delivered_pass
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     large_mask, list_add, list_dequeue, list_finish, list_past_window, list_publish, list_reserve, list_slot_locked,
@@ -85,6 +86,7 @@ def queue_new(queue_id: uint64_t, list_kind: c_int, levels: c_int, level_rule: c
     queue.list_kind = list_kind
     queue.max_length = ~cast(uint64_t, 0)
     queue.max_bytes = ~cast(uint64_t, 0)
+    delivered_begin(queue)
     return queue
 
 
@@ -201,6 +203,7 @@ def queue_get_id(queue: pointer[queue_t]) -> uint64_t:
 
 def queue_set_durable(queue: pointer[queue_t], durable: bint) -> void:
     queue.durable = QUEUE_LOGGED if durable else 0
+    delivered_begin(queue)
 
 
 def queue_is_durable(queue: pointer[queue_t]) -> bint:
@@ -209,6 +212,7 @@ def queue_is_durable(queue: pointer[queue_t]) -> bint:
 
 def queue_set_ports(queue: pointer[queue_t], port: pointer[log_port_t]) -> void:
     queue.port = port
+    delivered_begin(queue)
 
 
 def queue_set_ops(queue: pointer[queue_t], ops: pointer[queue_ops_t], context: p_void) -> void:
@@ -243,6 +247,8 @@ def _add_logged(
     spin_lock(address(queue.log_lock))
     slot = list_reserve(address(queue.entries), level, content, 0, address(position))
     if slot != NULL:
+        if position > queue.entries.level0.ahead:
+            delivered_ahead(queue, position)
         if original == NULL or queue.port.letter == NULL:
             logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
         else:
@@ -284,6 +290,8 @@ def _add_unlogged(
     else:
         position = list_add(address(queue.entries), level, content, message_id, expires_at_ms, wanted)
     if alone:
+        if position:
+            delivered_pass(queue, position)
         spin_unlock(address(queue.log_lock))
     if spilled and position == 0 and queue.port.unspill != NULL:
         queue.port.unspill(queue.port.context, spilled)
@@ -551,6 +559,7 @@ def queue_remove_consumer(queue: pointer[queue_t], consumer: pointer[consumer_t]
         if consumer.flags & CONSUMER_GROUPED:
             grouped_left(queue, consumer, LEAVE_FIRST)
         queue_wake_if_available(queue)
+        due_worked(queue)  # the mark of deliveries may rest
     consumer_decref(consumer)
     return offered != NULL
 

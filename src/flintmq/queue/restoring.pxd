@@ -10,6 +10,10 @@ cdef uint64_t restored_sort(restored_t *entries, uint64_t count) noexcept nogil
 cdef void restored_mark_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t last) noexcept nogil
 # How many entries have positions first..first+length-1; `*start`: the first of them.
 cdef uint64_t restored_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length, uint64_t *start) noexcept nogil
+# The index of a level's first entry; of its last one that is flagged as delivered before, or held. 0: there is none. O(log entries);
+# O(entries of the level).
+cdef uint64_t restored_first(restored_t *entries, uint64_t count, uint32_t level) noexcept nogil
+cdef uint64_t restored_flagged(restored_t *entries, uint64_t count, uint32_t level) noexcept nogil
 # Those of a set in doubt: held, and in the same delivery as before.
 cdef void restored_hold_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length) noexcept nogil
 # Puts entries at given positions, each above every earlier one of its level; not resident. Returns how many were put in: fewer when one

@@ -16,6 +16,7 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64,
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_evicted, count_resident, count_taken
+from cython.cimports.flintmq.queue.delivered import delivered_ahead
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     ALL_HOT, list_came_back_locked, list_claim_locked, list_next, list_scan, list_slot_locked,
@@ -88,6 +89,22 @@ def restored_range(entries: pointer[restored_t], count: uint64_t, first: uint64_
     while low < count and entries[low].position - first < length:
         low += 1
     return low - start[0]
+
+
+def restored_first(entries: pointer[restored_t], count: uint64_t, level: uint32_t) -> uint64_t:
+    start: uint64_t = 0
+    restored_range(entries, count, cast(uint64_t, level) << LEVEL_SHIFT, 0, address(start))
+    return entries[start].position & INDEX_MASK if start < count and entries[start].position >> LEVEL_SHIFT == level else 0
+
+
+def restored_flagged(entries: pointer[restored_t], count: uint64_t, level: uint32_t) -> uint64_t:
+    number: uint64_t = 0
+    restored_range(entries, count, (cast(uint64_t, level) << LEVEL_SHIFT) | INDEX_MASK, 0, address(number))
+    while number and entries[number - 1].position >> LEVEL_SHIFT == level:
+        number -= 1
+        if entries[number].flags & (RESTORED_REDELIVERED | RESTORED_HELD):
+            return entries[number].position & INDEX_MASK
+    return 0
 
 
 def restored_hold_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t) -> void:
@@ -216,6 +233,8 @@ def queue_add_held(
         address(wanted),
         address(slot),
     )
+    if position[0] > queue.entries.level0.ahead:
+        delivered_ahead(queue, position[0])  # its record is still to come
     spin_unlock(address(queue.log_lock))
     return slot
 

@@ -148,6 +148,14 @@ cdef struct level_t:            # one sub-list
     uint32_t capacity
     uint32_t grown              # small segments so far, at most 2: then the next ones are large
     uint32_t paging_cursor      # place in the directory at which the pager's walk goes on; 0: none is under way. Its own
+    # --- how far deliveries went (delivered.pxd), under queue_t.delivered_lock; all bits: this queue keeps no mark
+    uint64_t granted            # atomic index: up to here an entry is delivered without asking
+    uint64_t ahead              # atomic index: an enqueue above it looks whether the mark is to go first
+    uint64_t covered            # up to here a crash finds every logged entry marked, or not at all
+    uint64_t reserved           # what the last mark in the log says
+    uint64_t reserved_at        # LSN behind the record that said so first
+    uint32_t step               # indexes that a mark is ahead of the deliveries
+    uint32_t reserved_ms        # when it was raised
 
 cdef enum:
     BEHIND_RING = 4             # see list_t.behind_ring
@@ -256,6 +264,9 @@ ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t posit
 # A logged entry has come back `count` times: kept over a restart, but for the last moments before a crash. Not waited for. False: the log
 # refuses, or there is no memory.
 ctypedef bint (*log_counted_t)(void *context, queue_t *queue, uint64_t position, uint32_t count) noexcept nogil
+# Appends how far deliveries of the queue may have gone (level_t.reserved of each level); the LSN behind the record. Under
+# queue_t.delivered_lock.
+ctypedef uint64_t (*log_delivered_t)(void *context, queue_t *queue) noexcept nogil
 # These entries end together (positions rising, at most SWEPT_MAX), by a purge; or `ended`: with their queue, of whose end the log has a
 # record. Returns the LSN that says so.
 ctypedef uint64_t (*log_sweep_t)(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
@@ -304,10 +315,11 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     uint64_t content_bytes
     uint32_t wide_lock
     queue_t *wide               # those that kept more than hot_bytes, each a counted reference; under wide_lock
-    log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, sweep and placed)
+    log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, delivered, sweep and placed)
     log_letter_t letter
     log_dequeue_t dequeue
     log_counted_t counted       # NULL: counts of deliveries are not kept
+    log_delivered_t delivered   # NULL: all entries count as delivered after a crash (delivered.pxd)
     log_sweep_t sweep
     log_placed_t placed
     spill_t spill               # NULL: transient content stays in memory (then so is unspill)
@@ -321,6 +333,9 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     uint32_t paging_signal      # futex word: the pager has work
     uint32_t paging_sleeps      # atomic: it waits for that
     queue_t *paging             # those that may have segments for the pager, each a counted reference; under paging_lock
+    uint32_t marked_lock
+    queue_t *marked             # those with an entry that waits until their mark is durable, oldest first, each a counted reference; under marked_lock
+    queue_t *marked_last
     durable_lsn_t durable_lsn
     log_kick_t kick
     log_pressure_t pressure
@@ -694,6 +709,12 @@ cdef struct queue_t:
     queue_ops_t *ops            # NULL: an ordinary queue. Set before anyone uses the queue
     void *ops_context
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
+    uint64_t marked_at          # atomic: LSN behind its last mark of deliveries in the message log; 0: it has none
+    uint32_t delivered_lock     # of that and of the mark in each level; the log's lock inside it
+    uint32_t shown              # atomic: the broker showed an entry otherwise than by a delivery
+    uint32_t marked_waits       # it is on log_port_t.marked, until `marked_wanted` is durable; under the lock there
+    uint64_t marked_wanted
+    queue_t *marked_next
     waiter_t *waiters           # atomic head; changed under the manager lock
     due_index_t *due            # NULL: nobody looks after it but who calls its housekeeping. due_owner's
     queue_t *due_next           # links of the index's lists

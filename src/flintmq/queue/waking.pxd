@@ -13,7 +13,8 @@ cdef bint queue_has_available(queue_t *queue) noexcept nogil
 cdef void queue_wake_if_available(queue_t *queue) noexcept nogil
 # The broker took `slot`; were consumers parked on it (not resident), those entries behind it are theirs now.
 cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
-# Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again.
+# Asks for what a delivery of the entry waits for: its content, when that is not resident, or its mark (delivered.pxd). True: whoever asks is
+# told when it is there; False: look again.
 cdef bint queue_ask_content(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
 # Asks for the entries behind while there is still something to deliver, so that reading and sending overlap.
 cdef void queue_read_ahead(queue_t *queue, uint64_t position) noexcept nogil

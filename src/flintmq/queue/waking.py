@@ -12,13 +12,14 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_changed, manager_count, manager_move, manager_wake_one, manager_wake_waiters,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.counts import count_acquired
+from cython.cimports.flintmq.queue.delivered import delivered_grant, delivered_wait
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, delivery_fill, slot_begin_loading, slot_content
 from cython.cimports.flintmq.queue.types import (
-    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_NOT_RESIDENT, consumer_t, delivery_t, found_t, place_t, queue_t,
-    slot_t,
+    CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, consumer_t,
+    delivery_t, found_t, place_t, queue_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint64_t
 
@@ -46,11 +47,21 @@ def queue_wake_if_available(queue: pointer[queue_t]) -> void:
 
 
 def queue_ask_content(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t) -> bint:
-    """Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again."""
+    """Asks for what a delivery of the entry waits for: its content, or its mark. True: whoever asks is told when it is there; False: look
+    again."""
     asked: c_int = slot_begin_loading(slot)
+    state: uint64_t
     if asked == LOADING_FIRST and queue.port != NULL and queue.port.load != NULL:
         queue.port.load(queue.port.context, queue, position, slot.message_id)
-    return asked != LOADING_NOT
+    if asked != LOADING_NOT:
+        return True
+    state = at_load64(address(slot.state))
+    return (
+        state & (ENTRY_STATE_MASK | ENTRY_NOT_RESIDENT) == ENTRY_AVAILABLE
+        and position > queue.entries.level0.granted
+        and not delivered_grant(queue, position, state)
+        and delivered_wait(queue, position)
+    )
 
 
 def queue_read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:

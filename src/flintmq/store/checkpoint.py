@@ -30,6 +30,7 @@ TAILS = 3
 SEGMENTS = 4
 MOVED = 5
 LISTED = 6
+MARKS = 7
 
 _TAIL = struct.Struct("<QII")
 
@@ -87,7 +88,7 @@ def last_record(history: History, places: Sequence[int]) -> bytes:
 
 
 def tails_of(count: int, data: bytes) -> dict[int, tuple[int, ...]]:
-    """Rows of tails: queue id -> highest index of each level. Raises: MalformedError."""
+    """Rows of tails, or of marks: queue id -> an index for each level. Raises: MalformedError."""
     tails: dict[int, tuple[int, ...]] = {}
     place = 0
     for _ in range(count):

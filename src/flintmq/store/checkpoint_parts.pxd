@@ -10,7 +10,8 @@ cdef enum:                      # kinds of rows (docs/FORMAT.md)
     PART_SEGMENTS = 4
     PART_MOVED = 5
     PART_LISTED = 6
-    PART_KINDS = 7
+    PART_MARKS = 7
+    PART_KINDS = 8
 
 cdef struct lsns_t:
     uint64_t *values
@@ -31,7 +32,7 @@ cdef struct parts_t:
     void *owner
     parts_wait_t wait
     uint32_t most               # bytes of a part; one row may make it longer
-    rows_t kinds[7]
+    rows_t kinds[8]
     uint32_t open_segments      # where the last row of segments begins; 0: none takes more
     lsns_t lsns                 # of the parts that were appended
     lsns_t runs                 # of the runs that were made for it

@@ -23,10 +23,10 @@ from cython.cimports.flintmq.queue.control import QueueHandle
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.paging import shell_t
 from cython.cimports.flintmq.queue.snapshots import queue_snapshot
-from cython.cimports.flintmq.queue.types import RESTORED_REDELIVERED, queue_t, restored_t
+from cython.cimports.flintmq.queue.types import QUEUE_LOGGED, RESTORED_REDELIVERED, queue_t, restored_t
 from cython.cimports.flintmq.store.checkpoint_parts import (
-    PART_CONTAINERS, PART_DEATHS, PART_KINDS, PART_LISTED, PART_MOVED, PART_TAILS, lsns_add, lsns_free, lsns_t, parts_end, parts_flush,
-    parts_free, parts_row, parts_run, parts_segment, parts_t,
+    PART_CONTAINERS, PART_DEATHS, PART_KINDS, PART_LISTED, PART_MARKS, PART_MOVED, PART_TAILS, lsns_add, lsns_free, lsns_t, parts_end,
+    parts_flush, parts_free, parts_row, parts_run, parts_segment, parts_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.entry_pager import EntryPager, pager_bury_one
 from cython.cimports.flintmq.store.index_log import index_run_dead, index_run_most
@@ -158,25 +158,40 @@ def _write_level(work: pointer[checkpoint_t], queue: pointer[queue_t], level: ui
 @nogil
 @exceptval(check=False)
 def _write_queue(work: pointer[checkpoint_t], queue: pointer[queue_t]) -> bint:
-    """Its segments, and the row of its tails. False: given up."""
+    """Its segments, its tails and its mark of deliveries. False: given up."""
     tails: uint64_t[256]
     level: uint32_t
     used: bint = False
-    row: pointer[uint8_t]
+    if queue.durable != QUEUE_LOGGED or queue.port == NULL or queue.port.context != cast(p_void, work.ml):
+        return True  # its entries are in no record of this log
     for level in range(queue.entries.level_count):
         if not _write_level(work, queue, level, tails + level):
             return False
         used = used or tails[level] != 0
-    if not used:
+    if used and not _write_levels(work, PART_TAILS, queue, tails):
+        return False
+    if at_load64(address(queue.marked_at)) == 0:
         return True
-    row = parts_row(address(work.parts), PART_TAILS, 16 + 8 * queue.entries.level_count)
+    # Of a mark that is raised just now the record comes behind: it may cover more, never less.
+    for level in range(queue.entries.level_count):
+        tails[level] = at_load64(address(queue.entries.levels[level].reserved))
+    return _write_levels(work, PART_MARKS, queue, tails)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _write_levels(work: pointer[checkpoint_t], kind: uint32_t, queue: pointer[queue_t], indexes: pointer[uint64_t]) -> bint:
+    """A row with an index for each level. False: given up."""
+    level: uint32_t
+    row: pointer[uint8_t] = parts_row(address(work.parts), kind, 16 + 8 * queue.entries.level_count)
     if row == NULL:
         return False
     set64(row, queue.id)
     set32(row + 8, queue.entries.level_count)
     set32(row + 12, 0)
     for level in range(queue.entries.level_count):
-        set64(row + 16 + 8 * level, tails[level])
+        set64(row + 16 + 8 * level, indexes[level])
     return True
 
 

@@ -33,6 +33,7 @@ cdef class LogStore(LogPort):
     cdef readonly object report                # RecoveryReport
     cdef readonly bint was_clean
     cdef readonly dict queues                  # queue id -> QueueHandle
+    cdef dict _copied_delivered
     cdef public object on_failure              # (StoreError) -> None
     cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file

@@ -14,17 +14,18 @@ import logging
 import os
 import struct
 
-from cython import NULL, address, cclass, pointer
+from cython import NULL, address, cast, cclass, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.control import QueueHandle
+from cython.cimports.flintmq.queue.delivered import delivered_rest, delivered_restore, delivered_write
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.entry_list import list_set_segments
-from cython.cimports.flintmq.queue.log_port import log_port_wake
+from cython.cimports.flintmq.queue.log_port import log_port_forget, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
-from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
+from cython.cimports.flintmq.queue.types import REASON_ACK, queue_t, restored_t
 from cython.cimports.flintmq.store.checkpoints import Checkpoints
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.count_notes import CountNotes, counts_note
@@ -35,14 +36,14 @@ from cython.cimports.flintmq.store.index_scan import IndexScan
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_died, log_doubt, log_end, log_live
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_CLEAN, RECORD_MESSAGE_DELETE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_REDELIVERED,
+    BLOCK_CLEAN, RECORD_DELIVERED, RECORD_MESSAGE_DELETE, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_REDELIVERED,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import (
-    list_new, location_t, message_add, message_name, message_t, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue, ml_durable_lsn,
-    ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
+    list_new, location_t, message_add, message_name, message_t, ml_delivered, ml_dequeue, ml_dequeue_plain, ml_drop_places, ml_drop_queue,
+    ml_durable_lsn, ml_enqueue, ml_kick, ml_letter, ml_placed, ml_pressure, ml_spill, ml_sweep, ml_unspill,
 )  # fmt: skip
 from cython.cimports.flintmq.store.past import Past
 from cython.cimports.flintmq.store.past_restore import PastRestore
@@ -92,6 +93,7 @@ class LogStore(LogPort):
         self.logs = Logs()
         self.lock = self.logs.lock
         self.queues = {}
+        self._copied_delivered = {}  # queue id -> LSN behind the mark that was written anew of a queue that is not back yet
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +252,7 @@ class LogStore(LogPort):
         self.port.letter = ml_letter
         self.port.dequeue = ml_dequeue
         self.port.counted = counts_note
+        self.port.delivered = ml_delivered
         self.port.sweep = ml_sweep
         self.port.placed = ml_placed
         if self.pages is not None:
@@ -406,7 +409,8 @@ class LogStore(LogPort):
         return self.recovery.stands(*ENTRY_KEY.unpack(key))
 
     def restore(self, handle: QueueHandle) -> int:
-        """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
+        """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it
+        is used, and after it got this log."""
         number: uint64_t = 0
         entries: pointer[restored_t]
         level: uint32_t = 0
@@ -425,7 +429,33 @@ class LogStore(LogPort):
                 queue_set_tail(handle.queue, level, tail)
             level += 1
         handle.queue.logged_at = self.messages.log.base
+        self._restore_delivered(handle)
         return restored
+
+    def _restore_delivered(self, handle: QueueHandle):
+        """The queue goes on with the mark of deliveries that the log has. A log without one (of an older version), or with damage, gets one
+        that covers every entry that is flagged, lest the next start finds less."""
+        queue: pointer[queue_t] = handle.queue
+        level: uint32_t
+        mark: uint64_t
+        flagged: uint64_t
+        known = self.recovery.delivered.get(queue.id)
+        if known is None and queue.id not in self.recovery.marks:
+            return  # nothing was ever logged for it
+        judged = known is not None and not self.recovery.report.damage
+        writes = not judged
+        for level in range(queue.entries.level_count):
+            # Below its first entry nothing can come back.
+            mark = self.recovery.lowest(queue.id, level)
+            mark = mark - 1 if mark else queue_tail(queue, level)
+            if known is not None and level < len(known):
+                mark = max(mark, cast(uint64_t, known[level]))
+            flagged = mark if judged else max(mark, cast(uint64_t, self.recovery.flagged(queue.id, level)))
+            delivered_restore(queue, level, flagged, flagged if known is None else mark)
+        if writes:
+            delivered_write(queue)
+        else:
+            queue.marked_at = max(self.messages.log.base, cast(uint64_t, 1))
 
     def restore_inbox(self, queue_id: int) -> int:
         """Messages that committed transactions have for a stream and that have no end in the message log: those that are not in the stream
@@ -563,6 +593,7 @@ class LogStore(LogPort):
             known = self.queues.pop(queue_id, None) is not None and self.recovery is None
             if self.recovery is not None:
                 self.recovery.marks.pop(queue_id, None)
+                self.recovery.delivered.pop(queue_id, None)
             end: uint64_t = self.messages.append(RECORD_QUEUE_END, struct.pack("<Q", queue_id))[1]
             self.bulk.drop_inbox(queue_id)
             for transaction in self.transactions.table.values():
@@ -600,6 +631,8 @@ class LogStore(LogPort):
             self.checkpoints.finish()
             self.write_redelivered([self._redelivered(handle) for handle in self.queues.values()])
             self.write_marks(self.tails_below(0))
+            for handle in self.queues.values():
+                self._rest_delivered(handle)
         self.writer.stop()
         written = self.logs.failure is None and self._write_rest()
         while clean and written and self.streams is not None and self.streams.mark():
@@ -619,6 +652,7 @@ class LogStore(LogPort):
         self.files.close(self.lock_file)
         self.counts.clear()
         # Queues keep their log, unseen by the cycle collector (QueueHandle.attach_log): it must not lead to them, nor to the broker.
+        log_port_forget(address(self.port))
         self.queues.clear()
         nobody: object = None
         self.on_failure = nobody
@@ -697,6 +731,25 @@ class LogStore(LogPort):
                 handle.queue.logged_at = lsn
             written += 1
         return written
+
+    def write_delivered(self, below: int) -> None:
+        """Writes the marks of deliveries anew whose records are below that LSN: the base is to pass them. O(queues)."""
+        handle: QueueHandle
+        limit: uint64_t = below
+        recovered: dict = dict(self.recovery.delivered) if self.recovery is not None else {}
+        with self.lock:
+            handles = list(self.queues.values())
+        for handle in handles:
+            recovered.pop(handle.queue.id, None)
+            if 0 < at_load64(address(handle.queue.marked_at)) <= limit:
+                delivered_write(handle.queue)
+        for queue_id, levels in recovered.items():  # which are not back yet
+            if self._copied_delivered.get(queue_id, 0) <= below:
+                payload = struct.pack(f"<QII{len(levels)}Q", queue_id, len(levels), 0, *levels)
+                self._copied_delivered[queue_id] = self.messages.append(RECORD_DELIVERED, payload)[1]
+
+    def _rest_delivered(self, handle: QueueHandle):
+        delivered_rest(handle.queue, True)
 
     def write_redelivered(self, queues: object) -> None:
         """Queue-Redelivered: the entries that were delivered before, as (queue id, ranges of positions)."""

@@ -271,6 +271,7 @@ class Maintenance:
         target = messages.base_target()
         if target > messages.base:
             self._mark_queues(target)
+            self.store.write_delivered(target)
             messages.advance_base()
             store.writer.kick()
         messages.retire()

@@ -87,6 +87,7 @@ cdef uint64_t ml_enqueue(void *context, queue_t *queue, uint64_t position, slot_
 cdef uint64_t ml_letter(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms, original_t *original) noexcept nogil
 cdef uint64_t ml_dequeue(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
 cdef uint64_t ml_sweep(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
+cdef uint64_t ml_delivered(void *context, queue_t *queue) noexcept nogil
 cdef void ml_placed(void *context, content_t *content) noexcept nogil
 cdef uint64_t ml_spill(void *context, content_t *content) noexcept nogil
 cdef void ml_unspill(void *context, uint64_t message_id) noexcept nogil

@@ -32,8 +32,8 @@ from cython.cimports.flintmq.store.log.log import (
     log_time, log_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.record import (
-    RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE, RECORD_PAGE_CONTENT,
-    RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
+    RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_EXPIRES, RECORD_HEADER, RECORD_LAST, RECORD_MESSAGE_DELETE,
+    RECORD_PAGE_CONTENT, RECORD_QUEUE_PURGE, RECORD_START, RECORD_TRANSACTION, record_encode, record_prefix, set16, set32, set64,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import shapes_write
 from cython.cimports.flintmq.store.log.writer import writer_has_work, writer_kick, writer_kick_soon
@@ -419,6 +419,31 @@ def ml_sweep(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], 
         count -= taken
     log_end(ml.log)
     return lsn
+
+
+def ml_delivered(context: p_void, queue: pointer[queue_t]) -> uint64_t:
+    log: pointer[log_t] = _ml(context).log
+    count: uint32_t = queue.entries.level_count
+    i: uint32_t
+    length: uint32_t
+    lsn: uint64_t = 0
+    own: pointer[uint8_t]
+    record: pointer[uint8_t]
+    while count > 1 and queue.entries.levels[count - 1].reserved == 0:
+        count -= 1
+    length = RECORD_HEADER + 16 + count * 8
+    log_begin(log)
+    record = log_append(log, length, address(lsn))
+    if record != NULL:
+        own = record_encode(record, length, RECORD_DELIVERED, 0, 0, log_time(log), 0, 0, 0)
+        set64(own, queue.id)
+        set32(own + 8, count)
+        set32(own + 12, 0)
+        for i in range(count):
+            set64(own + 16 + i * 8, queue.entries.levels[i].reserved)
+        log_append_done(log, record, length, lsn)
+    log_end(log)
+    return LSN_NEVER if record == NULL else lsn + length
 
 
 def ml_listed(ml: pointer[message_log_t], entries: pointer[restored_t], count: uint32_t) -> bint:

@@ -110,6 +110,7 @@ cdef class Past:
     cdef readonly IndexLog reader        # of the runs: files of the index log as they stood before this start
     cdef readonly object checkpoint      # store.checkpoint.Checkpoint
     cdef readonly dict tails             # queue id -> highest index of each level
+    cdef readonly dict marks             # queue id -> highest index of each level that may have been delivered
     cdef list _deaths                    # bytes of the parts
     # The message log as the checkpoint has it, and what ended behind it. The log is new; everything at or above `begin` is counted by the
     # caller, before. Log lock held. False: no memory.

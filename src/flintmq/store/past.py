@@ -27,7 +27,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, qsort
 from cython.cimports.libc.string import memset
 
-from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MOVED, SEGMENTS, TAILS, MalformedError, tails_of
+from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MARKS, MOVED, SEGMENTS, TAILS, MalformedError, tails_of
 
 
 class UnreadableError(Exception):
@@ -428,6 +428,7 @@ class Past:
         self.reader = reader
         self.checkpoint = checkpoint
         self.tails = {}
+        self.marks = {}
         self._deaths = []
         self.past.runs = address(reader.index)
         self.past.begin = checkpoint.history.begin
@@ -459,6 +460,8 @@ class Past:
             good = _listed(address(self.past), start, size, rows)
         elif kind == TAILS:
             self.tails.update(tails_of(rows, data))
+        elif kind == MARKS:
+            self.marks.update(tails_of(rows, data))
         elif kind == DEATHS:
             self._deaths.append((rows, data))
             good = _deaths(NULL, start, size, rows)

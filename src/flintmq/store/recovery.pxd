@@ -18,6 +18,7 @@ cdef class Recovery:
     cdef readonly dict transactions      # id -> RecoveredTx (transaction_log.py): xid, state, rows, heuristic, ended, references
     cdef readonly dict notes             # (kind, key) -> value
     cdef readonly dict marks             # queue id -> tuple of highest position index per level, from Queue-Mark and from entries
+    cdef readonly dict delivered         # queue id -> tuple of highest index per level that may have been delivered, of queues with a Queue-Delivered
     cdef readonly list unknown_queues    # ids the log names that are not in SQL and at or below its high water: their entries ended
     cdef readonly list homeless          # ids of messages that stand nowhere, have no end in the log and name a transaction: delete them
     cdef readonly list taken             # entries of committed sets that still stood: (queue id, position, message id, consumer id, acquired us)

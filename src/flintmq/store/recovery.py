@@ -8,7 +8,7 @@ I1  Transactions are read first; what happened to a place is decided by the tabl
 I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
 I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
     would look like an open transaction.
-I4  After an unclean stop every entry counts as delivered before; so it does when a part of the log is damaged.
+I4  After an unclean stop what a queue's mark of deliveries covers counts as delivered before; without one, or with damage, all of it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
-from cython.cimports.flintmq.queue.restoring import restored_hold_range, restored_mark_range, restored_range, restored_sort
+from cython.cimports.flintmq.queue.restoring import (
+    restored_first, restored_flagged, restored_hold_range, restored_mark_range, restored_range, restored_sort,
+)  # fmt: skip
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, RESTORED_UNSIZED, restored_t
 from cython.cimports.flintmq.store.log.record import align8, position_number, position_waits, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.past import (
     Past, past_entry, past_first, past_gone, past_owner_at, past_owner_t, past_place, past_segment, past_segment_t, past_where,
 )  # fmt: skip
-from cython.cimports.flintmq.store.recovery_past import past_judge, past_standing, past_stands
+from cython.cimports.flintmq.store.recovery_past import past_flagged, past_judge, past_lowest, past_standing, past_stands
 from cython.cimports.flintmq.store.recovery_read import work_complete, work_past, work_purged, work_record, work_transactions
 from cython.cimports.flintmq.store.recovery_work import (
     CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LEVEL_SHIFT, LOST_NO_PLACE,
     LOST_NO_POSITION, LOST_NO_SHAPE, LOST_TAKEN, OUTCOME_HELD, OUTCOME_LIVE, OUTCOME_LOST, OUTCOME_PENDING, SEEN_ENDED, SEEN_EXPIRES,
     SEEN_EXTRA, SEEN_GONE, SEEN_LIVE, SEEN_MISSING, SEEN_MOVED, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PAST, SEEN_PLACE, extra_of, extra_t, live_t,
     location_t, lost_t, moved_t, name_node_t, named_t, place_at, place_position, queue_at, queue_info_t, range_t, seen_at, seen_id,
-    seen_place_t, seen_t, tx_info_t, work_free, work_gap, work_gap_end, work_init, work_known, work_queue, work_segment, work_t, work_trim,
-    work_tx, work_used,
+    seen_place_t, seen_t, tx_info_t, work_delivered, work_free, work_gap, work_gap_end, work_init, work_known, work_levels, work_mark,
+    work_mark_level, work_queue, work_segment, work_t, work_trim, work_tx, work_used,
 )  # fmt: skip
 from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -226,7 +228,7 @@ def _restore(
     entry.message_id = message_id
     entry.expires_at_ms = expires_at_ms
     entry.body_len = body_len
-    entry.flags = flags
+    entry.flags = flags if work_delivered(work, queue, position) else flags & ~cast(uint32_t, RESTORED_REDELIVERED)
 
 
 @cfunc
@@ -408,6 +410,7 @@ class Recovery:
         self.transactions = {}
         self.notes = {}
         self.marks = {}
+        self.delivered = {}
         self.unknown_queues = []
         self.homeless = []
         self.taken = []
@@ -460,6 +463,7 @@ class Recovery:
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
         self._collect_homeless()
+        work.all_delivered = len(message_scan.damage) != 0
         if past is not None:
             past_judge(work, unclean or bool(message_scan.damage))
         self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)
@@ -481,6 +485,12 @@ class Recovery:
             queue = work_queue(work, queue_id)
             for level in range(len(tails) if queue >= 0 else 0):
                 work_used(work, cast(uint32_t, queue), level << LEVEL_SHIFT | tails[level])
+        for queue_id, marks in past.marks.items():
+            queue = work_queue(work, queue_id)
+            if queue >= 0:
+                work_mark(work, cast(uint32_t, queue))
+            for level in range(len(marks) if queue >= 0 else 0):
+                work_mark_level(work, cast(uint32_t, queue), level, marks[level])
 
     # --- transactions
 
@@ -545,6 +555,9 @@ class Recovery:
                         highest.pop()
                 tails = tuple(highest)
                 self.marks[queue_id] = shared.setdefault(tails, tails)
+                if queue.marked:
+                    tails = work_levels(queue)
+                    self.delivered[queue_id] = shared.setdefault(tails, tails)
             elif queue.ended or queue_id <= high_water:
                 queue.status = Queue.GONE
                 if queue.named and not queue.ended:
@@ -782,6 +795,21 @@ class Recovery:
                     report.torn.append((scan.directory, scan.torn_at))
 
     # --- reading the result
+
+    def lowest(self, queue_id: int, level: int) -> int:
+        """Index of the first entry that may come back to a level, 0: none does."""
+        count: uint64_t = 0
+        entries: pointer[restored_t] = self.entries(queue_id, address(count))
+        first: uint64_t = restored_first(entries, count, level)
+        past: uint64_t = 0 if self.past is None else past_lowest(address(self._work), queue_id, level)
+        return min(first, past) if first and past else max(first, past)
+
+    def flagged(self, queue_id: int, level: int) -> int:
+        """Highest index of a level whose entry may come back flagged as delivered before, 0: none does."""
+        count: uint64_t = 0
+        entries: pointer[restored_t] = self.entries(queue_id, address(count))
+        past: uint64_t = 0 if self.past is None else past_flagged(address(self._work), queue_id, level)
+        return max(past, restored_flagged(entries, count, level))
 
     def stands(self, queue_id: int, position: int) -> bool:
         """Whether an entry comes back at this position. May wait for the disk."""

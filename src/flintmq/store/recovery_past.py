@@ -14,11 +14,11 @@ from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.restoring import restored_mark_range
 from cython.cimports.flintmq.queue.types import INDEX_MASK, MESSAGE_SPILLED_BIT, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.past import (
-    past_ended, past_entry, past_first, past_gone, past_owner_at, past_owner_t, past_place, past_run, past_segment, past_segment_t, past_t,
-    past_where,
+    past_ended, past_entry, past_first, past_gone, past_owner, past_owner_at, past_owner_t, past_place, past_run, past_segment,
+    past_segment_t, past_t, past_where,
 )  # fmt: skip
 from cython.cimports.flintmq.store.recovery_read import work_purged
-from cython.cimports.flintmq.store.recovery_work import queue_at, queue_info_t, range_t, work_segment, work_t
+from cython.cimports.flintmq.store.recovery_work import LEVEL_SHIFT, queue_at, queue_info_t, range_t, work_mark_at, work_segment, work_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 
@@ -72,10 +72,12 @@ def _flag(past: pointer[past_t], owner: uint32_t, span: pointer[range_t]) -> voi
         number += 1
 
 
-def past_judge(work: pointer[work_t], all_delivered: bint) -> void:
+def past_judge(work: pointer[work_t], unclean: bint) -> void:
     past: pointer[past_t] = work.past
     i: uint64_t
     j: uint64_t
+    queue: int64_t
+    upto: uint64_t
     info: pointer[queue_info_t]
     segment: pointer[past_segment_t]
     for i in range(work.queues.count):
@@ -86,9 +88,39 @@ def past_judge(work: pointer[work_t], all_delivered: bint) -> void:
             _purge(past, info.past - 1, cast(pointer[range_t], work.purges.data) + j)
         for j in range(info.spans, info.spans + info.span_count):
             _flag(past, info.past - 1, cast(pointer[range_t], work.ranges.data) + j)
-    for i in range(past.segments.count if all_delivered else 0):
+    for i in range(past.segments.count if unclean else 0):
         segment = past_segment(past, i)
-        segment.flagged_upto = segment.base + segment.count - 1
+        queue = _number(work, past_owner_at(past, segment.owner).id)
+        upto = min(segment.base + segment.count - 1, work_mark_at(work, cast(uint32_t, queue), segment.level))
+        if upto >= segment.base and segment.flagged_upto < upto:
+            segment.flagged_upto = upto
+
+
+def past_lowest(work: pointer[work_t], queue_id: uint64_t, level: uint32_t) -> uint64_t:
+    owner: int64_t = past_owner(work.past, queue_id)
+    number: uint64_t
+    segment: pointer[past_segment_t]
+    if owner < 0:
+        return 0
+    number = past_place(work.past, cast(uint32_t, owner), cast(uint64_t, level) << LEVEL_SHIFT)
+    if number == past_owner_at(work.past, owner).first + past_owner_at(work.past, owner).count:
+        return 0
+    segment = past_segment(work.past, number)
+    return segment.base if segment.level == level else 0
+
+
+def past_flagged(work: pointer[work_t], queue_id: uint64_t, level: uint32_t) -> uint64_t:
+    owner: int64_t = past_owner(work.past, queue_id)
+    i: uint64_t
+    upto: uint64_t = 0
+    segment: pointer[past_segment_t]
+    if owner < 0:
+        return 0
+    for i in range(past_owner_at(work.past, owner).first, past_owner_at(work.past, owner).first + past_owner_at(work.past, owner).count):
+        segment = past_segment(work.past, i)
+        if segment.level == level:
+            upto = max(upto, segment.base + segment.count - 1 if segment.redelivered or segment.touched else segment.flagged_upto)
+    return upto
 
 
 def past_standing(

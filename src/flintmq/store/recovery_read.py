@@ -15,9 +15,9 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.record import (
-    BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE, RECORD_MESSAGE_DELETE,
-    RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE, RECORD_START, align8,
-    brief_head, content_head, head_t, le32, le64, position_waits, record_t, shape_head, shape_t,
+    BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE,
+    RECORD_MESSAGE_DELETE, RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE,
+    RECORD_START, align8, brief_head, content_head, head_t, le32, le64, position_waits, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import COPY_OF_ONE
 from cython.cimports.flintmq.store.past import (
@@ -27,8 +27,8 @@ from cython.cimports.flintmq.store.recovery_work import (
     ENQUEUE_COMMITTED, ENQUEUE_OPEN, ENQUEUE_PLAIN, ENQUEUE_PREPARED, ENQUEUE_ROLLED_BACK, INDEX_MASK, LEVEL_SHIFT, SEEN_ENDED,
     SEEN_EXPIRES, SEEN_EXTRA, SEEN_GONE, SEEN_MISSING, SEEN_NO_SHAPE, SEEN_OLD, SEEN_PAST, SEEN_PLACE, extra_of, extra_t, moved_t, place_at,
     place_position, queue_at, queue_info_t, range_t, row_of, row_t, seen_add_place, seen_append, seen_append_moved, seen_at, seen_find,
-    seen_name, seen_need_extra, seen_place_t, seen_shape_t, seen_t, tx_info_t, work_known, work_queue, work_segment, work_t, work_tx,
-    work_used,
+    seen_name, seen_need_extra, seen_place_t, seen_shape_t, seen_t, tx_info_t, work_known, work_mark, work_mark_level, work_queue,
+    work_segment, work_t, work_tx, work_used,
 )  # fmt: skip
 from cython.cimports.flintmq.store.vectors import vector_add
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -494,11 +494,11 @@ def _ends_past(work: pointer[work_t], record: pointer[record_t]) -> bint:
 @nogil
 @exceptval(check=False)
 def _on_queue(work: pointer[work_t], record: pointer[record_t]) -> void:
-    """Queue-End, Queue-Mark, Queue-Redelivered, Queue-Purge."""
+    """Queue-End, Queue-Mark, Queue-Delivered, Queue-Redelivered, Queue-Purge."""
     queue: int64_t
     count: uint64_t
     i: uint64_t
-    each: uint64_t = 8 if record.type == RECORD_QUEUE_MARK else 16
+    each: uint64_t = 8 if record.type == RECORD_QUEUE_MARK or record.type == RECORD_DELIVERED else 16
     data: pointer[cython.const[uint8_t]] = record.data
     span: pointer[range_t]
     purge: bint = record.type == RECORD_QUEUE_PURGE
@@ -515,6 +515,11 @@ def _on_queue(work: pointer[work_t], record: pointer[record_t]) -> void:
         queue_at(work, cast(uint32_t, queue)).ended = True
         return
     count = le32(data + 8)
+    if record.type == RECORD_DELIVERED:
+        work_mark(work, cast(uint32_t, queue))
+        for i in range(count):
+            work_mark_level(work, cast(uint32_t, queue), i, le64(data + 16 + i * 8) & INDEX_MASK)
+        return
     for i in range(count):
         if record.type == RECORD_QUEUE_MARK:
             if i < 256:
@@ -565,7 +570,13 @@ def work_record(context: p_void, record: pointer[record_t]) -> void:
         _on_chunk(work, record)
     elif kind == RECORD_COPY:
         _on_copy(work, record)
-    elif kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END or kind == RECORD_QUEUE_PURGE:
+    elif (
+        kind == RECORD_QUEUE_MARK
+        or kind == RECORD_DELIVERED
+        or kind == RECORD_REDELIVERED
+        or kind == RECORD_QUEUE_END
+        or kind == RECORD_QUEUE_PURGE
+    ):
         _on_queue(work, record)
     elif kind == RECORD_SHAPE:
         _on_shape(work, record)

@@ -96,6 +96,9 @@ cdef struct queue_info_t:
     uint64_t named              # places named
     uint64_t high[1]            # highest index used on level 0
     uint64_t *levels            # 256 of them, once another level was used
+    bint marked                 # a Queue-Delivered was read; the last one counts:
+    uint64_t delivered[1]       # highest index of level 0 that may have been delivered
+    uint64_t *delivered_levels  # 256 of them, once it said so of another level
     uint64_t purges             # result: the first of its purged runs, in order, and how many
     uint64_t purge_count
     uint64_t spans              # result: the first of its ranges that were delivered before, in order, and how many
@@ -177,6 +180,7 @@ cdef struct work_t:
     map64_t queue_index
     uint32_t last_queue         # number + 1
     bint failed                 # out of memory
+    bint all_delivered          # a part of the log can't be read: a mark of deliveries may have stood there
     uint64_t malformed          # records that check and make no sense
     uint64_t unknown_kinds
     uint64_t stray              # records about places or messages that are not known
@@ -203,6 +207,15 @@ cdef tx_info_t *work_tx(work_t *work, uint64_t tx) noexcept nogil
 # not given again (logs.filler). A transaction with an id from there on, up to the next record, was lost with the tail that was cut off.
 cdef void work_gap(work_t *work, uint64_t lsn) noexcept nogil
 cdef void work_gap_end(work_t *work, uint64_t lsn) noexcept nogil   # LSN of the next record, if it is one
+# The queue's mark of deliveries begins anew; then, per level, the highest index that may have been delivered.
+cdef void work_mark(work_t *work, uint32_t queue) noexcept nogil
+cdef void work_mark_level(work_t *work, uint32_t queue, uint64_t level, uint64_t index) noexcept nogil
+# Whether an entry counts as delivered before, after an unclean stop.
+cdef bint work_delivered(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
+# The highest index of a level that counts as delivered, after an unclean stop; all bits: every one does.
+cdef uint64_t work_mark_at(work_t *work, uint32_t queue, uint64_t level) noexcept nogil
+# What the mark says, by level, without zeros at the end but for the first level.
+cdef tuple work_levels(queue_info_t *queue)
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
 # The log tells about the entry at this position: a run of the checkpoint does not. O(log segments of the queue).
 cdef void work_known(work_t *work, uint32_t queue, uint64_t position) noexcept nogil

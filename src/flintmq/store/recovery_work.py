@@ -32,6 +32,7 @@ def work_free(work: pointer[work_t]) -> void:
     i: uint64_t
     for i in range(work.queues.count):
         free(queue_at(work, cast(uint32_t, i)).levels)
+        free(queue_at(work, cast(uint32_t, i)).delivered_levels)
     work_trim(work)
     vector_free(address(work.ranges))
     vector_free(address(work.purges))
@@ -105,6 +106,52 @@ def work_known(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> vo
     segment: pointer[past_segment_t] = work_segment(work, queue, position)
     if segment != NULL:
         past_end(work.past, segment, position)
+
+
+def work_mark(work: pointer[work_t], queue: uint32_t) -> void:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    info.marked = True
+    info.delivered[0] = 0
+    if info.delivered_levels != NULL:
+        memset(info.delivered_levels, 0, 256 * 8)
+
+
+def work_mark_level(work: pointer[work_t], queue: uint32_t, level: uint64_t, index: uint64_t) -> void:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    if level == 0:
+        info.delivered[0] = index
+        return
+    if info.delivered_levels == NULL:
+        info.delivered_levels = cast(pointer[uint64_t], calloc(256, 8))
+        if info.delivered_levels == NULL:
+            work.failed = True
+            return
+    if level < 256:
+        info.delivered_levels[level] = index
+
+
+def work_delivered(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> bint:
+    return position & INDEX_MASK <= work_mark_at(work, queue, position >> LEVEL_SHIFT)
+
+
+def work_mark_at(work: pointer[work_t], queue: uint32_t, level: uint64_t) -> uint64_t:
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    if work.all_delivered or not info.marked:
+        return NEVER
+    if level == 0:
+        return info.delivered[0]
+    return info.delivered_levels[level] if info.delivered_levels != NULL else 0
+
+
+def work_levels(queue: pointer[queue_info_t]) -> tuple:
+    level: uint32_t
+    levels: list = [queue.delivered[0]]
+    count: uint32_t = 256 if queue.delivered_levels != NULL else 1
+    while count > 1 and queue.delivered_levels[count - 1] == 0:
+        count -= 1
+    for level in range(1, count):
+        levels.append(queue.delivered_levels[level])
+    return tuple(levels)
 
 
 def work_gap(work: pointer[work_t], lsn: uint64_t) -> void:

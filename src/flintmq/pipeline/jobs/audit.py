@@ -161,7 +161,7 @@ def _keyed(reading: LogReading) -> DataFrame:
 
     horizon = reading.view.logs["messages"].horizon
     tx = reading.view.logs["transactions"]
-    frame = reading.records(["msg_lsn"]).where(~f.col("kind").isin("Queue-Mark", "Queue-Redelivered", "Name"))
+    frame = reading.records(["msg_lsn"]).where(~f.col("kind").isin("Queue-Mark", "Queue-Delivered", "Queue-Redelivered", "Name"))
     kind, counts = f.col("kind"), f.col("counts")
     enqueue, dequeue, copy = kind == "Message-Enqueue", kind == "Message-Dequeue", kind == "Message-Copy"
     doubt = f.coalesce(f.col("outcome").isin("prepared", "open"), f.lit(False))

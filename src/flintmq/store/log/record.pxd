@@ -40,6 +40,7 @@ cdef enum:                      # types of records
     RECORD_QUEUE_PURGE = 11
     RECORD_SHAPE = 12
     RECORD_MESSAGE = 13
+    RECORD_DELIVERED = 14
     RECORD_DTX_START = 33
     RECORD_TX_START = 34
     RECORD_PREPARE = 35

@@ -17,6 +17,7 @@ from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE, SHAPE, MESSAGE = range(1, 14)
+DELIVERED = 14
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 STREAM_RECORD, STREAM_BASE = 48, 49
 STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK = 50, 51, 52
@@ -38,6 +39,7 @@ TYPE_NAMES = {
     QUEUE_PURGE: "Queue-Purge",
     SHAPE: "Message-Shape",
     MESSAGE: "Message",
+    DELIVERED: "Queue-Delivered",
     DTX_START: "Dtx-Start",
     TX_START: "Tx-Start",
     PREPARE: "Prepare",
@@ -359,6 +361,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     QUEUE_PURGE: _redelivered,  # laid out alike
     SHAPE: _shape,
     MESSAGE: _message,
+    DELIVERED: _mark,  # laid out alike
     DTX_START: _dtx_start,
     TX_START: _nothing,
     PREPARE: _nothing,
@@ -379,7 +382,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
 }
 
 _TYPES_OF = {
-    MESSAGES: frozenset(range(START, MESSAGE + 1)),
+    MESSAGES: frozenset(range(START, DELIVERED + 1)),
     TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
     STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE, STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK)),
