@@ -435,8 +435,8 @@ class Recording:
             taker.give_back(one[1].place)
             self.out.remove(one)
         taker.close()
+        age(self.life.cores[TAKEN], self.rng.choice((0, 20_000)))
         keep_house(self.life.cores[TAKEN])
-        age(self.life.cores[TAKEN], 6_000)
         self._mark()
 
     def deliver(self) -> None:
