@@ -211,8 +211,8 @@ def test_redelivered(tmp_path: Path, unclean: bool) -> None:
 
 @pytest.mark.parametrize("unclean", [True, False])
 def test_a_mark_of_deliveries_bounds_what_is_flagged(tmp_path: Path, unclean: bool) -> None:
-    """After an unclean stop the entries up to the queue's last mark count as delivered, by level; a level that the mark leaves out has none.
-    Ranges are flagged all the same. A queue without a mark is flagged whole."""
+    """After an unclean stop the entries up to the queue's last mark count as delivered, by level; a level that the mark leaves out has
+    none. Ranges are flagged all the same. A queue without a mark is flagged whole."""
     logs = Logs()
     for queue in (1, 2, 3):
         for level in (0, 1, 2):
