@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.queue.held_runs import Run
 from tests.drivers.delivered_driver import Taker, age, facts, keep_house, set_steps
 from tests.store.rig import Rig
 from tests.store.test_maintenance import queue_of
@@ -435,6 +436,22 @@ def test_what_the_broker_shows_is_marked() -> None:
     rig.flush()
     after = flagged(restarted(rig))
     assert after == list(range(1, len(after) + 1)) and 30 <= len(after) <= 30 + 2 * STEP
+
+
+def test_a_set_of_entries_is_marked_before_what_is_logged_of_it() -> None:
+    """The mark of a run is in the message log when `hold` returns: a Prepare comes later, to a log that is written later."""
+    rig = Rig(size=65536)
+    core = queue_of(rig, 1, 3)
+    for priority in (0, 2):
+        publish(core, 60, priority)
+    rig.flush()
+    run = Run(core)
+    assert run.hold(0, 70, 1 << 30, 0, False, 100, 8)[0] == 70
+    run.release()
+    rig.flush()
+    after = flagged(restarted(rig, 3))
+    assert [position for position in after if position >> 56 == 0] == list(range(1, 61))
+    assert 10 <= len([position for position in after if position >> 56 == 2]) <= 10 + 2 * STEP
 
 
 # --- every order ----------------------------------------------------------------------------------------------------------------
