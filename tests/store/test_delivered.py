@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.queue.held_runs import Run
 from tests.drivers.delivered_driver import Taker, age, facts, keep_house, set_steps
 from tests.store.rig import Rig
 from tests.store.test_maintenance import queue_of
@@ -97,8 +98,7 @@ def test_a_delivered_message_that_was_not_acked_comes_back_flagged_and_acked_one
 
 
 def test_a_queue_that_is_consumed_at_once_needs_no_wait_and_is_flagged_as_far_as_it_was_delivered() -> None:
-    """The hot queue: a mark stands before the message's own record, so that the message survives with it or not at all. Nothing is synced
-    until the end, and then each prefix of the log shows no delivered message unflagged."""
+    """The hot queue: a mark stands before the message's own record, so that the message survives with it or not at all."""
     rig = Rig(size=65536)
     core = queue_of(rig, 1, 1)
     taker = Taker(core)
@@ -108,6 +108,23 @@ def test_a_queue_that_is_consumed_at_once_needs_no_wait_and_is_flagged_as_far_as
     rig.flush()
     after = flagged(restarted(rig))
     assert after == list(range(1, 6 * STEP))
+
+
+def test_a_mark_that_covers_at_once_stands_before_the_record_of_its_message() -> None:
+    """A block may end between the two: what survives then is the mark without the message, and not the message without the mark."""
+    rig = Rig(size=65536)
+    core = queue_of(rig, 1, 1)
+    taker = Taker(core)
+    marks = []
+    for number in range(1, 6 * STEP):
+        before = facts(core)
+        publish(core)
+        after = facts(core)
+        if after["covered"] > before["covered"]:
+            marks.append(number)
+            assert rig.messages.durable_lsn < after["marked_at"] <= core.message_id_at(number)
+        assert taker.take() == (number, False)
+    assert len(marks) >= 2, "a mark is for more than one message, and ends"
 
 
 def test_a_second_crash_finds_no_less() -> None:
@@ -278,6 +295,24 @@ def test_a_delivery_waits_while_the_disk_stands_still_and_is_told() -> None:
     assert taker.told() and taker.take()[0] == len(taken) + 2
 
 
+def test_an_older_entry_does_not_profit_from_the_mark_in_front_of_a_newer_one() -> None:
+    """Its own record stands before that mark: it is there after a crash in which the mark is lost, so it waits until that is durable."""
+    rig = Rig(size=65536)
+    core = queue_of(rig, 1, 1)
+    publish(core, STEP + 2)
+    rig.flush()
+    taker = Taker(core)
+    drain(taker, rig, STEP // 2)
+    first = facts(core)["reserved"]
+    assert first == STEP + 1, "the last entry of the backlog is not covered"
+    publish(core)
+    assert facts(core)["reserved"] > first, "a consumer is near: the arrival asks for the next mark"
+    taken = list(itertools.takewhile(lambda one: one[0] > 0, (taker.take() for _ in range(2 * STEP))))
+    assert taken[-1][0] == first
+    core = restarted(rig)  # what was not synced is lost: the arrival, and its mark
+    assert not core.is_redelivered(STEP + 2) and flagged(core)[-1] == first
+
+
 def test_what_no_log_knows_waits_for_nothing_and_moves_no_mark() -> None:
     rig = Rig(size=65536)
     core = queue_of(rig, 1, 1)
@@ -401,6 +436,22 @@ def test_what_the_broker_shows_is_marked() -> None:
     rig.flush()
     after = flagged(restarted(rig))
     assert after == list(range(1, len(after) + 1)) and 30 <= len(after) <= 30 + 2 * STEP
+
+
+def test_a_set_of_entries_is_marked_before_what_is_logged_of_it() -> None:
+    """The mark of a run is in the message log when `hold` returns: a Prepare comes later, to a log that is written later."""
+    rig = Rig(size=65536)
+    core = queue_of(rig, 1, 3)
+    for priority in (0, 2):
+        publish(core, 60, priority)
+    rig.flush()
+    run = Run(core)
+    assert run.hold(0, 70, 1 << 30, 0, False, 100, 8)[0] == 70
+    run.release()
+    rig.flush()
+    after = flagged(restarted(rig, 3))
+    assert [position for position in after if position >> 56 == 0] == list(range(1, 61))
+    assert 10 <= len([position for position in after if position >> 56 == 2]) <= 10 + 2 * STEP
 
 
 # --- every order ----------------------------------------------------------------------------------------------------------------

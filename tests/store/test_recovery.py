@@ -209,6 +209,40 @@ def test_redelivered(tmp_path: Path, unclean: bool) -> None:
     assert flagged == (list(range(1, 8)) if unclean else [2, 3, 6, 7])
 
 
+@pytest.mark.parametrize("unclean", [True, False])
+def test_a_mark_of_deliveries_bounds_what_is_flagged(tmp_path: Path, unclean: bool) -> None:
+    """After an unclean stop the entries up to the queue's last mark count as delivered, by level; a level that the mark leaves out has
+    none. Ranges are flagged all the same. A queue without a mark is flagged whole."""
+    logs = Logs()
+    for queue in (1, 2, 3):
+        for level in (0, 1, 2):
+            for index in range(1, 6):
+                logs.publish(queue, level << 56 | index)
+    logs.messages.add(lb.DELIVERED, lb.mark(1, [5, 5, 5]))
+    logs.messages.add(lb.DELIVERED, lb.mark(1, [2, 4]))
+    logs.messages.add(lb.DELIVERED, lb.mark(2, [0]))
+    logs.messages.add(lb.REDELIVERED, lb.ranges(2, [(3, 3)]))
+    recovery = recover(logs, tmp_path, unclean=unclean)
+    flagged = {queue: [(entry[0] >> 56, entry[0] & 0xFF) for entry in entries_of(recovery, queue) if entry[4]] for queue in (1, 2, 3)}
+    near = [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3), (1, 4)]
+    whole = [(level, index) for level in (0, 1, 2) for index in range(1, 6)]
+    assert flagged == ({1: near, 2: [(0, 3)], 3: whole} if unclean else {1: [], 2: [(0, 3)], 3: []})
+    assert recovery.delivered == {1: (2, 4), 2: (0,)}
+
+
+def test_where_a_mark_of_deliveries_makes_no_sense_all_is_flagged(tmp_path: Path) -> None:
+    """It says more levels than its bytes have: it may have covered anything."""
+    logs = Logs()
+    logs.publish(1, 1)
+    logs.publish(2, 7)
+    logs.messages.add(lb.DELIVERED, lb.mark(2, [6]))
+    assert [entries_of(recover(logs, tmp_path, unclean=True), queue)[0][4] for queue in (1, 2)] == [True, False]
+    logs.messages.add(lb.DELIVERED, lb.mark(1, [0])[:-1])
+    recovery = recover(logs, tmp_path, unclean=True)
+    assert [entries_of(recovery, queue)[0][4] for queue in (1, 2)] == [True, True]
+    assert recovery.report.malformed == 1
+
+
 @pytest.mark.parametrize("clean", [(True, True), (True, False), (False, True)])
 def test_a_clean_stop_needs_both_logs(tmp_path: Path, clean: tuple[bool, bool]) -> None:
     """Whether the stop was clean is read from the logs: both must end with the block of a clean stop."""

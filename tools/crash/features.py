@@ -449,17 +449,18 @@ class Recording:
             self._mark()
 
     def taker(self) -> None:
-        """A consumer or getter comes, or one goes, and what it has comes back."""
+        """A consumer or getter comes, or one or all go, and what they have comes back."""
         if len(self.takers) < 2:
             self.takers.append(Taker(self.life.cores[TAKEN], self.rng.random() < 0.7))
             return
-        taker = self.takers.pop(0)
-        for one in [one for one in self.out if one[0] is taker]:
-            taker.give_back(one[1].place)
-            self.out.remove(one)
-        taker.close()
+        for taker in self.takers[: self.rng.choice((1, 2))]:
+            for one in [one for one in self.out if one[0] is taker]:
+                taker.give_back(one[1].place)
+                self.out.remove(one)
+            taker.close()
+            self.takers.remove(taker)
+        age(self.life.cores[TAKEN], self.rng.choice((0, 20_000)))
         keep_house(self.life.cores[TAKEN])
-        age(self.life.cores[TAKEN], 6_000)
         self._mark()
 
     def deliver(self) -> None:

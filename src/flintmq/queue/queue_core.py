@@ -247,7 +247,7 @@ def _add_logged(
     spin_lock(address(queue.log_lock))
     slot = list_reserve(address(queue.entries), level, content, 0, address(position))
     if slot != NULL:
-        if position > queue.entries.level0.ahead:
+        if position > at_load64(address(queue.entries.level0.ahead)):
             delivered_ahead(queue, position)
         if original == NULL or queue.port.letter == NULL:
             logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)

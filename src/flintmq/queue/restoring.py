@@ -233,7 +233,7 @@ def queue_add_held(
         address(wanted),
         address(slot),
     )
-    if position[0] > queue.entries.level0.ahead:
+    if position[0] > at_load64(address(queue.entries.level0.ahead)):
         delivered_ahead(queue, position[0])  # its record is still to come
     spin_unlock(address(queue.log_lock))
     return slot

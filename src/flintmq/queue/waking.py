@@ -58,7 +58,7 @@ def queue_ask_content(queue: pointer[queue_t], slot: pointer[slot_t], position: 
     state = at_load64(address(slot.state))
     return (
         state & (ENTRY_STATE_MASK | ENTRY_NOT_RESIDENT) == ENTRY_AVAILABLE
-        and position > queue.entries.level0.granted
+        and position > at_load64(address(queue.entries.level0.granted))
         and not delivered_grant(queue, position, state)
         and delivered_wait(queue, position)
     )

@@ -463,7 +463,7 @@ class Recovery:
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
         self._collect_homeless()
-        work.all_delivered = len(message_scan.damage) != 0
+        work.all_delivered = work.all_delivered or len(message_scan.damage) != 0
         if past is not None:
             past_judge(work, unclean or bool(message_scan.damage))
         self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)

@@ -507,6 +507,7 @@ def _on_queue(work: pointer[work_t], record: pointer[record_t]) -> void:
         return
     if record.type != RECORD_QUEUE_END and (record.size < 16 or 16 + le32(data + 8) * each > record.size):
         work.malformed += 1
+        work.all_delivered = work.all_delivered or record.type == RECORD_DELIVERED
         return
     queue = work_queue(work, le64(data))
     if queue < 0:
