@@ -55,7 +55,6 @@ class Map64:
         """(key, value) of the keys that have their home in [first, end) of a table of mask + 1 places."""
         room: uint64_t = map64_count(address(self.map)) + 1
         cells: pointer[map64_cell_t] = cast(pointer[map64_cell_t], calloc(room, sizeof(map64_cell_t)))
-        i: uint64_t
         count: uint64_t = map64_slice(address(self.map), mask, first, end, cells, room)
         found = [(cells[i].key, cells[i].value) for i in range(min(count, room))]
         free(cells)

@@ -76,8 +76,10 @@ def test_reserve_keeps_content_and_clear_empties(count: int) -> None:
 
 @given(STEPS, STEPS, st.sampled_from([1, 2, 8, 64]))
 @settings(max_examples=200, deadline=None)
-def test_a_walk_in_pieces_meets_all_that_stay(before: list[tuple[str, int, int]], meanwhile: list[tuple[str, int, int]], pieces: int) -> None:
-    """Puts and removals between the pieces, growth among them: what is there from the first piece to the last is met once, nothing twice."""
+def test_a_walk_in_pieces_meets_all_that_stay(
+    before: list[tuple[str, int, int]], meanwhile: list[tuple[str, int, int]], pieces: int
+) -> None:
+    """Puts and removals between the pieces, growth among them: a key that stays is met once, none is met twice."""
     table, model = Map64(), {}
     for step, key, value in before:
         if step == "put":

@@ -221,7 +221,8 @@ MUTANTS = (
         "checkpoint that counts deaths first",
         "checkpoints.py",
         "            done = _write_list(address(self.work)) and _write_moved(address(self.work))\n",
-        "            done = _write_containers(address(self.work)) and _write_list(address(self.work)) and _write_moved(address(self.work))\n",
+        "            done = _write_containers(address(self.work)) and _write_list(address(self.work))\n"
+        "            done = done and _write_moved(address(self.work))\n",
         also=Mutant(
             "",
             "checkpoints.py",
