@@ -10,7 +10,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.enrolment import held_t
-from cython.cimports.flintmq.queue.types import queue_t, slot_t
+from cython.cimports.flintmq.queue.types import queue_t, slot_t, swept_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import (
     DEAD_GRAIN, log_append, log_append_done, log_begin, log_died, log_doubt, log_end, log_is_live, log_time,
@@ -82,6 +82,14 @@ class LogDriver:
         if lsn == _NEVER or lsn == 0:
             raise StoreError("the log took no dequeue")
         return self.store.logs.ticket(lsn, 0)
+
+    def end_queue(self, queue_id: int, entries: list) -> None:
+        """The sweep behind the end of a queue. Entries: (position, message id)."""
+        swept: swept_t
+        for position, message_id in entries:
+            swept.position = position
+            swept.message_id = message_id
+            self.store.port.sweep(self.store.port.context, self.queue(queue_id), address(swept), 1, True)
 
     # --- local transactions
 

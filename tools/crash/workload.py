@@ -467,7 +467,8 @@ class Life:
     def _show(self, cores: dict[int, Any], entries: dict[tuple[int, int], tuple[int, int]]) -> None:
         """The entries are in the queues as a broker has them: those of commits that were not told yet are held."""
         for (queue, position), (message, expires) in sorted(entries.items()):
-            if queue in cores:
+            # A commit's entries have lower positions than what came meanwhile: in a broker they have had them from their birth.
+            if queue in cores and position > cores[queue].tail():
                 body = self.recording.contents[message].body
                 cores[queue].restore(position, message, len(body), False, expires, (queue, position) in self.unready)
 
@@ -684,5 +685,8 @@ class Life:
         self.define()
         if self.rng.random() < 0.3:
             self.store.flush()
+        entries = sorted((position, entry[0]) for (owner, position), entry in self.live.entries.items() if owner == queue)
         operation = self.add(Operation("drop", self.disk.position, queue))
         self.tell(operation, self.store.drop_queue(queue))
+        if self.checkpoints is not None and self.driver is not None:
+            self.driver.end_queue(queue, entries)

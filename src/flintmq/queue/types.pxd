@@ -58,6 +58,7 @@ cdef enum:                      # restored_t.flags
     RESTORED_REDELIVERED = 1
     RESTORED_HELD = 2           # of a transaction in doubt: as queue_add_held leaves it
     RESTORED_UNSIZED = 4        # body_len is not known
+    RESTORED_LISTED = 8         # in a run of a checkpoint: of the message list, which says whether it stands
     RESTORED_COUNT_SHIFT = 16   # bits 16..31: delivery count
 
 cdef enum:

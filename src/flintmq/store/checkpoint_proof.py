@@ -10,7 +10,7 @@ from typing import Any
 from cython import NULL, address, bint, cast, cclass, cfunc, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
-from cython.cimports.flintmq.queue.types import RESTORED_HELD, restored_t
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_UNSIZED, restored_t
 from cython.cimports.flintmq.store.past import past_first, past_owner, past_owner_at, past_segment, past_segment_t
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.flintmq.store.recovery_past import past_standing
@@ -96,7 +96,7 @@ def entry_difference(whole: Recovery, other: Recovery, queue_id: object) -> obje
         same = (
             a.message_id == b.message_id
             and a.expires_at_ms == b.expires_at_ms
-            and a.body_len == b.body_len
+            and (a.body_len == b.body_len or b.flags & RESTORED_UNSIZED != 0)
             and (a.flags ^ b.flags) & RESTORED_HELD == 0
         )
         if not same:

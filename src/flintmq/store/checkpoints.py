@@ -110,7 +110,7 @@ def _begin_at(work: pointer[checkpoint_t]) -> bint:
 def _write_run(work: pointer[checkpoint_t], queue: pointer[queue_t], facts: pointer[shell_t]) -> bint:
     """A segment in memory: those of its entries that the log has not ended, as a run. False: given up."""
     i: uint32_t
-    count: uint32_t = ml_standing(work.ml, queue.id, work.entries, facts.live)
+    count: uint32_t = ml_standing(work.ml, queue.id, work.entries, facts.live, address(facts.spilled))
     size: uint32_t
     facts.live = count
     facts.bytes = 0

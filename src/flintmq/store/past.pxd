@@ -24,7 +24,7 @@ cdef struct past_segment_t:     # a segment of a queue: its entries are in a run
     uint32_t live               # entries of the run
     uint64_t bytes              # of their bodies
     uint32_t redelivered
-    uint32_t spilled            # those that this start forgets
+    uint32_t spilled            # those that the run alone does not bring back: spilled ones, and those of the message list
     int64_t expiry_min
     uint64_t flagged_upto
     uint64_t run                # name of the run

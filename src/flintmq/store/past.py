@@ -18,9 +18,7 @@ from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
 from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT, restored_t
 from cython.cimports.flintmq.store.index_log import IndexLog, index_read_run
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode
-from cython.cimports.flintmq.store.log.log import (
-    DEAD_GRAIN, log_dead, log_died, log_is_live, log_restore_container, log_restore_death, log_t,
-)  # fmt: skip
+from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, log_dead, log_is_live, log_restore_container, log_restore_death, log_t
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, le64
 from cython.cimports.flintmq.store.vectors import vector_add, vector_free
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -507,8 +505,11 @@ class Past:
         if not _counted(address(self.past), self.past.begin):
             # Nothing below the begin lives in its container: what the log behind has there must not make it look alive. As which things
             # died there is not known, each place counts as one.
-            for i in range(self.past.begin % log.container_size // DEAD_GRAIN):
-                if not log_died(log, self.past.begin // log.container_size * log.container_size + i * DEAD_GRAIN, 0):
+            grains: uint64_t = self.past.begin % log.container_size // DEAD_GRAIN
+            if not log_restore_container(log, self.past.begin // log.container_size, grains, 0, 0):
+                return False
+            for i in range(grains):
+                if not log_restore_death(log, self.past.begin // log.container_size, cast(uint32_t, i)):
                     return False
         for rows, data in self._deaths:
             bytes_ = data

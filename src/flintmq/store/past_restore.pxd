@@ -16,3 +16,4 @@ cdef class PastRestore:
     cdef uint64_t _before(self, queue_t *queue, restored_t *entries, uint64_t count, uint64_t limit) except? 0
     cdef uint64_t _segment(self, queue_t *queue, past_segment_t *segment, restored_t *entries, uint64_t count, uint64_t *taken) except? 0
     cdef uint64_t _changed(self, queue_t *queue, past_segment_t *segment, restored_t *entries, uint64_t count, uint64_t *taken) except? 0
+    cdef int _end(self, past_segment_t *segment, uint64_t queue_id) except -1

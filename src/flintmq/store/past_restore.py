@@ -23,7 +23,7 @@ from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import ml_count_out
 from cython.cimports.flintmq.store.past import past_first, past_owner, past_owner_at, past_owner_t, past_segment, past_segment_t, past_t
 from cython.cimports.flintmq.store.recovery import Recovery
-from cython.cimports.flintmq.store.recovery_past import past_standing
+from cython.cimports.flintmq.store.recovery_past import past_alone, past_standing
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memset
@@ -114,7 +114,7 @@ class PastRestore:
         run."""
         facts: shell_t
         if segment.purged:
-            pager_bury(self.pager, segment.run, queue.id)
+            self._end(segment, queue.id)
             return 0
         if segment.taken:
             index_run_dead(self.pager.index, segment.run)
@@ -179,6 +179,24 @@ class PastRestore:
             free(run)
         return cast(uint64_t, standing)
 
+    def _end(self, segment: pointer[past_segment_t], queue_id: uint64_t) -> c_int:
+        """All that stood in the segment has ended: its messages are counted out, later unless something else tells of some of them."""
+        count: c_int
+        if not segment.touched:
+            pager_bury(self.pager, segment.run, queue_id)
+            return 0
+        run: pointer[restored_t] = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))
+        if run == NULL:
+            raise MemoryError("no memory for recovery")
+        count = past_alone(address(self.recovery._work), segment, run)
+        if count > 0:
+            ml_count_out(address(self.logs.ml), queue_id, run, cast(uint32_t, count), self.logs.ml.log.tail)
+        free(run)
+        if count < 0:
+            raise StoreError(f"queue id {queue_id}: a run of the index log can't be read; the next start reads the message log instead")
+        index_run_dead(self.pager.index, segment.run)
+        return 0
+
     def finish(self) -> None:
         """All queues that are there have their entries: what of the checkpoint belongs to others ended with them."""
         past: pointer[past_t] = address(self.recovery.past.past)
@@ -191,5 +209,5 @@ class PastRestore:
                 if past_segment(past, j).taken:
                     index_run_dead(self.pager.index, past_segment(past, j).run)
                 else:
-                    pager_bury(self.pager, past_segment(past, j).run, owner.id)
+                    self._end(past_segment(past, j), owner.id)
         self.recovery.past.reader.close()

@@ -10,6 +10,9 @@ cdef void past_judge(work_t *work, bint unclean) noexcept nogil
 # Entries of the segment that stand, into `out` (room for LARGE_SLOTS), with their flags. Those that a purge ended go to `purged`, `*ended` of
 # them; NULL: they are noted as gone. Returns how many stand; -1: the run can't be read. May wait for the disk.
 cdef int past_standing(work_t *work, past_segment_t *segment, restored_t *out, restored_t *purged, uint32_t *ended) noexcept nogil
+# Entries of the segment's run that the run alone tells of, into `out`: what of them ended is to be counted out. Returns how many; -1: the
+# run can't be read. May wait for the disk.
+cdef int past_alone(work_t *work, past_segment_t *segment, restored_t *out) noexcept nogil
 # Whether an entry of the checkpoint stands at this position. May wait for the disk.
 cdef bint past_stands(work_t *work, uint64_t queue_id, uint64_t position) noexcept nogil
 # Lowest index at which a run of this level may have an entry, 0: none; highest one that may be flagged as delivered before. O(segments).

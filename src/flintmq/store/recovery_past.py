@@ -12,7 +12,7 @@ from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, 
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.restoring import restored_mark_range
-from cython.cimports.flintmq.queue.types import INDEX_MASK, MESSAGE_SPILLED_BIT, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.queue.types import INDEX_MASK, MESSAGE_SPILLED_BIT, RESTORED_LISTED, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.past import (
     past_ended, past_entry, past_first, past_gone, past_owner, past_owner_at, past_owner_t, past_place, past_run, past_segment,
     past_segment_t, past_t, past_where,
@@ -144,7 +144,7 @@ def past_standing(
     if entries == NULL:
         return -1
     for i in range(count):
-        if entries[i].message_id >> MESSAGE_SPILLED_BIT or past_ended(segment, entries[i].position):
+        if not _is_alone(segment, entries + i):
             continue
         if work_purged(work, cast(uint32_t, queue), entries[i].position):
             if purged != NULL:
@@ -167,11 +167,33 @@ def past_standing(
     return cast(c_int, kept)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _is_alone(segment: pointer[past_segment_t], entry: pointer[cython.const[restored_t]]) -> bint:
+    """Whether nothing but the run tells of the entry."""
+    return not (entry.message_id >> MESSAGE_SPILLED_BIT or entry.flags & RESTORED_LISTED or past_ended(segment, entry.position))
+
+
+def past_alone(work: pointer[work_t], segment: pointer[past_segment_t], out: pointer[restored_t]) -> c_int:
+    count: uint32_t = 0
+    kept: c_int = 0
+    i: uint32_t
+    entries: pointer[restored_t] = past_run(work.past, segment, address(count))
+    if entries == NULL:
+        return -1
+    for i in range(count):
+        if _is_alone(segment, entries + i):
+            out[kept] = entries[i]
+            kept += 1
+    return kept
+
+
 def past_stands(work: pointer[work_t], queue_id: uint64_t, position: uint64_t) -> bint:
     queue: int64_t = _number(work, queue_id)
     segment: pointer[past_segment_t] = work_segment(work, cast(uint32_t, queue), position) if queue >= 0 else NULL
     entry: pointer[cython.const[restored_t]]
-    if segment == NULL or segment.purged or past_ended(segment, position) or work_purged(work, cast(uint32_t, queue), position):
+    if segment == NULL or segment.purged or work_purged(work, cast(uint32_t, queue), position):
         return False
     entry = past_entry(work.past, segment, position)
-    return entry != NULL and not entry.message_id >> MESSAGE_SPILLED_BIT
+    return entry != NULL and _is_alone(segment, entry)

@@ -13,7 +13,7 @@ import cython
 from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_put
-from cython.cimports.flintmq.queue.types import restored_t
+from cython.cimports.flintmq.queue.types import RESTORED_LISTED, restored_t
 from cython.cimports.flintmq.store.log.record import (
     BRIEF_FIXED, PLACE_SIZE, RECORD_CHUNK, RECORD_COPY, RECORD_DELIVERED, RECORD_DEQUEUE, RECORD_ENQUEUE, RECORD_LAST, RECORD_MESSAGE,
     RECORD_MESSAGE_DELETE, RECORD_NAME, RECORD_QUEUE_END, RECORD_QUEUE_MARK, RECORD_QUEUE_PURGE, RECORD_REDELIVERED, RECORD_SHAPE,
@@ -464,7 +464,7 @@ def _from_past(work: pointer[work_t], record: pointer[record_t], queue: uint32_t
     if segment == NULL or past_ended(segment, position):
         return -1
     entry = past_entry(work.past, segment, position)
-    if entry == NULL or entry.message_id != record.undo_prev:
+    if entry == NULL or entry.message_id != record.undo_prev or entry.flags & RESTORED_LISTED:
         return -1
     past_end(work.past, segment, position)
     index = seen_append_moved(work, record.lsn, record.undo_prev)

@@ -14,8 +14,9 @@ cdef struct piece_walk_t:       # a walk over a map that changes meanwhile: zero
     uint64_t width              # of a piece
     uint32_t number             # of the map
 
-# Which of these entries of a queue have a place still: they are moved to the front, and counted. In sections of SWEPT_MAX. O(entries).
-cdef uint32_t ml_standing(message_log_t *ml, uint64_t queue_id, restored_t *entries, uint32_t count) noexcept nogil
+# Which of these entries of a queue have a place still: they are moved to the front, and counted; those of the message list are flagged, and
+# are `*listed`. In sections of SWEPT_MAX. O(entries).
+cdef uint32_t ml_standing(message_log_t *ml, uint64_t queue_id, restored_t *entries, uint32_t count, uint32_t *listed) noexcept nogil
 # The next piece of the message list, as rows of docs/FORMAT.md (kind 6) one behind the other; `*size`: their bytes. False: the walk is at
 # its end, and nothing was written. `*size` above `room`: nothing was written, call again with that much.
 cdef bint ml_copy_listed(message_log_t *ml, piece_walk_t *walk, uint8_t *out, uint64_t room, uint64_t *size) noexcept nogil

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, void
 from cython.cimports.flintmq.core.hash64 import map64_cell_t, map64_slice, map64_t
-from cython.cimports.flintmq.queue.types import SWEPT_MAX, restored_t
+from cython.cimports.flintmq.queue.types import RESTORED_LISTED, SWEPT_MAX, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_is_live, log_t, log_where
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, set32, set64
 from cython.cimports.flintmq.store.message_log import LIST_MAPS, PLACE_FREED, list_find, location_t, message_find, message_log_t, message_t
@@ -32,20 +32,25 @@ def _stands(ml: pointer[message_log_t], queue_id: uint64_t, entry: pointer[resto
     if message != NULL:
         location = message_find(message, queue_id, entry.position)
         # What a transaction puts there stands in the list alone until it has committed: it may roll back before the list is written down.
+        entry.flags |= RESTORED_LISTED
         return location != NULL and location.enqueued_by == 0
     return log_is_live(ml.log, log_where(ml.log, entry.message_id))
 
 
-def ml_standing(ml: pointer[message_log_t], queue_id: uint64_t, entries: pointer[restored_t], count: uint32_t) -> uint32_t:
+def ml_standing(
+    ml: pointer[message_log_t], queue_id: uint64_t, entries: pointer[restored_t], count: uint32_t, listed: pointer[uint32_t]
+) -> uint32_t:
     i: uint32_t = 0
     end: uint32_t
     kept: uint32_t = 0
+    listed[0] = 0
     while i < count:
         end = min(count, i + SWEPT_MAX)
         log_begin(ml.log)
         while i < end:
             if _stands(ml, queue_id, entries + i):
                 entries[kept] = entries[i]
+                listed[0] += 1 if entries[i].flags & RESTORED_LISTED else 0
                 kept += 1
             i += 1
         log_end(ml.log)
