@@ -24,6 +24,7 @@ cdef struct checkpoint_t:       # one that is written
     uint8_t *bytes              # of one run, or of rows of the message list
     uint64_t room
     bint waits                  # who writes the log is another thread
+    bint last                   # of a clean stop: the pager has stopped
     uint32_t waited             # times, since something was taken
 
 cdef class Checkpoints:

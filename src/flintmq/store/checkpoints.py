@@ -69,7 +69,7 @@ def _wait(owner: p_void) -> bint:
         or work.waited > WAITS_MAX
         or at_load32(address(work.index.log.failed))
         or at_load32(address(work.ml.disk_low))
-        or at_load32(address(work.pager.stopping))
+        or (at_load32(address(work.pager.stopping)) and not work.last)
     ):
         return False
     usleep(WAIT_US)
@@ -352,6 +352,7 @@ class Checkpoints:
 
     def finish(self) -> None:
         """A clean stop: the next start reads little."""
+        self.work.last = True
         self.settle()
         if self._is_due(self.interval // SHARE, WRITTEN_PER_BYTE // SHARE):
             self.write()

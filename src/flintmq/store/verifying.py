@@ -56,12 +56,21 @@ class Verifier:
     def run(self) -> None:
         """The whole of it, on the caller's thread. Raises: StoreError: a container can't be read."""
         messages = self.store.messages
-        scan: Any = LogScan(self.store.files, messages.directory, MESSAGES, messages.store_uuid)
-        scan.until = self.begin
-        scan.between = self._rest
-        scan.check()
-        # Containers that went meanwhile were not needed.
-        self.damage = [one for one in scan.damage if one.lsn >= self.store.messages.base]
+        damage: list[Any] = []
+        place = 0
+        while place < self.begin:
+            base = messages.base
+            scan: Any = LogScan(self.store.files, messages.directory, MESSAGES, messages.store_uuid)
+            scan.begin, scan.until, scan.between = place, self.begin, self._rest
+            try:
+                scan.check()
+                place = self.begin
+            except StoreError:
+                if messages.base == base:
+                    raise
+                place = max(place, scan.block_end, messages.base)  # a container went meanwhile: what it had was not needed
+            damage += scan.damage
+        self.damage = [one for one in damage if one.lsn >= messages.base]
         set_damage_aside(self.store.files, self.store.directory, "messages", self.damage, messages.container_size)
         self.done = True
 
