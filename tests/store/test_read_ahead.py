@@ -68,3 +68,12 @@ def test_files_that_are_gone_or_refused_are_no_error(tmp_path: Path) -> None:
     file_port.read_into_cache([str(tmp_path / "gone"), str(tmp_path), str(path)])
     file_port.read_into_cache([])
     assert path.read_bytes() == b"x" * 1_000_000
+
+
+def test_with_an_index_log_little_of_the_messages_is_asked_for(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start from a checkpoint reads the index log and the end of the message log."""
+    monkeypatch.setattr(module, "CHECKPOINTED", 1500)
+    messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.flog")
+    index = make(tmp_path, "index", "0001.flog")
+    run(tmp_path, 1 << 30)
+    assert sorted(asked) == sorted(index + messages[2:])

@@ -15,7 +15,10 @@ from pathlib import Path
 from flintmq.store.log.file_port import read_into_cache
 
 # what a start reads, in its order; of each log the newest container first
-LOGS = ("transactions", "messages")
+LOGS = ("transactions", "index", "messages")
+# bytes of the message log when there is an index log: a start from its checkpoint reads four times the least interval of checkpoints, seldom
+# more
+CHECKPOINTED = 128 << 20
 # as many reads are under way at a time: one alone leaves a part of what a fast disk can do
 READERS = 2
 
@@ -38,6 +41,8 @@ def _paths(directory: Path, most: int) -> list[str]:
     room = most
     try:
         for log in LOGS:
+            if log == "messages" and any("/index/" in path for path in paths):
+                room = min(room, CHECKPOINTED)
             for path in sorted((directory / log).glob("*.flog"), reverse=True):
                 room -= path.stat().st_size
                 if room < 0:
