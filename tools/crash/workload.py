@@ -394,6 +394,7 @@ class Life:
             self.open[tx] = {"xid": record.xid, "prepared": True, "local": False, "queues": counts}
         self.kinds, self.oldest = {**KINDS, **SMALL}[recording.kind]
         self.checkpoints = random.Random(recording.seed * 8 + number) if recording.seed % CHECKPOINTS_EVERY else None
+        self.acked: list[tuple[tuple[int, int], tuple[int, int]]] = []  # the last ones
         self.pinned = 0  # an entry of this message is never taken when it can be helped
         self.xids = 0
         self.opened = self.disk.position
@@ -447,7 +448,8 @@ class Life:
         cores = {queue: core_of(self.store, queue) for queue in self.queues}
         for core in cores.values():
             self.store.attach(core)
-        self._show(cores, self.live.entries)
+        # The log knows an ack before the queue does.
+        self._show(cores, {**dict(self.acked), **self.live.entries})
         begun = False
 
         def between() -> None:
@@ -537,6 +539,7 @@ class Life:
             free = [place for place in free if self.live.entries[place][0] != self.pinned] or free
         place = free[0] if self.rng.random() < self.oldest else self.rng.choice(free)
         message = self.live.entries[place][0]
+        self.acked = [*self.acked[-2:], (place, self.live.entries[place])]
         operation = Operation("dequeue", self.disk.position, *place)
         self.add(operation)
         if self.driver is not None and self.rng.random() < 0.6:
