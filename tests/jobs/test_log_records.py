@@ -85,9 +85,10 @@ def test_the_job_takes_a_range_of_a_running_brokers_log(spark: Any, plane_broker
         host=plane_broker.host, flight_port=flight_port(plane_broker), out=str(tmp_path / "out"), timeout=60, source="records", queue=queue
     )
     summary = done(spark, params)
-    assert summary.figures["rows"] == 20 and "20 records" in summary.lines[0] and summary.figures["source"] == "records"
     rows = archived(spark, tmp_path / "out")
-    assert {row[NAMES.index("kind")] for row in rows} == {"Message-Enqueue"} and len(rows) == 20
+    assert summary.figures["rows"] == len(rows) and f"{len(rows)} records" in summary.lines[0] and summary.figures["source"] == "records"
+    kinds = [row[NAMES.index("kind")] for row in rows]
+    assert kinds.count("Message-Enqueue") == 20 and set(kinds) <= {"Message-Enqueue", "Queue-Delivered"}
     with pytest.raises(OperatorError, match="holds an archive of the log already"):
         done(spark, params)
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()

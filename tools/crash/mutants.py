@@ -218,19 +218,6 @@ MUTANTS = (
         "size",
     ),
     Mutant(
-        "checkpoint that counts deaths first",
-        "checkpoints.py",
-        "            done = _write_list(address(self.work)) and _write_moved(address(self.work))\n",
-        "            done = _write_containers(address(self.work)) and _write_list(address(self.work))\n"
-        "            done = done and _write_moved(address(self.work))\n",
-        also=Mutant(
-            "",
-            "checkpoints.py",
-            "            done = _write_containers(address(self.work))\n            for",
-            "            done = True\n            for",
-        ),
-    ),
-    Mutant(
         "checkpoint begun while a purge is counted out",
         "checkpoints.py",
         "        if at_load64(address(work.pager.burials)):\n",
