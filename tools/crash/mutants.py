@@ -223,14 +223,6 @@ MUTANTS = (
         "        if at_load64(address(work.pager.burials)):\n",
         "        if False:\n",
     ),
-    Mutant(
-        "checkpoint whose runs go when they end",
-        "checkpoints.py",
-        "        self.index.log.set_keep(self.written_keep)\n",
-        "        pass\n",
-        after="    def settle",
-        also=Mutant("", "log_store.py", "            index.set_keep(index.tail)\n", "            pass\n"),
-    ),
 )
 
 CAMPAIGNS = (
