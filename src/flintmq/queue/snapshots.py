@@ -3,6 +3,8 @@
 in: checkpoints, a start. out: entries and facts of segments; shells.
 
 S1  A snapshot of the last segment has all entries up to the tail that it tells: no producer is between its place and its record (log_lock).
+    An entry that ends has its place in it until it is deleted: a purge tells the log of positions, and the message of one that is in no run
+    would live for ever.
 S2  What is in no record of the log is in no snapshot. What a transaction's block put into the log is held until that is durable, and is in
     snapshots meanwhile; what another transaction holds is, too, and who writes them down leaves it to the message list.
 """
@@ -11,14 +13,14 @@ from __future__ import annotations
 
 import cython
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
-from cython.cimports.flintmq.core.atomics import at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.counts import count_cold
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_append_bounded, list_append_shell, list_directory_find
 from cython.cimports.flintmq.queue.expiries import expiry_shell
 from cython.cimports.flintmq.queue.paging import shell_mark
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_ACQUIRED, ENTRY_COUNT_SHIFT, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT,
+    ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT,
     RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED, level_t, list_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -33,10 +35,14 @@ def _write_down(segment: pointer[segment_t], entries: pointer[restored_t], facts
     slot: pointer[slot_t]
     entry: pointer[restored_t] = entries
     state: uint64_t
+    ends: bint
     i: uint32_t
     for i in range(segment.count):
         slot = segment.slots + i
         state = slot_hold(slot, True)
+        ends = state == 0 and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED
+        if ends:
+            state = at_load64(address(slot.state))
         if state == 0:
             continue
         if (state & ENTRY_LOGGED or (state & ENTRY_HELD and slot.message_id)) and not slot.message_id >> MESSAGE_SPILLED_BIT:
@@ -45,7 +51,7 @@ def _write_down(segment: pointer[segment_t], entries: pointer[restored_t], facts
             entry.body_len = slot_body_len(slot)
             entry.expires_at_ms = segment.expiry[i] if segment.expiry != NULL else 0
             entry.flags = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF) << RESTORED_COUNT_SHIFT
-            if state & ENTRY_REDELIVERED or (state & ENTRY_STATE_MASK == ENTRY_ACQUIRED and not state & ENTRY_HELD):
+            if state & ENTRY_REDELIVERED or (state & ENTRY_STATE_MASK != ENTRY_AVAILABLE and not state & ENTRY_HELD):
                 entry.flags |= RESTORED_REDELIVERED
                 facts.redelivered += 1
             facts.bytes += entry.body_len
@@ -53,7 +59,8 @@ def _write_down(segment: pointer[segment_t], entries: pointer[restored_t], facts
                 facts.expiry_min = entry.expires_at_ms
             facts.live += 1
             entry += 1
-        slot_unhold(slot, state)
+        if not ends:
+            slot_unhold(slot, state)
 
 
 def queue_snapshot(

@@ -38,13 +38,16 @@ cdef class Checkpoints:
     cdef lsns_t written_parts          # of the one that is written, and not on disk yet
     cdef uint64_t written_end          # LSN of the index log behind its last record; 0: there is none
     cdef uint64_t written_keep         # tail of the index log when it began
+    cdef uint64_t kept                 # that of the one in force
+    cdef list _ended                   # handles of deleted queues of which the log does not know all ends yet; under the store's lock
     cdef readonly bint in_force        # a start would use one
     cdef readonly uint64_t begin       # of the newest
     cdef readonly uint64_t size        # bytes of the newest, with the runs that were made for it
-    cdef uint64_t again                # tail of the message log from which the next try is made
+    cdef uint64_t again                # tails of message log and index log, added, from which the next try is made
     cdef readonly uint64_t written     # figures
     cdef readonly uint64_t given_up
     cdef readonly uint64_t bytes
     cdef bint _begin(self)
     cdef bint _queue(self, QueueHandle handle)
+    cdef bint _has_ended(self, QueueHandle handle)
     cdef int _drop(self, lsns_t *lsns) except -1

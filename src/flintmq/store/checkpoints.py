@@ -5,7 +5,8 @@ in: the message log and its list, the queues. out: parts, runs and the Checkpoin
 C1  The begin, the counts of containers and the floor of shapes are of one moment, at which no purge waits to be counted out.
 C2  Queues are written down behind the begin, the message list and the table of copies behind them, and what died in containers last:
     whoever reads finds each end of something in the log behind the begin, or done.
-    A purge of shells that ended before their queue was written down is counted out before that, too: no run names them any more.
+    A purge of shells that ended before their queue was written down is counted out before that, too, and the sweep of a queue that was
+    deleted before all queues were written down is at its end: no run names their messages any more.
 C3  What the newest checkpoint on disk names stays until the next one is on disk: runs that ended since it began, and its own records.
 C4  The writer puts the index log on disk behind the message log: a checkpoint that is there finds all that it rests on.
 """
@@ -88,6 +89,11 @@ def _begin_at(work: pointer[checkpoint_t]) -> bint:
         if at_load64(address(work.pager.burials)):
             log_end(work.ml.log)
             return False
+        if work.ml.log.dividing:  # a message before the begin, which the list may not have in time
+            log_end(work.ml.log)
+            if not _wait(work):
+                return False
+            continue
         work.begin = work.ml.log.tail
         # Messages behind it name no Message-Shape before it.
         work.ml.log.shape_floor = work.begin
@@ -152,6 +158,27 @@ def _write_level(work: pointer[checkpoint_t], queue: pointer[queue_t], level: ui
         if tail[0]:
             return True
     return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _is_swept(work: pointer[checkpoint_t], queue: pointer[queue_t]) -> bint:
+    """Whether the log knows of each entry of a deleted queue that it ended, or that it is buried: no logged one is there, and no sweep is
+    at one."""
+    facts: shell_t
+    level: uint32_t
+    tail: uint64_t = 0
+    index: uint64_t
+    for level in range(queue.entries.level_count):
+        index = 0
+        while queue_snapshot(queue, level, index, work.entries, address(facts), address(tail)):
+            if facts.live or facts.run or facts.leaves:
+                return False
+            index = facts.base + facts.count
+            if tail:
+                break
+    return at_load32(address(queue.sweeps)) == 0
 
 
 @cfunc
@@ -327,6 +354,7 @@ class Checkpoints:
         memset(address(self.force_parts), 0, sizeof(lsns_t))
         memset(address(self.written_parts), 0, sizeof(lsns_t))
         self.store = store
+        self._ended = []
         self.logs = store.logs
         self.messages = store.messages
         self.index = store.index
@@ -347,6 +375,8 @@ class Checkpoints:
     def once(self) -> None:
         """A look whether one is on disk now, and whether the next one is due; writes it. The pager's thread."""
         self.settle()
+        if self._ended:
+            self._forget_ended()
         if self._is_due(self.interval, WRITTEN_PER_BYTE):
             self.write()
 
@@ -358,16 +388,62 @@ class Checkpoints:
             self.write()
 
     def _is_due(self, interval: uint64_t, per_byte: uint64_t) -> bool:
-        since: uint64_t = max(self.begin, self.messages.base)
-        tail: uint64_t = self.messages.log.tail
+        grown: uint64_t = self.messages.log.tail - max(self.begin, cast(uint64_t, self.messages.base))
+        # Entries that come and go without a record of the message log fill the index log, which keeps what ended since the last one began.
+        if self.in_force:
+            grown = max(grown, self.index.index.log.tail - self.kept)
         return (
             self.written_end == 0
-            and tail >= self.again
-            and tail - since >= max(interval, per_byte * self.size)
+            and self._tails() >= self.again
+            and grown >= max(interval, per_byte * self.size)
             and not self.store.recovering
             and not at_load32(address(self.logs.ml.disk_low))
             and self.logs.failure is None
         )
+
+    def _tails(self):
+        return self.messages.tail + self.index.log.tail
+
+    def ended(self, handle: QueueHandle) -> None:
+        """A queue is deleted: its Queue-End comes next, and then the sweep of its entries. With the store's lock."""
+        self._ended.append(handle)
+
+    def forget(self) -> None:
+        """The store is closed: nothing leads to a queue."""
+        self._ended.clear()
+
+    def _forget_ended(self):
+        entries: pointer[restored_t] = cast(pointer[restored_t], malloc(LARGE_SLOTS * sizeof(restored_t)))
+        if entries == NULL:
+            return
+        self.work.entries = entries
+        try:
+            with self.store.lock:
+                self._ended = [handle for handle in self._ended if not self._has_ended(handle)]
+        finally:
+            self.work.entries = NULL
+            free(entries)
+
+    def _has_ended(self, handle: QueueHandle) -> bint:
+        swept: bint
+        queue: pointer[queue_t] = handle.queue
+        with nogil:
+            swept = _is_swept(address(self.work), queue)
+        return swept
+
+    def _await_ended(self) -> bool:
+        """The sweeps of deleted queues come to their end. False: that takes too long."""
+        waited: bint
+        with self.store.lock:  # drop_queue has it until Queue-End is in the log
+            ended = list(self._ended)
+        for handle in ended:
+            while not self._has_ended(handle):
+                with nogil:
+                    waited = _wait(address(self.work))
+                if not waited:
+                    return False
+            self.work.waited = 0
+        return True
 
     def settle(self) -> None:
         """Once the newest one is on disk, what the one before needed is dead (C3)."""
@@ -378,6 +454,7 @@ class Checkpoints:
         memset(address(self.written_parts), 0, sizeof(lsns_t))
         self.written_end = 0
         self.in_force = True
+        self.kept = self.written_keep
         self.index.log.set_keep(self.written_keep)
 
     def adopt(self, past: object) -> None:
@@ -386,6 +463,7 @@ class Checkpoints:
             if not lsns_add(address(self.force_parts), lsn):
                 raise MemoryError("no memory for a checkpoint")
         self.in_force = True
+        self.kept = self.index.log.tail
         self.begin = past.begin
         self.size = sum(len(data) for _, _, data in past.checkpoint.parts)
 
@@ -396,7 +474,7 @@ class Checkpoints:
         started = time.monotonic()
         done = False
         if self.store.recovering or self.written_end or not self._begin():
-            self.again = self.messages.log.tail + self.interval // SHARE
+            self.again = self._tails() + self.interval // SHARE
             return False
         if not self.in_force:
             self.index.log.set_keep(self.written_keep)
@@ -442,6 +520,8 @@ class Checkpoints:
         for handle in handles:
             if not self._queue(handle):
                 return False
+        if not self._await_ended():
+            return False
         between()
         with nogil:
             done = _write_list(address(self.work)) and _write_moved(address(self.work))
@@ -484,7 +564,7 @@ class Checkpoints:
     def _give_up(self):
         """Nothing of it lives."""
         self.given_up += 1
-        self.again = self.messages.log.tail + self.interval // SHARE
+        self.again = self._tails() + self.interval // SHARE
         self._drop(address(self.work.parts.lsns))
         self._drop(address(self.work.parts.runs))
         if not self.in_force:

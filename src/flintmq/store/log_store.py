@@ -590,7 +590,10 @@ class LogStore(LogPort):
         message_id: uint64_t
         wanted: uint64_t = queue_id
         with self.lock:
-            known = self.queues.pop(queue_id, None) is not None and self.recovery is None
+            handle = self.queues.pop(queue_id, None)
+            if handle is not None:
+                self.checkpoints.ended(handle)
+            known = handle is not None and self.recovery is None
             if self.recovery is not None:
                 self.recovery.marks.pop(queue_id, None)
                 self.recovery.delivered.pop(queue_id, None)
@@ -621,14 +624,15 @@ class LogStore(LogPort):
         if self.bulk is not None:
             self.bulk.stop()
         self.logs.closed = True
-        if self.maintenance is not None:
-            self.maintenance.stop()
         if self.verifier is not None:
             self.verifier.stop()
         self.pager.stop()
+        if clean and self.logs.failure is None:
+            self.checkpoints.finish()  # while containers are made for what it writes
+        if self.maintenance is not None:
+            self.maintenance.stop()
         self.loader.stop()
         if clean and self.logs.failure is None:
-            self.checkpoints.finish()
             self.write_redelivered([self._redelivered(handle) for handle in self.queues.values()])
             self.write_marks(self.tails_below(0))
             for handle in self.queues.values():
@@ -654,6 +658,7 @@ class LogStore(LogPort):
         # Queues keep their log, unseen by the cycle collector (QueueHandle.attach_log): it must not lead to them, nor to the broker.
         log_port_forget(address(self.port))
         self.queues.clear()
+        self.checkpoints.forget()
         nobody: object = None
         self.on_failure = nobody
         self.logs.waiting.clear()

@@ -87,6 +87,7 @@ cdef struct log_t:
     uint64_t blocks
     uint64_t copied             # bytes of live messages that were copied forward
     map64_t moved               # id -> LSN, of messages that were copied forward
+    uint32_t dividing           # contents of which some chunks are written: their messages are in no table yet
 
 cdef log_t *log_new(uint32_t log_id, uint64_t container_size, uint64_t buffer_size, bint syncs) noexcept nogil
 cdef void log_free(log_t *log) noexcept nogil

@@ -744,12 +744,10 @@ def content_write(log: pointer[log_t], kind: uint8_t, split_above: uint32_t, fol
     """
     total: uint32_t = content_total(content)
     piece: uint32_t = total
-    offset: uint32_t
     room: uint32_t
     length: uint32_t
     size: uint64_t
     first: uint64_t = 0
-    lsn: uint64_t = 0
     record: pointer[uint8_t]
     own: pointer[uint8_t]
     length = RECORD_HEADER + CONTENT_FIXED + total
@@ -776,25 +774,44 @@ def content_write(log: pointer[log_t], kind: uint8_t, split_above: uint32_t, fol
     size = align8(length)
     log_live(log, first, size + (follows if piece == total else total - piece))
     check(piece <= total, b"log I7 the first piece is not longer than its content", piece, total)
-    offset = piece
+    if piece < total:
+        log.dividing += 1
+        if not _write_chunks(log, split_above, content, first, piece):
+            first = LSN_NEVER
+        log.dividing -= 1
+    return first
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _write_chunks(log: pointer[log_t], split_above: uint32_t, content: pointer[content_t], first: uint64_t, offset: uint32_t) -> bint:
+    """The content from `offset` on, in chunks, between which the lock is let go. False: the log has no room, or has failed."""
+    total: uint32_t = content_total(content)
+    piece: uint32_t
+    room: uint32_t
+    length: uint32_t
+    lsn: uint64_t = 0
+    record: pointer[uint8_t]
+    own: pointer[uint8_t]
     while offset < total:
         log_end(log)
         log_begin(log)
         room = log_room(log, split_above // 4)
         if room < RECORD_HEADER + 4 + 64:
-            return LSN_NEVER
+            return False
         piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
         length = RECORD_HEADER + 4 + piece
         record = log_append(log, length, address(lsn))
         if record == NULL:
-            return LSN_NEVER
+            return False
         own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(log), first, 0, 0)
         set32(own, offset)
         content_copy_out(content, offset, piece, own + 4)
         log_append_done(log, record, length, lsn)
         offset += piece
         check(offset <= total, b"log I7 pieces are not longer than their content", offset, total)
-    return first
+    return True
 
 
 def content_write_small(
