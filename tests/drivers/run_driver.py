@@ -1,17 +1,22 @@
-"""Index runs as Python values, and an index log that can't be read."""
+"""Index runs as Python values, an index log that can't be read, and moments at which a checkpoint may come."""
 
 from __future__ import annotations
 
-from cython import address, cast, declare, p_char, pointer, sizeof
+from cython import address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_char, p_void, pointer, sizeof
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.queue.types import restored_t
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.types import queue_t, restored_t, swept_t
 from cython.cimports.flintmq.store.index_log import index_log_t
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode, run_encode
+from cython.cimports.flintmq.store.log.log import content_write, log_begin, log_end
+from cython.cimports.flintmq.store.log.record import RECORD_START
 from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.flintmq.store.message_log import ENQUEUE_MOST, list_new, message_log_t, message_t, ml_sweep
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 
 _nothing = declare(index_log_t)
+_before: list = []
 
 
 def encode_run(queue_id: int, rows: list) -> bytes:
@@ -47,3 +52,47 @@ def decode_run(data: bytes) -> tuple | None:
 def lose_index(store: LogStore) -> None:
     """No run can be read any more."""
     store.pager.pager.index = address(_nothing)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sweep(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], count: uint32_t, ended: bint) -> uint64_t:
+    with gil:
+        for call in _before:
+            call()
+    return ml_sweep(context, queue, swept, count, ended)
+
+
+def before_sweep(store: LogStore, call: object) -> None:
+    """`call` is called when a sweep has dequeued entries, and the log is not told yet."""
+    _before[:] = [call]
+    store.port.sweep = _sweep
+
+
+def append_divided(store: LogStore, size: int) -> int:
+    """A long message without a place, as a transaction writes it: other threads run between its chunks. Returns its id."""
+    content: pointer[content_t] = content_from_bytes(b"", b"key", b"", bytes(size), CONTENT_PERSISTENT, 0)
+    ml: pointer[message_log_t] = address(store.logs.ml)
+    message: pointer[message_t]
+    message_id: uint64_t
+    with nogil:
+        log_begin(ml.log)
+        message_id = content_write(ml.log, RECORD_START, ml.split_above, ENQUEUE_MOST, content)
+        message = list_new(address(ml.messages), message_id)
+        message.holds = 1
+        log_end(ml.log)
+    content_decref(content)
+    return message_id
+
+
+def await_divided(store: LogStore, end: int) -> None:
+    """Comes back when some chunks of a content are written, or the log's tail has passed `end`."""
+    ml: pointer[message_log_t] = address(store.logs.ml)
+    until: uint64_t = end
+    going: bint = False
+    with nogil:
+        while not going:
+            log_begin(ml.log)
+            going = ml.log.dividing != 0 or ml.log.tail > until
+            log_end(ml.log)

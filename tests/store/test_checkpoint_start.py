@@ -4,6 +4,7 @@ that may not be believed is not used."""
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ import pytest
 pytest.importorskip("tests.drivers.run_driver")
 
 from flintmq.config import Limits
+from flintmq.queue.control import QueueHandle
 from flintmq.queue.purge_slices import Sweep
+from tests.drivers.index_driver import limit_unwritten
+from tests.drivers.run_driver import append_divided, await_divided, before_sweep
+from tests.drivers.store_driver import DrivenStore
 from tests.store.rig import STORE, Rig
 from tests.store.test_entry_pager import HEADER, PERSISTENT, fill, page_out, queue_of, rig_of, take_all
 
@@ -295,6 +300,107 @@ def test_a_purge_that_is_not_counted_out_delays_the_next_one() -> None:
     while rig.store.pager.figures["burials"]:
         rig.store.pager.once()
     assert rig.store.checkpoints.write()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_queue_that_was_deleted_is_counted_out_first(paged: bool) -> None:
+    """Its Queue-End is before the checkpoint, and names no message: no start would know which ones it ended."""
+    rig, core = backlog(100)
+    other = queue_of(rig, 2)
+    fill(other, 20)
+    if paged:
+        page_out(rig)
+    core.mark_deleted()
+    rig.store.drop_queue(1)
+    assert not rig.store.checkpoints.write(), "its entries are not swept"
+    sweep: Any = Sweep(core, True)
+    assert not sweep.step(1) and not rig.store.checkpoints.write(), "nor all of them"
+    while not sweep.step(10_000):
+        pass
+    del sweep
+    while rig.store.pager.figures["burials"]:
+        rig.store.pager.once()
+    write(rig)
+    rig.reopen(clean=False)
+    other = queue_of(rig, 2)
+    rig.store.restore(other)
+    rig.store.restored()
+    assert rig.store.from_checkpoint and rig.messages.live_count == 20
+    assert take_all(other) == bodies(20)
+
+
+def test_a_purge_that_the_log_is_about_to_be_told_of() -> None:
+    """It names positions: a checkpoint in between must have the messages that stand there."""
+    rig, core = backlog(10)
+    written: list[bool] = []
+    before_sweep(rig.store, lambda: written.append(rig.store.checkpoints.write()))
+    sweep: Any = Sweep(core, False)
+    while not sweep.step(10_000):
+        pass
+    assert written[0]
+    land(rig)
+    core = again(rig)
+    rig.store.restored()
+    while rig.store.pager.figures["burials"]:
+        rig.store.pager.once()
+    assert rig.store.from_checkpoint and core.ready_count() == 0 and rig.messages.live_count == 0
+
+
+def test_a_long_message_that_is_being_written() -> None:
+    """No checkpoint begins between its chunks, at whatever moment it is asked for: the list would not have it yet."""
+    rig, core = backlog(10)
+    end = rig.messages.tail + (16 << 20)
+    writer = threading.Thread(target=append_divided, args=(rig.store, 16 << 20))
+    writer.start()
+    await_divided(rig.store, end)
+    rig.store.checkpoints.write()
+    writer.join()
+    land(rig)
+    core = again(rig)
+    rig.store.restored()
+    assert rig.messages.live_count == 10 and take_all(core) == bodies(10), "nobody has the long one, and it is gone"
+
+
+def test_entries_that_come_and_go_make_one_due() -> None:
+    """The index log keeps what ended since the last checkpoint began: without one it would grow with each reading of a backlog."""
+    rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=100_000))
+    core = queue_of(rig)
+    fill(core, 400)
+    page_out(rig)
+    rig.flush()
+    rig.settle()
+    rig.store.restored()
+    write(rig)
+    tail = rig.messages.tail
+    for _ in range(300):
+        position = 1
+        while (entry := core.peek(position)) is not None:
+            position = entry[0] + 1
+        page_out(rig)
+        rig.flush()
+        rig.store.maintain()
+    assert rig.messages.tail - tail < 50_000 and rig.store.checkpoints.figures["written"] > 1
+    limit = max(100_000, 100 * rig.store.checkpoints.size)
+    assert rig.store.index.log.used_bytes < limit + 10 * 65536 < rig.store.index.log.tail
+
+
+def test_a_clean_stop_has_room_for_its_checkpoint(tmp_path: Any) -> None:
+    """It takes more containers of the index log than are ready."""
+    limits = Limits(entry_segment=8, checkpoint_bytes=2_000_000)
+    options: dict[str, Any] = {"container_size": 65536, "store_uuid": bytes(16), "known_queues": {1}, "hot_bytes": 1 << 30}
+    store = DrivenStore.open(None, str(tmp_path), limits=limits, **options)
+    store.restored()
+    limit_unwritten(store.index, 32768)
+    core: Any = QueueHandle(1)
+    core.set_durable(True)
+    core.attach_log(store)
+    store.attach(core)
+    fill(core, 20_000)
+    store.close()
+    store = DrivenStore.open(None, str(tmp_path), limits=limits, **options)
+    used = store.from_checkpoint
+    store.close()
+    assert used
 
 
 def test_one_is_due_when_the_log_has_grown() -> None:
