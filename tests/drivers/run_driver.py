@@ -86,13 +86,24 @@ def append_divided(store: LogStore, size: int) -> int:
     return message_id
 
 
-def await_divided(store: LogStore, end: int) -> None:
-    """Comes back when some chunks of a content are written, or the log's tail has passed `end`."""
+def is_divided(store: LogStore, end: int) -> bool:
+    """Waits until some chunks of a content are written: True; or until the log's tail has passed `end`."""
     ml: pointer[message_log_t] = address(store.logs.ml)
     until: uint64_t = end
-    going: bint = False
+    dividing: bint = False
+    passed: bint = False
     with nogil:
-        while not going:
+        while not dividing and not passed:
             log_begin(ml.log)
-            going = ml.log.dividing != 0 or ml.log.tail > until
+            dividing = ml.log.dividing != 0
+            passed = ml.log.tail > until
             log_end(ml.log)
+    return dividing
+
+
+def divide(store: LogStore, begun: bool) -> None:
+    """What is told of a long content when its first chunk is written, and when the last one is: checkpoints look at nothing else."""
+    ml: pointer[message_log_t] = address(store.logs.ml)
+    log_begin(ml.log)
+    ml.log.dividing = 1 if begun else 0
+    log_end(ml.log)
