@@ -16,8 +16,7 @@ from flintmq.store.log.file_port import read_into_cache
 
 # what a start reads, in its order; of each log the newest container first
 LOGS = ("transactions", "index", "messages")
-# bytes of the message log when there is an index log: a start from its checkpoint reads four times the least interval of checkpoints, seldom
-# more
+# bytes of the message log when there is an index log: four times the least interval of checkpoints, as a start from one seldom reads more
 CHECKPOINTED = 128 << 20
 # as many reads are under way at a time: one alone leaves a part of what a fast disk can do
 READERS = 2
