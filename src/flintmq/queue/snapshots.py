@@ -20,8 +20,8 @@ from cython.cimports.flintmq.queue.expiries import expiry_shell
 from cython.cimports.flintmq.queue.paging import shell_mark
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT, MESSAGE_SPILLED_BIT,
-    RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED, level_t, list_t, queue_t, restored_t, segment_t, slot_t,
+    ENTRY_AVAILABLE, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_HELD, ENTRY_LOGGED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, LEVEL_SHIFT,
+    MESSAGE_SPILLED_BIT, RESTORED_COUNT_SHIFT, RESTORED_REDELIVERED, level_t, list_t, queue_t, restored_t, segment_t, slot_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
