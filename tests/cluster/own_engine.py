@@ -12,6 +12,7 @@ import pytest
 
 from flintmq.cluster import engine_thread
 from flintmq.config import Limits
+from flintmq.engines.engine import Commit
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from flintmq.testing.broker import Broker
 from tests.twins.faulty_engine import Fate, FaultyEngine, Plan
@@ -33,8 +34,8 @@ class AwayPlan(Plan):
 
     away = False
 
-    async def fate(self, call: str) -> Fate:
-        fate = await super().fate(call)
+    async def fate(self, call: str, commit: Commit | None = None) -> Fate:
+        fate = await super().fate(call, commit)
         return Fate.LOST if self.away else fate
 
 

@@ -228,7 +228,7 @@ def test_a_full_engine_takes_ends_and_later_the_rest() -> None:
         full = True
 
         class Full(Plan):
-            async def fate(self, call: str) -> Fate:
+            async def fate(self, call: str, commit: Commit | None = None) -> Fate:
                 return Fate.FULL if full else Fate.DONE
 
         for engine in nodes.engines:

@@ -33,8 +33,8 @@ class Faults(RandomPlan):
         super().__init__(seed, 0.0)
         self.full = False
 
-    async def fate(self, call: str) -> Fate:
-        fate = await super().fate(call)
+    async def fate(self, call: str, commit: Commit | None = None) -> Fate:
+        fate = await super().fate(call, commit)
         return Fate.FULL if self.full and call == "commit" else fate
 
 

@@ -30,18 +30,20 @@ class Fate(Enum):
 
 
 class Plan:
-    """The fates of all clients' calls. This one: those of `script`, in order, then DONE. `gate`: each call waits for it first."""
+    """The fates of all clients' calls. This one: those of `script`, in order, then DONE. `gate`: each call waits for it first. `is_meant`:
+    whether a call, by its name and its commit, takes the next fate of the script; another one is DONE."""
 
     def __init__(self, script: Sequence[Fate] = ()) -> None:
         self.script = deque(script)
+        self.is_meant: Callable[[str, Commit | None], bool] = lambda call, commit: True
         self.gate: Callable[[str], Awaitable[Any]] | None = None
         self.late: list[tuple[Engine, Commit]] = []  # commits that have yet to happen
 
-    async def fate(self, call: str) -> Fate:
-        """What becomes of the next call: commit, get, scan, usage or tidy."""
+    async def fate(self, call: str, commit: Commit | None = None) -> Fate:
+        """What becomes of the next call: commit (then which), get, scan, usage or tidy."""
         if self.gate is not None:
             await self.gate(call)
-        return self.script.popleft() if self.script else Fate.DONE
+        return self.script.popleft() if self.script and self.is_meant(call, commit) else Fate.DONE
 
     def is_due(self) -> bool:
         """Whether a late commit happens now, after a commit."""
@@ -68,11 +70,11 @@ class RandomPlan(Plan):
         self.share = share
         self._turns = turns
 
-    async def fate(self, call: str) -> Fate:
+    async def fate(self, call: str, commit: Commit | None = None) -> Fate:
         for _ in range(self.random.randint(0, self._turns)):
             await asyncio.sleep(0)
         if self.random.random() >= self.share:
-            return await super().fate(call)
+            return await super().fate(call, commit)
         return self.random.choice((Fate.LOST, Fate.HAPPENED, Fate.NEVER, Fate.LATER, Fate.FULL))
 
     def is_due(self) -> bool:
@@ -113,7 +115,7 @@ class FaultyEngine:
     async def commit(self, commit: Commit) -> bool:
         plan = self.plan
         try:
-            fate = await plan.fate("commit")
+            fate = await plan.fate("commit", commit)
         except asyncio.CancelledError:
             if plan.is_late_when_cancelled():
                 plan.late.append((self.engine, commit))
