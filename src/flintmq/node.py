@@ -134,6 +134,7 @@ class DurableStore:
                 retain_s=config.log_retain_age,
                 hot_bytes=config.limits.queue_hot_bytes,
                 content_bytes=content_memory(config),
+                rest_least=config.limits.queue_rest_bytes_least,
                 archive_dir=str(Path(config.log_archive_dir).absolute()) if config.log_archive_dir else None,
                 actors=actors,
                 limits=config.limits,

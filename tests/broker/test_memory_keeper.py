@@ -264,3 +264,47 @@ def test_above_the_budget_the_largest_queue_goes_back_first(start: Callable[...,
     broker.node.memory.narrow()
     assert large.resident_bytes <= 256 * KIB
     assert small.resident_bytes == 500 * 4 * KIB
+
+
+def test_queues_that_rest_share_what_they_keep_and_consumers_read_ahead_by_the_whole_window(
+    start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Twelve queues with a MiB each, of which resting ones may keep 1 MiB together: 64 KiB each, since half windows of 256 KiB are tried.
+    One that is left alone keeps its window again."""
+    limits = {"memory_sweep_ms": 3_600_000, "queue_hot_bytes": 256 * KIB, "queues_rest_bytes_max": MIB, "queue_rest_bytes_least": 16 * KIB}
+    broker = start(limits, data_dir=str(tmp_path), content_memory=bytes_mapped() + 64 * MIB)
+    channel = connect(broker).channel()
+    names = [f"q{number}" for number in range(12)]
+    for name in names:
+        channel.call("queue.declare", queue=name, durable=True)
+        for number in range(256):
+            channel.publish(bodies_of(number), routing_key=name, delivery_mode=2)
+    cores = [core_of(broker, name) for name in names]
+    wait_until(lambda: all(core.ready_count() == 256 for core in cores), what="all arrived")
+    keeper = broker.node.memory
+
+    def rests(bytes_: int) -> Callable[[], bool]:
+        def looked() -> bool:
+            keeper.narrow()
+            return all(core.resident_bytes <= bytes_ for core in cores)
+
+        return looked
+
+    wait_until(rests(64 * KIB), what="what is behind each one's share left memory")
+    assert all(core.resident_bytes > 60 * KIB for core in cores)
+    reader = connect(broker).channel()
+    reader.call("basic.qos", prefetch_count=30)
+    reader.consume("q0")
+    for number in range(30):
+        assert reader.expect("basic.deliver").body == bodies_of(number)
+    wait_until(lambda: cores[0].resident_bytes > 192 * KIB, what="a queue that is read has its whole window")
+    for name in names[1:]:
+        channel.call("queue.delete", queue=name)
+    keeper.narrow()
+    channel.call("queue.declare", queue="alone", durable=True)
+    for number in range(256):
+        channel.publish(bodies_of(number), routing_key="alone", delivery_mode=2)
+    cores = [core_of(broker, "alone")]
+    wait_until(lambda: cores[0].ready_count() == 256, what="all arrived")
+    wait_until(rests(256 * KIB), what="it rests")
+    assert cores[0].resident_bytes > 192 * KIB

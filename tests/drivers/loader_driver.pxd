@@ -16,6 +16,7 @@ cdef class LoaderDriver:
 cdef class BacklogReader:
     cdef readonly LogStore store        # whose logs must outlive the reader
     cdef ContentReader reader
+    cdef list kept                      # addresses of contents, a reference each
 
 cdef class Woken:
     cdef QueueHandle handle

@@ -111,6 +111,7 @@ class BacklogReader:
     def __init__(self, store: LogStore) -> None:
         self.store = store
         self.reader = ContentReader(store.messages, store.pages, ahead=True)
+        self.kept = []
 
     def body(self, message_id: int) -> bytes | None:
         """None: it can't be read. Messages of one record."""
@@ -124,12 +125,31 @@ class BacklogReader:
         content_decref(content)
         return found
 
+    def keep(self, message_id: int) -> bool:
+        """Reads a content, which stays in memory until `close`. False: it can't be read."""
+        wanted: uint64_t = message_id
+        content: pointer[content_t]
+        with nogil:
+            content = self.reader.read(wanted)
+        if content != NULL:
+            self.kept.append(cast(uint64_t, content))
+        return content != NULL
+
+    @property
+    def no_means(self) -> bool:
+        """The last read found no memory or descriptor."""
+        return self.reader.no_means
+
     @property
     def ahead(self) -> bool:
         """Pieces of the log are read ahead around the page cache."""
         return self.reader.ring.on
 
     def close(self) -> None:
+        content: uint64_t
+        for content in self.kept:
+            content_decref(cast(pointer[content_t], content))
+        self.kept = []
         self.reader.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 pytest.importorskip("tests.drivers.loader_driver")
 
+from flintmq.core.content import bytes_mapped
 from flintmq.queue.control import QueueHandle
 from flintmq.store.log import file_port
 from tests.drivers.loader_driver import BacklogReader, LoaderDriver
@@ -37,12 +40,21 @@ class Direct(SimDisk):  # type: ignore[misc]
         live.add(fd)
         return fd
 
+    def read(self, fd: int, size: int, offset: int) -> Any:
+        reads.append(size)
+        return super().read(fd, size, offset)
+
+    def read_ahead(self, path: str) -> None:
+        asked.append(path)
+
     def close(self, fd: int) -> None:
         live.discard(fd)
         super().close(fd)
 
 
 opened: list[int] = []
+reads: list[int] = []  # sizes, in bytes
+asked: list[str] = []
 live: set[int] = set()
 refusals: list[int] = []
 
@@ -135,6 +147,54 @@ def test_who_wants_little_of_the_log_is_not_read_ahead_for(made: list[Backlog]) 
     log = backlog(made, messages=4000, share=3)
     log.read()
     assert opened == [] and not log.reader.ahead
+
+
+def test_of_a_queue_among_many_little_is_read(made: list[Backlog]) -> None:
+    """A window is small where its neighbours are others' messages, and grows to its full length where they are not. No container is
+    asked for ahead by one who wants a hundredth of it."""
+    log = backlog(made, messages=6000, share=100)
+    reads.clear()
+    asked.clear()
+    log.read()
+    assert sum(reads) <= len(log.held) * 3 * 4096, "the record, and the shape of its container"
+    assert asked == [] and opened == []
+
+
+def test_a_window_grows_while_what_it_has_is_wanted(made: list[Backlog]) -> None:
+    log = backlog(made, messages=1500)
+    reads.clear()
+    log.read(0, 400)
+    assert reads[:4] == [4096, 8192, 16384, 32768] and max(reads) > SIZE - 4096 and len(reads) < 30
+
+
+def test_contents_of_many_containers_share_chunks_of_memory(made: list[Backlog]) -> None:
+    """Of a queue among many each container has a few messages: a chunk for each container would be mapped for hardly anything."""
+    log = backlog(made, messages=6000, share=25)
+    assert log.sequence(-1) - log.sequence(0) > 60
+    before = bytes_mapped()
+    assert all(log.reader.keep(message) for message, _ in log.held)
+    assert bytes_mapped() - before <= 4 * (256 << 10), "chunks"
+
+
+NO_MEMORY = """
+import resource
+from tests.store import test_ahead_ring as module
+module.SIZE = 1 << 20
+log = module.Backlog(messages=2, size=1 << 20)
+large = log.rig.publish(1, body=bytes(80_000))
+log.rig.settle()
+size = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+assert log.reader.body(large) is None and log.reader.no_means, "no room for a content"
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert log.reader.body(large) == bytes(80_000) and not log.reader.no_means
+"""
+
+
+def test_a_content_for_which_there_is_no_memory_is_not_an_unreadable_one() -> None:
+    """It may be asked for again: in a process of its own, whose address space is full."""
+    done = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_that_gets_sparse_ends(made: list[Backlog]) -> None:

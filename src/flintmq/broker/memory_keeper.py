@@ -100,7 +100,7 @@ class MemoryKeeper:
         """Queues that keep more than their windows and rest go back to them. O(1) when there are none."""
         before = self.sweeper.evicted
         if self.state.log is not None:
-            self.sweeper.narrow(self.state.log)
+            self.sweeper.narrow(self.state.log, self.limits.queues_rest_bytes_max)
         if self.sweeper.evicted != before:
             self._narrowing = True
         elif self._narrowing:

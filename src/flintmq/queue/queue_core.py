@@ -324,7 +324,7 @@ def _add(
     if not stays and queue.port.load != NULL:
         hot_bytes = at_load64(address(queue.port.hot_bytes))
         if (
-            at_load64(address(queue.entries.resident_bytes)) + content.body_len > hot_bytes
+            at_load64(address(queue.entries.resident_bytes)) + content.body_len > at_load64(address(queue.port.rest_least))
             and at_load64(address(queue.entries.cold_count)) == 0
         ):
             hot_bytes = queue_window(queue, content.body_len, hot_bytes)

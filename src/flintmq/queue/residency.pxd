@@ -15,13 +15,17 @@ cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *con
 cdef bint queue_next_cold(queue_t *queue, uint64_t position, uint64_t *position_out, uint64_t *message_id) noexcept nogil
 cdef uint64_t queue_cold_count(queue_t *queue) noexcept nogil         # not resident; without failed ones and those in doubt
 cdef uint64_t queue_resident_bytes(queue_t *queue) noexcept nogil     # bodies in memory, of acquired and held entries too
-# Bytes of bodies that may come into memory now: the window (log_port_t.hot_bytes) less the available ones that are there; 0 when
-# those in consumers' hands are many windows large. A loader stops when it has brought that much. O(consumers).
+# Bytes of bodies that a queue which is read has in memory: log_port_t.hot_bytes; while contents in memory take more than `content_bytes`,
+# `rest_bytes`. ALL_HOT: no limit.
+cdef uint64_t queue_load_window(queue_t *queue) noexcept nogil
+# Bytes of bodies that may come into memory now: that window less the available ones that are there; 0 when those in consumers' hands are
+# many windows large. A loader stops when it has brought that much. O(consumers).
 cdef uint64_t queue_load_room(queue_t *queue) noexcept nogil
 
 # The window of a queue without cold entries, for a body of `body_len` bytes that arrives now: all of it while contents in memory take less
-# than the node's log_port_t.content_bytes, or while those that fill the window are in consumers' hands; else `hot_bytes`. A queue that got
-# more than its own is on log_port_t.wide from then on, and is seen to (sweep.pxd). O(1) below content_bytes, else O(consumers).
+# than the node's log_port_t.content_bytes, or while those that fill the window are in consumers' hands; else `hot_bytes`, or `rest_bytes`
+# where many queues share. A queue that has more than `rest_least` is on log_port_t.wide from then on, and is seen to (sweep.pxd). O(1) below
+# content_bytes, else O(consumers).
 cdef uint64_t queue_window(queue_t *queue, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 # Takes the available ones of `count` entries from `position` on out of memory, as far as the queue's window (log_port_t.hot_bytes) is passed:
 # entries with a message id, of which somebody has another copy. O(count), in sections of some microseconds.

@@ -6,12 +6,12 @@ I1  `cold_count` and `resident_bytes` change under the list lock together with t
 I2  Whoever parks on an entry has set ENTRY_PARKED on it while it was not resident; the content clears both flags in one step, so
     it sees everyone who parked before, and who comes later finds it.
 I3  The content of an entry is in memory exactly while ENTRY_NOT_RESIDENT is not set.
-I4  A queue on log_port_t.wide is counted there, and is there once; it gets on the list by a message that its caller places.
+I4  A queue on log_port_t.wide has a counted reference there, and is there once; it gets on the list by a message that its caller places.
 """
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, pointer, void
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store64, at_sub32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_bytes_mapped, content_decref, content_incref, content_t
@@ -99,13 +99,22 @@ def queue_resident_bytes(queue: pointer[queue_t]) -> uint64_t:
     return at_load64(address(queue.entries.resident_bytes))
 
 
+def queue_load_window(queue: pointer[queue_t]) -> uint64_t:
+    port: pointer[log_port_t] = queue.port
+    if port == NULL:
+        return ALL_HOT
+    if at_load64(address(port.rest_least)) and content_bytes_mapped() >= at_load64(address(port.content_bytes)):
+        return at_load64(address(port.rest_bytes))
+    return at_load64(address(port.hot_bytes))
+
+
 def queue_load_room(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    hot: uint64_t = at_load64(address(queue.port.hot_bytes)) if queue.port != NULL else ~cast(uint64_t, 0)
+    hot: uint64_t = queue_load_window(queue)
     resident: uint64_t = at_load64(address(queue.entries.resident_bytes))
     back: uint64_t
-    if hot == ~cast(uint64_t, 0):
+    if hot == ALL_HOT:
         return hot
     if resident < hot:
         return hot - resident  # even with what consumers hold
@@ -119,19 +128,34 @@ def queue_load_room(queue: pointer[queue_t]) -> uint64_t:
     return hot - resident if resident < hot else 0
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_wide(queue: pointer[queue_t]) -> void:
+    port: pointer[log_port_t] = queue.port
+    if at_load32(address(queue.wide)) or at_swap32(address(queue.wide), 1):
+        return
+    check(at_add32(address(queue.refs), 1) > 0, b"residency I4 a queue that gets a message is alive", queue.id, 0)
+    spin_lock(address(port.wide_lock))
+    queue.wide_next = port.wide
+    port.wide = queue
+    spin_unlock(address(port.wide_lock))
+
+
 def queue_window(queue: pointer[queue_t], body_len: uint32_t, hot_bytes: uint64_t) -> uint64_t:
     port: pointer[log_port_t] = queue.port
-    if at_load64(address(queue.entries.resident_bytes)) + body_len <= hot_bytes:
+    least: uint64_t = at_load64(address(port.rest_least))
+    bytes_: uint64_t = at_load64(address(queue.entries.resident_bytes)) + body_len
+    if least:
+        if bytes_ <= least:
+            return hot_bytes
+        _note_wide(queue)
+        if bytes_ > at_load64(address(port.rest_bytes)) and content_bytes_mapped() < at_load64(address(port.content_bytes)):
+            return ALL_HOT
+        hot_bytes = at_load64(address(port.rest_bytes))
+    if bytes_ <= hot_bytes:
         return hot_bytes
-    if content_bytes_mapped() >= port.content_bytes:
-        return ~cast(uint64_t, 0) if body_len <= queue_load_room(queue) else hot_bytes
-    if not at_load32(address(queue.wide)) and not at_swap32(address(queue.wide), 1):
-        check(at_add32(address(queue.refs), 1) > 0, b"residency I4 a queue that gets a message is alive", queue.id, 0)
-        spin_lock(address(port.wide_lock))
-        queue.wide_next = port.wide
-        port.wide = queue
-        spin_unlock(address(port.wide_lock))
-    return ~cast(uint64_t, 0)
+    return ALL_HOT if body_len <= queue_load_room(queue) else hot_bytes
 
 
 def queue_cool(queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> void:

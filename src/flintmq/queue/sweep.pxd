@@ -16,9 +16,9 @@ cdef struct sweep_t:
 # Sweeps up to `most` entries from `position` (1: the first) on. `low`: memory is short. Returns where to go on; 0: the end. Any thread, one
 # at a time for a sweep_t; no other thread waits for it longer than for a few instructions. O(entries).
 cdef uint64_t queue_sweep(queue_t *queue, sweep_t *sweep, uint64_t position, uint32_t most, bint low) noexcept nogil
-# Evicts up to `most` available bodies behind the queue's own window, transient ones by way of the page log; looks at entries from
+# Evicts up to `most` available bodies behind the first `window` bytes of them, transient ones by way of the page log; looks at entries from
 # `position` (1: the first) on, SLICE of them. Returns where to go on; 0: the end, or the page log takes no more.
-cdef uint64_t queue_narrow(queue_t *queue, sweep_t *sweep, uint64_t position, uint32_t most) noexcept nogil
+cdef uint64_t queue_narrow(queue_t *queue, sweep_t *sweep, uint64_t window, uint64_t position, uint32_t most) noexcept nogil
 # Moves contents out of thin chunks, of up to `most` entries; as queue_sweep.
 cdef uint64_t queue_thicken(queue_t *queue, sweep_t *sweep, uint64_t position, uint32_t most) noexcept nogil
 # Forgets which contents were moved; contents that nobody else holds go.
@@ -26,5 +26,4 @@ cdef void sweep_end(sweep_t *sweep) noexcept nogil
 
 cdef class Sweeper:
     cdef sweep_t sweep
-    cdef bint _rests(self, queue_t *queue) noexcept
     cdef bint _narrow(self, queue_t *queue, uint32_t *most)

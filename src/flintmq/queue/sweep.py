@@ -12,12 +12,14 @@ S3  A content that a thin chunk (content_is_thin) is kept for is copied, when me
 S4  A content that several entries share has one copy for all of them in one round.
 S5  A queue with more than its window (queue_window) goes back to it when it rests, and the largest one when all take more than the budget.
     Once begun it goes on to the end: cold entries must not stand before others for long.
+S6  Of the queues that rest each keeps log_port_t.rest_bytes: `together` over their number, as a half, a quarter and so on of the window, so
+    that one queue more seldom changes it for all.
 """
 
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, pointer, void
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
     arena_free, arena_new, content_bytes_mapped, content_copy, content_decref, content_incref, content_is_thin, content_t,
 )  # fmt: skip
@@ -248,13 +250,14 @@ def _spill(queue: pointer[queue_t], position: uint64_t) -> bint:
     return True
 
 
-def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], position: uint64_t, most: uint32_t) -> uint64_t:
+def queue_narrow(
+    queue: pointer[queue_t], sweep: pointer[sweep_t], window: uint64_t, position: uint64_t, most: uint32_t
+) -> uint64_t:
     place: place_t
     entry: found_t
     state: uint64_t
     message_id: uint64_t
     body_len: uint32_t
-    window: uint64_t = at_load64(address(queue.port.hot_bytes))
     looks: uint32_t = SLICE
     bytes_before: uint64_t = sweep.evicted_bytes
     if position <= 1:
@@ -334,6 +337,89 @@ def sweep_end(sweep: pointer[sweep_t]) -> void:
     map64_free(address(sweep.moved))
 
 
+# --- queues that keep much --------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _rests(queue: pointer[queue_t]) -> bint:
+    """Notes what came and went since the last look. Whether the queue rests, by now or already."""
+    moved: uint64_t = queue_taken(queue) + at_load64(address(queue.entries.enqueued))
+    if queue.wide_rests < RESTS:
+        if (moved - queue.wide_moved) * TURNED_OVER >= queue_ready_count(queue):
+            queue.wide_rests = 0
+        else:
+            queue.wide_rests += 1
+    queue.wide_moved = moved
+    return queue.wide_rests >= RESTS
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _survey(port: pointer[log_port_t], first: pointer[queue_t], together: uint64_t) -> void:
+    """Settles what each keeps that rests (S6), and which one goes back to that although it does not rest (S5)."""
+    queue: pointer[queue_t] = first
+    largest: pointer[queue_t] = NULL
+    window: uint64_t = at_load64(address(port.hot_bytes))
+    least: uint64_t = at_load64(address(port.rest_least))
+    resident: uint64_t
+    most: uint64_t = 0
+    count: uint64_t = 0
+    while queue != NULL:
+        resident = at_load64(address(queue.entries.resident_bytes))
+        count += 1 if resident > least else 0
+        if resident > most:
+            most = resident
+            largest = queue
+        queue = queue.wide_next
+    while window > least and count * window > together:
+        window //= 2
+    at_store64(address(port.rest_bytes), max(window, least))
+    if largest != NULL and content_bytes_mapped() >= at_load64(address(port.content_bytes)):
+        largest.wide_rests = RESTS
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _stay(queue: pointer[queue_t], stays: bint) -> void:
+    """The queue goes back to the list, or is none of those any more."""
+    port: pointer[log_port_t] = queue.port
+    if not stays:
+        queue.wide_rests = 0
+        at_store32(address(queue.wide), 0)
+        queue_decref(queue)
+        return
+    spin_lock(address(port.wide_lock))
+    queue.wide_next = port.wide
+    port.wide = queue
+    spin_unlock(address(port.wide_lock))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_due(port: pointer[log_port_t], first: pointer[pointer[queue_t]]) -> pointer[queue_t]:
+    """The next of these that rests and keeps more than its share; those before it are seen to. NULL: there is none."""
+    queue: pointer[queue_t]
+    resident: uint64_t
+    rests: bint
+    while first[0] != NULL:
+        queue = first[0]
+        first[0] = queue.wide_next
+        resident = at_load64(address(queue.entries.resident_bytes))
+        if at_load32(address(queue.deleted)) or resident <= at_load64(address(port.rest_least)):
+            _stay(queue, False)
+            continue
+        rests = _rests(queue)
+        if rests and resident > at_load64(address(port.rest_bytes)):
+            return queue
+        _stay(queue, True)
+    return NULL
+
+
 @cclass
 class Sweeper:
     """One thread's sweeps. Figures: bodies evicted and copied since it was made, and their bytes."""
@@ -368,17 +454,6 @@ class Sweeper:
             end = queue_thicken(queue, address(self.sweep), begin, SLICE)
         return end
 
-    def _rests(self, queue: pointer[queue_t]) -> bint:
-        """Notes what came and went since the last look. Whether the queue rests, by now or already."""
-        moved: uint64_t = queue_taken(queue) + at_load64(address(queue.entries.enqueued))
-        if queue.wide_rests < RESTS:
-            if (moved - queue.wide_moved) * TURNED_OVER >= queue_ready_count(queue):
-                queue.wide_rests = 0
-            else:
-                queue.wide_rests += 1
-        queue.wide_moved = moved
-        return queue.wide_rests >= RESTS
-
     def _narrow(self, queue: pointer[queue_t], most: pointer[uint32_t]) -> bint:
         """S5. True: the queue keeps no more than its window, or nothing that can leave memory. False: the next look goes on."""
         position: uint64_t = 1
@@ -388,47 +463,37 @@ class Sweeper:
                 return False
             before = self.sweep.evicted
             with nogil:
-                position = queue_narrow(queue, address(self.sweep), position, most[0])
+                position = queue_narrow(queue, address(self.sweep), at_load64(address(queue.port.rest_bytes)), position, most[0])
             most[0] -= cast(uint32_t, self.sweep.evicted - before)
             if self.sweep.evicted != before:
                 queue_paging_wanted(queue)
         return True
 
-    def narrow(self, log: LogPort) -> None:
-        """Looks at the queues that keep more than their windows. O(their number), and O(entries) of one that rests."""
+    def narrow(self, log: LogPort, together: int) -> None:
+        """Looks at the queues that keep more than queues may that rest. together: bytes of bodies that all of these may keep then. O(their
+        number), and O(entries) of one that rests and has more than its share."""
         port: pointer[log_port_t] = address(log.port)
         first: pointer[queue_t]
         queue: pointer[queue_t]
-        largest: pointer[queue_t] = NULL
+        share: uint64_t = together
         most: uint32_t = NARROW_ENTRIES
-        spin_lock(address(port.wide_lock))
-        first = port.wide
-        port.wide = NULL
-        spin_unlock(address(port.wide_lock))
-        if content_bytes_mapped() >= port.content_bytes:
-            queue = first
-            while queue != NULL:
-                if largest == NULL or at_load64(address(queue.entries.resident_bytes)) > at_load64(address(largest.entries.resident_bytes)):
-                    largest = queue
-                queue = queue.wide_next
-        while first != NULL:
-            queue = first
-            first = queue.wide_next
-            if queue == largest:
-                queue.wide_rests = RESTS
-            if (
-                at_load32(address(queue.deleted))
-                or at_load64(address(queue.entries.resident_bytes)) <= at_load64(address(port.hot_bytes))
-                or (self._rests(queue) and self._narrow(queue, address(most)))
-            ):
-                queue.wide_rests = 0
-                at_store32(address(queue.wide), 0)
-                queue_decref(queue)
-                continue
+        is_done: bint
+        with nogil:
             spin_lock(address(port.wide_lock))
-            queue.wide_next = port.wide
-            port.wide = queue
+            first = port.wide
+            port.wide = NULL
             spin_unlock(address(port.wide_lock))
+            _survey(port, first, share)
+        while True:
+            with nogil:
+                queue = _next_due(port, address(first))
+            if queue == NULL:
+                return
+            is_done = self._narrow(queue, address(most))
+            if is_done:
+                queue.wide_rests = 0
+            # What can't leave memory is looked at again when more has come.
+            _stay(queue, not is_done or at_load64(address(queue.entries.resident_bytes)) <= at_load64(address(port.rest_bytes)))
 
     def forget(self, log: LogPort) -> None:
         """Lets the queues go that keep more than their windows: nobody looks at them any more."""
@@ -436,6 +501,7 @@ class Sweeper:
         queue: pointer[queue_t]
         following: pointer[queue_t]
         port.content_bytes = 0
+        at_store64(address(port.rest_least), 0)
         spin_lock(address(port.wide_lock))
         queue = port.wide
         port.wide = NULL

@@ -314,8 +314,12 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     # What the contents in memory of all queues together may take before a queue keeps to its `hot_bytes`: below that it keeps what arrives
     # (queue/residency.pxd queue_window). 0: each keeps to its own at once
     uint64_t content_bytes
+    # What of `hot_bytes` a queue keeps that rests, or that gets more while contents take more than `content_bytes`: less than all of it when
+    # many queues have more than `rest_least` (queue/sweep.py)
+    uint64_t rest_bytes         # atomic
+    uint64_t rest_least         # atomic; 0: nobody looks at queues that rest, and each keeps `hot_bytes`
     uint32_t wide_lock
-    queue_t *wide               # those that kept more than hot_bytes, each a counted reference; under wide_lock
+    queue_t *wide               # those that had more than `rest_least` in memory, each a counted reference; under wide_lock
     log_enqueue_t enqueue       # NULL: nothing is logged (then so are letter, dequeue, delivered, sweep and placed)
     log_letter_t letter
     log_dequeue_t dequeue

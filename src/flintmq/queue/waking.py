@@ -15,7 +15,7 @@ from cython.cimports.flintmq.queue.counts import count_acquired
 from cython.cimports.flintmq.queue.delivered import delivered_grant, delivered_wait
 from cython.cimports.flintmq.queue.entry_list import list_scan
 from cython.cimports.flintmq.queue.grouped import grouped_look_again
-from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.residency import queue_load_room, queue_load_window
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, LOADING_NOT, delivery_fill, slot_begin_loading, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_INTERESTED, CONSUMER_NOTIFIED, CONSUMER_NOT_INTERESTED, ENTRY_AVAILABLE, ENTRY_NOT_RESIDENT, ENTRY_STATE_MASK, consumer_t,
@@ -69,7 +69,7 @@ def queue_read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
     hot: uint64_t
     if queue.port == NULL or queue.port.load == NULL:
         return
-    hot = at_load64(address(queue.port.hot_bytes))
+    hot = queue_load_window(queue)
     if hot != ~cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
         queue.port.load(queue.port.context, queue, position + 1, 0)
 

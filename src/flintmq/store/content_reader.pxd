@@ -55,7 +55,10 @@ cdef class ContentReader:
     cdef AheadRing ring                # None: this reader never reads ahead by itself
     cdef uint64_t run_start            # LSN at which reads began to follow each other
     cdef uint64_t run_end              # behind the last window of that run
-    cdef uint64_t run_used             # bytes of records that were wanted, of those that the run passed
+    cdef uint64_t wanted               # bytes of records that were read, all in all
+    cdef uint64_t run_wanted           # the same when the run began
+    cdef uint64_t window_wanted        # the same when the present window was read
+    cdef uint64_t span                 # bytes that were asked for then
     cdef shape_reads_t shapes
     cdef log_reader_t shape_walk       # for shapes outside of the window, which stays for the run
     cdef uint8_t *shape_bytes          # its window
@@ -65,18 +68,21 @@ cdef class ContentReader:
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
     cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
     cdef content_t *_brief(self, log_t *source, record_t *record) noexcept nogil
-    # The shape that this Message names. NULL: there is none in its container, or it can't be read.
+    # The shape that this Message names. NULL: there is none in its container, or it can't be read (no_means: now).
     cdef shape_t *_shape(self, log_t *source, record_t *record) noexcept nogil
+    cdef shape_t *_keep(self, record_t *record) noexcept nogil
     cdef uint64_t _load_shape(self, uint64_t lsn) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef void _use(self, log_t *source) noexcept nogil
     cdef uint64_t _load(self, uint64_t lsn, uint64_t least) noexcept nogil
     cdef uint64_t _from_ring(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
-    cdef bint _dense(self, uint64_t lsn) noexcept nogil
+    cdef uint64_t _span(self, uint64_t least) noexcept nogil
+    cdef bint _dense(self, uint64_t lsn, uint64_t share) noexcept nogil
     cdef void _follow(self, log_t *source, uint64_t lsn) noexcept nogil
     cdef void _end_run(self) noexcept nogil
     cdef void _close_container(self) noexcept with gil
     cdef bint _start(self, log_t *source, uint64_t lsn) noexcept with gil
-    cdef int _open(self, log_t *source, uint64_t sequence) noexcept with gil
+    cdef int _open(self, log_t *source, uint64_t lsn) noexcept with gil
+    cdef void _ask_ahead(self, log_t *source, uint64_t sequence) noexcept with gil
     # Body length, CONTENT_* flags and priority of a logged message, from its first record; false when that can't be read.
     cdef bint facts(self, uint64_t message_id, uint32_t *body_len, uint8_t *flags, uint8_t *priority) noexcept nogil

@@ -21,7 +21,8 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_read, reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    BRIEF_FIXED, RECORD_CHUNK, RECORD_MESSAGE, align8, brief_head, content_head, head_t, le32, record_decode, record_t, shape_t,
+    BRIEF_FIXED, RECORD_CHUNK, RECORD_MESSAGE, align8, brief_head, content_head, head_t, le32, record_decode, record_t, shape_head,
+    shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import content_from_brief
 from cython.cimports.flintmq.store.shape_reads import shape_reads_free, shape_reads_get, shape_reads_put
@@ -33,14 +34,21 @@ from flintmq.store.log.managed import NO_MEANS
 
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
 WINDOW = declare(uint64_t, 256 * 1024)
+# bytes of a window about whose neighbours nothing is known, and the share of a window that must have been wanted for the next one to be
+# twice as long: to read another 4 KiB from the page cache costs as much as the call. Of a queue among a thousand the next message is far.
+SPAN_LEAST = declare(uint64_t, 4 * 1024)
+SPAN_SHARE = declare(uint64_t, 8)
 # What the disk is asked for ahead of a reader that goes from container to container: bytes, and containers at most; two containers at
 # least. With two containers ahead some drains caught up with the disk's reads and went on at half its speed.
 AHEAD_BYTES = declare(uint64_t, 16 * 1024 * 1024)
 AHEAD_CONTAINERS = declare(uint64_t, 16)
+# share of what a run passed that must have been wanted for the containers behind it to be asked for
+AHEAD_SHARE = declare(uint64_t, 16)
 # bytes of the log that reads must have passed one after the other before pieces of it are read ahead, and over which it is judged how many
 # of them were wanted; half of them must be
 RUN_LEAST = declare(uint64_t, 512 * 1024)
 RUN_JUDGED = declare(uint64_t, 8 * 1024 * 1024)
+RUN_SHARE = declare(uint64_t, 2)
 # bytes that reads may leave out between two windows of a run
 GAP_MAX = declare(uint64_t, 64 * 1024)
 # reads elsewhere (messages that were copied forward) after which a run is over
@@ -95,10 +103,15 @@ class ContentReader:
             arena_free(self.arena)
 
     def close(self) -> None:
-        """Gives descriptors and memory back."""
+        """Gives descriptors and memory back. Raises: MemoryError."""
         self._end_run()
         self._close_container()
         shape_reads_free(address(self.shapes))
+        # A log that has queues is never freed (QueueHandle.attach_log), nor is its reader: what it read lives by its own references.
+        arena_free(self.arena)
+        self.arena = arena_new()
+        if self.arena == NULL:
+            raise MemoryError
 
     def _end_run(self) -> void:
         if self.ring is not None and self.ring.on:
@@ -110,9 +123,6 @@ class ContentReader:
         if self.descriptor >= 0:
             self.files.close(self.descriptor)
             self.descriptor = -1
-        # A log that has queues is never freed (QueueHandle.attach_log), nor is its reader: what it read lives by its own references.
-        arena_free(self.arena)
-        self.arena = arena_new()
 
     def read(self, message_id: uint64_t) -> pointer[content_t]:
         source: pointer[log_t] = self.message_log
@@ -146,19 +156,22 @@ class ContentReader:
     def _content(self, source: pointer[log_t], thing: uint64_t, lsn: uint64_t, spilled: bint) -> pointer[content_t]:
         """The content of the message `thing`, whose first record stands at `lsn`; NULL when it can't be read."""
         record: record_t
+        head: head_t
         filled: uint32_t = 0
-        content: pointer[content_t] = NULL
-        if self._record(source, lsn, address(record)):
-            if record.type == RECORD_MESSAGE:
-                return self._brief(source, address(record)) if lsn == thing and not spilled else NULL
-            content = content_from_record(self.arena, address(record), address(filled))
+        content: pointer[content_t]
+        if not self._record(source, lsn, address(record)):
+            return NULL
+        if record.type == RECORD_MESSAGE:
+            return self._brief(source, address(record)) if lsn == thing and not spilled else NULL
+        content = content_from_record(self.arena, address(record), address(filled))
         if content == NULL:
+            self.no_means = self.no_means or content_head(address(record), address(head))  # it is good: there was no memory
             return NULL
         while filled < content_total(content):
             if not reader_following(address(self.walk), record.lsn + align8(record.length), source.buffer_size, address(record)):
                 content_decref(content)
                 return NULL
-            self.run_used += align8(record.length)
+            self.wanted += align8(record.length)
             if record.type != RECORD_CHUNK or record.undo_prev != thing or le32(record.data) != filled:
                 continue
             if not content_add_chunk(content, address(record)):
@@ -174,15 +187,17 @@ class ContentReader:
         if shape == NULL:
             return NULL
         content = content_from_brief(self.arena, record, shape)
-        if content != NULL:
-            content.message_id = record.lsn
+        if content == NULL:
+            self.no_means = True
+            return NULL
+        content.message_id = record.lsn
         return content
 
     def _shape(self, source: pointer[log_t], record: pointer[record_t]) -> pointer[shape_t]:
         other: record_t
         distance: uint32_t = 0
         lsn: uint64_t = record.undo_prev
-        shape: pointer[shape_t] = NULL
+        shape: pointer[shape_t]
         walk: pointer[log_reader_t] = address(self.walk)
         if not brief_head(record, address(distance)) or lsn // source.container_size != record.lsn // source.container_size:
             return NULL
@@ -191,13 +206,18 @@ class ContentReader:
             return shape
         if walk.window_lsn <= lsn and lsn < walk.window_end:
             if record_decode(walk.window + (lsn - walk.window_lsn), lsn, walk.window_end - lsn, 0, True, address(other)):
-                return shape_reads_put(address(self.shapes), address(other))
+                return self._keep(address(other))
         self.shape_walk.container_size = source.container_size
         self.shape_walk.log_id = source.id
         self.shape_walk.window_end = 0
-        if reader_record_at(address(self.shape_walk), lsn, address(other)):
-            shape = shape_reads_put(address(self.shapes), address(other))
-        return shape
+        return self._keep(address(other)) if reader_record_at(address(self.shape_walk), lsn, address(other)) else NULL
+
+    def _keep(self, record: pointer[record_t]) -> pointer[shape_t]:
+        kept: pointer[shape_t] = shape_reads_put(address(self.shapes), record)
+        shape: shape_t
+        if kept == NULL and shape_head(record, address(shape)):
+            self.no_means = True
+        return kept
 
     def _load_shape(self, lsn: uint64_t) -> uint64_t:
         """As _load, for a shape that is outside of the window. The record that names it was read from the same container."""
@@ -209,7 +229,7 @@ class ContentReader:
         count: uint64_t = log_read_buffered(source, lsn, self.shape_bytes, size)
         if count == 0:
             if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
-                self._open(source, sequence)
+                self._open(source, lsn)
             if self.descriptor < 0:
                 return 0
             count = reader_read(
@@ -264,61 +284,70 @@ class ContentReader:
         sequence: uint64_t = lsn // source.container_size
         size: uint64_t = (sequence + 1) * source.container_size - lsn
         container: pointer[container_t]
+        span: uint64_t = self._span(least)
         self.walk.window_end = 0
         self.walk.shared = False
         if self.walk.anew:
             self._end_run()
-        if self.ring is not None:
-            if not self.ring.on:
-                self._follow(source, lsn)
-            if self.ring.on:
-                count = self._from_ring(source, lsn, least)
-                if count:
-                    return count
+        if self.ring is None or not self.ring.on:
+            self._follow(source, lsn)
+        if self.ring is not None and self.ring.on:
+            count = self._from_ring(source, lsn, least)
+            if count:
+                return count
         self.walk.window = self.own
-        count = log_read_buffered(source, lsn, self.own, self.own_size)
+        count = log_read_buffered(source, lsn, self.own, span)
         if count == 0:
             log_begin(source)
             container = log_container(source, sequence) if sequence <= source.tail // source.container_size else NULL
             self.walk.shared = container != NULL and container.state == CONTAINER_READY
             log_end(source)
             if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
-                self._open(source, sequence)
+                self._open(source, lsn)
             if self.descriptor < 0:
                 return 0
             switches = io_wait_switches()
             waited = io_wait_ns()
-            count = reader_read(
-                address(self.walk), self.files.read_at, self.files.context, self.descriptor, self.own, lsn, min(size, self.own_size)
-            )
+            count = reader_read(address(self.walk), self.files.read_at, self.files.context, self.descriptor, self.own, lsn, min(size, span))
             if io_wait_switches() != switches:
                 self.io_ns += io_wait_ns() - waited
+                if span == SPAN_LEAST and not self.walk.shared:
+                    self._ask_ahead(source, sequence)
             if count == 0:
                 self.no_means = self.no_means or self.walk.error == ENOMEM
                 return 0
-            if self.ring is not None and not self.ring.on and not self.walk.shared:
+            if (self.ring is None or not self.ring.on) and not self.walk.shared:
                 self.run_end = lsn + count
         self.walk.window_lsn = lsn
         self.walk.window_end = lsn + count
         return count
 
+    def _span(self, least: uint64_t) -> uint64_t:
+        """Bytes of the next window, going by the present one, which may be shorter than was asked for."""
+        size: uint64_t = self.walk.window_end - self.walk.window_lsn if self.walk.window_end else 0
+        wanted: uint64_t = self.wanted - self.window_wanted
+        self.window_wanted = self.wanted
+        self.span = min(2 * self.span, self.own_size) if size and wanted * SPAN_SHARE >= size else SPAN_LEAST
+        self.span = max(self.span, least)
+        return self.span
+
     def _follow(self, source: pointer[log_t], lsn: uint64_t) -> void:
         """A window begins at `lsn`: either it goes on where the one before ended, or a run begins here."""
         if self.run_end and source == self.descriptor_log and lsn + self.own_size > self.run_end and lsn <= self.run_end + GAP_MAX:
-            if lsn >= self.run_start + RUN_LEAST and self._dense(lsn):
+            if self.ring is not None and lsn >= self.run_start + RUN_LEAST and self._dense(lsn, RUN_SHARE):
                 self._start(source, lsn)
             return
         self.run_start = lsn
-        self.run_used = 0
+        self.run_wanted = self.wanted
 
-    def _dense(self, lsn: uint64_t) -> bint:
-        """At least half of what the run passed up to `lsn` was wanted."""
+    def _dense(self, lsn: uint64_t, share: uint64_t) -> bint:
+        """At least one part in `share` of what the run passed up to `lsn` was wanted."""
         passed: uint64_t = lsn - self.run_start
         if passed > RUN_JUDGED:
             self.run_start = lsn - passed // 2
-            self.run_used //= 2
+            self.run_wanted = self.wanted - (self.wanted - self.run_wanted) // 2
             passed //= 2
-        return 2 * self.run_used >= passed
+        return share * (self.wanted - self.run_wanted) >= passed
 
     def _start(self, source: pointer[log_t], lsn: uint64_t) -> bint:
         owner: ManagedLog = self.messages if source == self.message_log else self.pages
@@ -345,7 +374,7 @@ class ContentReader:
                 self._end_run()
             return 0
         self.strays = 0
-        if not self._dense(lsn):
+        if not self._dense(lsn, RUN_SHARE):
             self._end_run()
             return 0
         self.walk.window = cast(pointer[uint8_t], piece.read.data) - (piece.lsn - piece.begin)
@@ -353,14 +382,16 @@ class ContentReader:
         self.walk.window_end = piece.lsn + piece.read.size
         return self.walk.window_end - lsn
 
-    def _open(self, source: pointer[log_t], sequence: uint64_t) -> c_int:
-        """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
+    def _open(self, source: pointer[log_t], lsn: uint64_t) -> c_int:
+        """Opens the container of `lsn` for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
+        sequence: uint64_t = lsn // source.container_size
         following: bint = source == self.message_log and self.descriptor_log == source and sequence == self.descriptor_sequence + 1
         self._close_container()
         try:
             owner: ManagedLog = self.messages if source == self.message_log else self.pages
             self.descriptor = self.files.open(owner.path_of(sequence))
-            if following:  # a backlog is read in its order: the disk reads some containers while another is taken apart
+            # A backlog is read in its order: the disk reads some containers while another is taken apart.
+            if following and self.run_start < lsn and self._dense(lsn, AHEAD_SHARE):
                 number: uint64_t
                 last: uint64_t = sequence + max(2, min(AHEAD_CONTAINERS, AHEAD_BYTES // source.container_size))
                 log_begin(source)
@@ -378,11 +409,19 @@ class ContentReader:
             self.no_means = self.no_means or error.errno in NO_MEANS
         return self.descriptor
 
+    def _ask_ahead(self, source: pointer[log_t], sequence: uint64_t) -> void:
+        """A few bytes of that container had to come from the disk: all of it may come, since the queues that share it want the rest."""
+        try:
+            owner: ManagedLog = self.messages if source == self.message_log else self.pages
+            self.files.read_ahead(owner.path_of(sequence))
+        except Exception:  # it only saves time
+            return
+
     def _record(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
         """The record at this LSN, its CRC checked; false when there is none."""
         if self.source != source:
             self._use(source)
         if not reader_record_at(address(self.walk), lsn, out):
             return False
-        self.run_used += align8(out.length)
+        self.wanted += align8(out.length)
         return True

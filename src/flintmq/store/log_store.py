@@ -144,7 +144,7 @@ class LogStore(LogPort):
         self.transactions = self.logs.transactions
         self.counts = CountNotes(self.logs)
         self._adopt_recovered(message_scan)
-        self._fill_port(options.hot_bytes, options.content_bytes)
+        self._fill_port(options)
         self._page_entries(options.limits.entry_segment)
         self.checkpoints = Checkpoints(self, options.limits, options.threads)
         self.pager.after_round = self.checkpoints.once
@@ -244,10 +244,12 @@ class LogStore(LogPort):
         self.writer.on_failed = self._disk_failed
         self.logs.ml.writer = address(self.writer.writer)
 
-    def _fill_port(self, hot_bytes, content_bytes):
+    def _fill_port(self, options):
         self.port.context = address(self.logs.ml)
-        self.port.hot_bytes = hot_bytes
-        self.port.content_bytes = content_bytes
+        self.port.hot_bytes = options.hot_bytes
+        self.port.rest_bytes = options.hot_bytes
+        self.port.rest_least = min(options.rest_least, options.hot_bytes)
+        self.port.content_bytes = options.content_bytes
         self.port.enqueue = ml_enqueue
         self.port.letter = ml_letter
         self.port.dequeue = ml_dequeue

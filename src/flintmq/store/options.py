@@ -22,7 +22,8 @@ class StoreOptions:
     """Args: container_size: of new logs, bytes; initial_containers: of new logs; max_write_buffers: MiB that may wait to be written;
     known_queues: ids of durable queues; queue_high_water: no id above it was ever given out; retain_bytes, retain_s: how much and how
     long dead containers are kept readable; hot_bytes: bodies of a queue that stay in memory; content_bytes: contents
-    in memory below which a queue keeps more; spill: transient messages past that go to
+    in memory below which a queue keeps more; rest_least: bodies that a queue keeps however many share what resting queues keep, 0: none
+    shares; spill: transient messages past that go to
     the page log; archive_dir: where dead containers are copied before they go (its parent exists); disk_free_limit: bytes of the disk
     below which publishers are blocked, if the log itself does not need more; threads: False: nothing runs by
     itself, see LogStore.flush and maintain (tests); actors: the ActorSystem that reads of cold messages run on (None: a small one of the
@@ -41,6 +42,7 @@ class StoreOptions:
     retain_s: int = 0
     hot_bytes: int = 4 << 20
     content_bytes: int = 0
+    rest_least: int = 0
     spill: bool = True
     archive_dir: str | None = None
     disk_free_limit: int = 0

@@ -95,5 +95,6 @@ cdef class FilePort:
 
 cdef class OsFiles(FilePort):
     cdef bint direct            # make_direct may say yes
+    cdef dict asked             # path -> when it was read ahead (monotonic seconds)
     cdef bint _can_be_direct(self, int fd)
     cdef int _write_small(self, int fd, bytes data, uint64_t offset) except -1

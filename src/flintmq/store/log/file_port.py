@@ -15,6 +15,7 @@ import errno as errno_module
 import fcntl
 import os
 import threading
+import time
 
 import cython
 from cython import (
@@ -36,6 +37,9 @@ _UNREAD = bytearray(256 << 10)
 
 # bytes of one read of read_into_cache: small enough for the processor's second cache
 READ_PIECE = declare(size_t, 256 << 10)
+# seconds in which a file is read ahead once, whoever asks for it; files of which that is known, the oldest goes
+ASKED_S = 1.0
+ASKED_MAX = 256
 # 0 where the system has no such thing
 O_DIRECT = declare(c_int, getattr(os, "O_DIRECT", 0))
 # f_type of the file systems that keep reads through other descriptors coherent with direct writes (statfs(2))
@@ -207,7 +211,8 @@ class FilePort:
         """A file that was reserved is about to be written through the cache. Never raises."""
 
     def read_ahead(self, path: str) -> None:
-        """That file will be read soon: the disk may begin. Does not wait for it. Never raises."""
+        """That file will be read soon: the disk may begin. Does not wait for it; asked for again within a second it is not read again. Never
+        raises."""
 
     def open_direct(self, path: str) -> int:
         """A descriptor for reading around the page cache (see direct_reads). Raises OSError, also when the file system has no such
@@ -281,6 +286,7 @@ class OsFiles(FilePort):
     def __cinit__(self, direct: bool = True):
         self.context = NULL
         self.direct = direct
+        self.asked = {}
         self.write_at = _write_at
         self.read_at = _read_at
         self.sync_data = _sync_data
@@ -328,6 +334,13 @@ class OsFiles(FilePort):
                 os.preadv(fd, [_UNREAD], offset)
 
     def read_ahead(self, path: str) -> None:
+        now = time.monotonic()
+        if now - self.asked.get(path, -ASKED_S) < ASKED_S:  # by another reader of the same part of the log
+            return
+        self.asked.pop(path, None)
+        if len(self.asked) >= ASKED_MAX:
+            del self.asked[next(iter(self.asked))]
+        self.asked[path] = now
         with contextlib.suppress(RuntimeError):  # no more threads: then it is read when its turn comes
             threading.Thread(target=read_into_cache, args=([path],), name="flintmq-read-ahead", daemon=True).start()
 
