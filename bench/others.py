@@ -27,16 +27,24 @@ from tests.support import servers
 from tests.support.rawamqp import RawChannel, RawConnection
 from tests.support.rawcodec import method_frame, publish_bytes
 
-# messages of the queues that are purged, deleted, dead-lettered, expired
-MANY = 500_000
+# messages of the queue that is dead-lettered
 FEWER = 100_000
 # deliveries that are settled or given back by one frame, and consumers that go with a connection
 HELD = 200_000
 CONSUMERS = 10_000
+# milliseconds until messages expire for each million of them, which must be there by then, and at least
+EXPIRY_MS = 2_000
+EXPIRY_MS_LEAST = 3_000
 # seconds between two connects of the others
 CONNECT_S = 0.5
 # what a round trip of the others is: a message to themselves, or a passive declare of their queue
 KINDS = ("message", "passive")
+
+
+class Sizes:
+    """many: messages of the queues that are purged, deleted, expired."""
+
+    many = 500_000
 
 
 def fill(channel: RawChannel, queue: str, count: int, **properties: object) -> None:
@@ -81,7 +89,7 @@ def publishes(channel: RawChannel) -> bytes:
 
 def purge(channel: RawChannel) -> bytes:
     channel.queue("others-big", durable=True)
-    fill(channel, "others-big", MANY, delivery_mode=2)
+    fill(channel, "others-big", Sizes.many, delivery_mode=2)
     return method_frame(1, "queue.purge", queue="others-big")
 
 
@@ -125,10 +133,11 @@ def close(channel: RawChannel) -> bytes:
 
 
 def expiry(channel: RawChannel) -> bytes:
-    """They expire in the second second of the row."""
-    channel.queue("others-big", arguments={"x-message-ttl": 3_000})
-    frames = publish_bytes(1, bytes(16), routing_key="others-big")
-    for _ in range(MANY // 5_000):
+    """They expire as fast as they came, half a million from the second second of the row on."""
+    ttl = max(EXPIRY_MS_LEAST, Sizes.many * EXPIRY_MS // 1_000_000)
+    channel.queue("others-big", durable=True, arguments={"x-message-ttl": ttl})
+    frames = publish_bytes(1, bytes(16), routing_key="others-big", delivery_mode=2)
+    for _ in range(Sizes.many // 5_000):
         channel.connection.send(frames * 5_000)
     return method_frame(1, "basic.qos", prefetch_count=0)
 
@@ -146,12 +155,12 @@ ROWS: dict[str, Row | HttpRow] = {
     "churn": Row("declare and delete", declare_delete),
     "headers": Row("headers exchange, 10 bindings", headers),
     "get": Row("basic.get of an empty queue", get_empty),
-    "purge": Row(f"purge of {MANY:,} durable", purge, once=True, durable=True),
-    "delete": Row(f"delete of {MANY:,} durable", delete, once=True, durable=True),
+    "purge": Row("purge of {many:,} durable", purge, once=True, durable=True),
+    "delete": Row("delete of {many:,} durable", delete, once=True, durable=True),
     "dead": Row(f"dead-lettering of {FEWER:,}", dead_letters, once=True),
     "ack": Row(f"one ack of {HELD:,}", ack, once=True),
     "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
-    "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
+    "expiry": Row("expiry of {many:,} durable", expiry, once=True, durable=True),
     **ENDS,
     **{name: Row(title, setup, once=True, durable=True) for name, (title, setup) in LETTERS.items()},
 }
@@ -248,11 +257,13 @@ def main() -> int:
     parser.add_argument(
         "--io-threads", type=int, default=1, help="FlintMQ's I/O loops; with 2 the others are on another one than the flood"
     )
+    parser.add_argument("--many", type=int, default=Sizes.many, help="messages that are purged, deleted, expired (default %(default)s)")
     parser.add_argument("--probe", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.probe is not None:
         print(json.dumps(probe(options.probe, options.seconds, options.others)))
         return 0
+    Sizes.many = options.many
     if not options.json:
         print(f"{'flood':40} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
     for name in (FLINTMQ, RABBITMQ) if options.rabbitmq else (FLINTMQ,):
@@ -270,7 +281,7 @@ def main() -> int:
                     print(json.dumps({"row": key, "broker": name, **got}), flush=True)
                 else:
                     figures = " ".join(f"{got[one]:9.2f}" for one in ("p50", "p99", "max", "connect_max"))
-                    print(f"{row.title:40} {name:9} {figures} {got['n']:8.0f}", flush=True)
+                    print(f"{row.title.format(many=options.many):40} {name:9} {figures} {got['n']:8.0f}", flush=True)
         finally:
             broker.stop()
     return 0
