@@ -17,7 +17,8 @@ WORD = st.integers(0, 2**64 - 1)
 HALF = st.integers(0, 2**32 - 1)
 TIME = st.integers(-(2**63), 2**63 - 1)
 CONTAINER = st.builds(facts.ContainerFacts, WORD, WORD, WORD, WORD, WORD)
-SEGMENT = st.builds(facts.SegmentFacts, WORD, HALF, HALF, WORD, HALF, HALF, TIME, WORD, WORD)
+RUN = st.integers(0, 2**61 - 1).map(lambda number: 8 * number)
+SEGMENT = st.builds(facts.SegmentFacts, WORD, HALF, HALF, WORD, HALF, HALF, TIME, WORD, RUN)
 LISTED = st.builds(
     facts.ListedFacts,
     WORD,
@@ -41,12 +42,12 @@ def test_rows_come_back(containers: Any, deaths: Any, tails: Any, segments: Any,
     """Every kind of rows, cut into parts anywhere, is what was written, in its order."""
     dead = [(sequence, tuple(sorted(grains))) for sequence, grains in deaths.items()]
     for kind, rows, wanted in (
-        (cp.CONTAINERS, [facts.container_row(one) for one in containers], containers),
-        (cp.DEATHS, [facts.death_row(sequence, grains, 256) for sequence, grains in dead], dead),
-        (cp.TAILS, [facts.tail_row(*one) for one in tails], tails),
-        (cp.SEGMENTS, [facts.segment_row(*one) for one in segments], segments),
-        (cp.MOVED, [facts.moved_row(*one) for one in moved], moved),
-        (cp.LISTED, [facts.listed_row(one) for one in listed], listed),
+        (facts.CONTAINERS, [facts.container_row(one) for one in containers], containers),
+        (facts.DEATHS, [facts.death_row(sequence, grains, 256) for sequence, grains in dead], dead),
+        (facts.TAILS, [facts.tail_row(*one) for one in tails], tails),
+        (facts.SEGMENTS, [facts.segment_row(*one) for one in segments], segments),
+        (facts.MOVED, [facts.moved_row(*one) for one in moved], moved),
+        (facts.LISTED, [facts.listed_row(one) for one in listed], listed),
     ):
         back: list[object] = []
         for number, (one, held) in enumerate(facts.parts(kind, rows, most)):
@@ -90,9 +91,9 @@ class Log:
     def checkpoint(self, runs: list[int], history: cp.History = HISTORY) -> int:
         segments = [facts.SegmentFacts(1 + 512 * number, 512, 512, 5120, 0, 0, 0, 0, run) for number, run in enumerate(runs)]
         rows = [
-            *facts.parts(cp.CONTAINERS, [facts.container_row(facts.ContainerFacts(2, 10, 4, 999, 0))]),
-            *facts.parts(cp.SEGMENTS, [facts.segment_row(3, 0, [one]) for one in segments], 100),
-            *facts.parts(cp.TAILS, [facts.tail_row(3, [512 * len(runs)])]),
+            *facts.parts(facts.CONTAINERS, [facts.container_row(facts.ContainerFacts(2, 10, 4, 999, 0))]),
+            *facts.parts(facts.SEGMENTS, [facts.segment_row(3, 0, [one]) for one in segments], 100),
+            *facts.parts(facts.TAILS, [facts.tail_row(3, [512 * len(runs)])]),
         ]
         first = 0
         places = []

@@ -18,19 +18,11 @@ from flintmq.slotted import slotted
 # types of records (docs/FORMAT.md)
 CHECKPOINT_PART = 73
 CHECKPOINT = 74
-# of the format of parts
-VERSION = 1
+# of the format of parts: a checkpoint of another one is none, and the message log is read
+VERSION = 2
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
 _LAST = struct.Struct("<IIQIIQQQ")
-
-CONTAINERS = 1
-DEATHS = 2
-TAILS = 3
-SEGMENTS = 4
-MOVED = 5
-LISTED = 6
-MARKS = 7
 
 _TAIL = struct.Struct("<QII")
 
