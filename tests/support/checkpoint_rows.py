@@ -23,7 +23,7 @@ LISTED = 6
 PART_BYTES = 32 << 10
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
-_CONTAINER = struct.Struct("<QQQQQ")
+_CONTAINER = struct.Struct("<QQQQ")
 _DEATH = struct.Struct("<QII")
 _TAIL = struct.Struct("<QII")
 _SEGMENT_HEAD = struct.Struct("<QII")
@@ -40,7 +40,6 @@ class ContainerFacts:
     count: int
     live: int
     bytes: int
-    ended_at: int
 
 
 @slotted(frozen=True)
@@ -127,7 +126,7 @@ def parts(kind: int, rows: Iterable[bytes], most: int = PART_BYTES) -> Iterator[
 
 
 def container_row(facts: ContainerFacts) -> bytes:
-    return _CONTAINER.pack(facts.sequence, facts.count, facts.live, facts.bytes, facts.ended_at)
+    return _CONTAINER.pack(facts.sequence, facts.count, facts.live, facts.bytes)
 
 
 def death_row(sequence: int, grains: Sequence[int], container_grains: int) -> bytes:

@@ -17,7 +17,7 @@ cdef enum:                      # kinds of rows (docs/FORMAT.md)
 
 cdef enum:                      # bytes of rows, or of their heads; those of segments are in segment_rows.pxd
     PART_HEAD = 16              # of the part
-    CONTAINER_ROW = 40
+    CONTAINER_ROW = 32
     DEATH_HEAD = 16
     TAIL_HEAD = 16              # then an index for each level, each of 8
     MOVED_ROW = 16

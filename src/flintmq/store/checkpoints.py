@@ -338,7 +338,6 @@ def _write_containers(work: pointer[checkpoint_t]) -> bint:
         set64(row + 8, work.tallies[i].count)
         set64(row + 16, work.tallies[i].count - work.deaths.count)
         set64(row + 24, work.tallies[i].bytes)
-        set64(row + 32, work.deaths.ended_at)
         if work.deaths.count and not _write_deaths(work, work.tallies[i].sequence, below):
             return False
     return True
@@ -513,7 +512,8 @@ class Checkpoints:
         i: uint32_t
         done: bint
         end: uint64_t
-        named_tx = self.logs.transaction_records.tail
+        # The message log names no other ones than have begun: below the tail. It is on disk before this checkpoint is.
+        named_tx = self.logs.transaction_records.tail - 1
         with self.store.lock:
             handles = list(self.store.queues.values())
         between()
@@ -593,5 +593,7 @@ class Checkpoints:
 
     @property
     def figures(self) -> dict:
-        """written, given_up: checkpoints; bytes: of all that were written; begin: LSN of the newest, 0: there is none."""
-        return {"written": self.written, "given_up": self.given_up, "bytes": self.bytes, "begin": self.begin}
+        """written, given_up: checkpoints; bytes: of all that were written; begin: LSN of the newest, 0: there is none; log_bytes: of the
+        message log behind that, or behind its base."""
+        log_bytes = self.messages.tail - max(self.begin, self.messages.base)
+        return {"written": self.written, "given_up": self.given_up, "bytes": self.bytes, "begin": self.begin, "log_bytes": log_bytes}

@@ -482,10 +482,6 @@ class Past:
             raise MalformedError(f"a part of kind {kind} contradicts itself")
 
     @property
-    def segment_count(self) -> int:
-        return self.past.segments.count
-
-    @property
     def begin(self) -> int:
         """LSN of the message log from which it must be read."""
         return self.past.begin
