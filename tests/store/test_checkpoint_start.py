@@ -17,8 +17,9 @@ from flintmq.config import Limits
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.purge_slices import Sweep
 from flintmq.store import checkpoint
+from flintmq.store.checkpoint_proof import prove
 from tests.drivers.index_driver import limit_unwritten
-from tests.drivers.run_driver import append_divided, before_sweep, divide, encode_segments, is_divided
+from tests.drivers.run_driver import append_divided, before_sweep, decode_segments, divide, encode_segments, is_divided
 from tests.drivers.store_driver import DrivenStore
 from tests.store.rig import STORE, Rig
 from tests.store.test_entry_pager import HEADER, PERSISTENT, fill, page_out, queue_of, rig_of, take_all
@@ -318,6 +319,28 @@ def test_rows_that_contradict_themselves_cost_the_checkpoint(case: str, monkeypa
     assert (
         "a run that is not there" if case == "a run that is not there" else "contradict" if case != "one over the other" else "overlap"
     ) in caplog.text
+
+
+def test_a_run_that_cant_be_read_is_a_difference(monkeypatch: Any) -> None:
+    """`flintmq log verify` says so, and does not take it for a run without entries."""
+    rig, core = backlog()
+    fill(queue_of(rig, 2), 1)
+    take_all(core)
+    write(rig)
+    take = checkpoint.Finder.take
+
+    def other(finder: Any, lsn: int, kind: int, undo_prev: int, data: bytes) -> None:
+        if kind == checkpoint.CHECKPOINT_PART and struct.unpack_from("<I", data)[0] == SEGMENTS:
+            queue_id, level, rows = decode_segments(data[16:])
+            assert queue_id == 2
+            data = data[:8] + struct.pack("<II", 2, 0) + data[16:] + encode_segments(1, level, rows)  # the run of another queue
+        take(finder, lsn, kind, undo_prev, data)
+
+    rig.store.close()
+    assert prove(rig.disk, STORE)[1] == []
+    monkeypatch.setattr(checkpoint.Finder, "take", other)
+    begin, differences = prove(rig.disk, STORE)
+    assert begin is not None and differences == ["queue id 1: a run of the checkpoint can't be read"]
 
 
 def test_a_transaction_log_that_ends_too_early() -> None:
