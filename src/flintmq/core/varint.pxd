@@ -1,10 +1,7 @@
 # Numbers of seven bits a byte, the lowest first; bit 7: another byte follows. Signed ones are folded: 0, -1, 1, -2 are 0, 1, 2, 3.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-cdef enum:
-    VARINT_MOST = 10            # bytes of a number at most
-
-# Returns the bytes written.
+# Returns the bytes written, ten at most.
 cdef inline uint32_t varint_put(uint8_t *out, uint64_t value) noexcept nogil:
     cdef uint32_t size = 0
     while value >= 128:
