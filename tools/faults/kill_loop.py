@@ -40,9 +40,10 @@ KILLED = -9
 CLIENTS = 5
 # so that containers are used again
 NO_RETENTION = ("--log-retain-bytes", "0", "--log-retain-age", "0")
-# so that a life of less than a second has checkpoints; share of the lives that have these
+# so that a life has checkpoints: each half a second a broker without work looks whether one is due; share of the lives that have these
 OFTEN = ("--checkpoint-bytes", "64KiB")
 OFTEN_SHARE = 0.5
+OFTEN_S = 0.6
 
 
 @dataclass(slots=True)
@@ -124,8 +125,7 @@ class KillLoop:
         """Starts the broker and returns its port, or 0 when the failpoint ended it during recovery."""
         env = {"FLINTMQ_FAILPOINT": failpoint} if failpoint else {}
         if isinstance(self.target, Flint):
-            often = random.Random(f"{self.seed}:{life}:checkpoints").random() < self.checkpoints
-            self.target.of_life = OFTEN if often else ()
+            self.target.of_life = OFTEN if self.is_often(life) else ()
         if self.power is not None:
             env |= self.power.arm()
         try:
@@ -136,6 +136,10 @@ class KillLoop:
             raise
         self.summary.restart_s_max = max(self.summary.restart_s_max, self.target.start_s)
         return port
+
+    def is_often(self, life: int) -> bool:
+        """Whether a life writes checkpoints often."""
+        return random.Random(f"{self.seed}:{life}:checkpoints").random() < self.checkpoints
 
     def cycle(self, people: Crew, cycle: int) -> None:
         """Start, load, end, in the way that (seed, cycle) says."""
@@ -151,7 +155,7 @@ class KillLoop:
             end = FAILPOINTS[(self.seed + cycle) % len(FAILPOINTS)]
             failpoint = f"{end}:{rng.choice((1, 1, 2, 3) if end in RARE else (1, 1, 2, 3, 10, 50, 200))}"
             failpoint = f"{end}:1" if end == "restart-marked" else failpoint
-        load_s = rng.uniform(*self.load_s)
+        load_s = rng.uniform(*self.load_s) + (OFTEN_S if self.is_often(life) else 0.0)
         roles = self.roles(rng)
         seeds = [rng.getrandbits(32) for _ in range(CLIENTS)]
         alone = self.declared and rng.random() < 0.3
