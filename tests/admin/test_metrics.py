@@ -423,3 +423,31 @@ def test_each_name_of_rabbitmq_is_there_or_has_a_reason(client: Client) -> None:
     names = set(NAMES_OF_RABBITMQ.split())
     assert names - there - absent == set() and there & absent == set()
     connection.close()
+
+
+def test_checkpoints_of_the_log_and_what_a_start_would_read(tmp_path: Path) -> None:
+    """In /metrics and in the overview; a broker without a store has none."""
+    with Broker(limits={"checkpoint_bytes": 65536}, http_port=0, data_dir=str(tmp_path)) as broker:
+        client = Client(broker)
+        samples = scrape(client)
+        assert value(samples, "flintmq_checkpoints_total", outcome="written") == 0
+        assert value(samples, "flintmq_checkpoints_total", outcome="given_up") == 0
+        assert value(samples, "flintmq_checkpoint_bytes_total") == 0
+        with connect(client) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            properties = pika.BasicProperties(delivery_mode=2)
+            for _ in range(40):
+                channel.basic_publish("", "q", bytes(4096), properties)
+            assert value(scrape(client), "flintmq_recovery_log_bytes") > 0
+            wait_until(lambda: value(scrape(client), "flintmq_checkpoints_total", outcome="written") > 0)
+        samples = scrape(client)
+        assert value(samples, "flintmq_checkpoint_bytes_total") > 100
+        assert value(samples, "flintmq_recovery_log_bytes") < 40 * 4096
+        shown = Api(client).get("v1/overview")["now"]["checkpoints"]
+        assert shown["written"] > 0 and shown["bytes"] > 100 and shown["begin"] > 0 and shown["log_bytes"] < 40 * 4096
+    with Broker(http_port=0) as broker:
+        client = Client(broker)
+        assert "flintmq_checkpoints_total" not in scrape(client)
+        assert Api(client).get("v1/overview")["now"]["checkpoints"] is None

@@ -42,13 +42,17 @@ def test_limits_without_an_option_are_the_defaults_and_each_option_sets_its_own(
         "consumer-max-per-channel": 3, "consumer-timeout": 60_000, "max-message-size": "1kB", "handshake-timeout": 2_000,
         "tls-handshake-timeout": 1_000,
         "login-failures-max": 4, "login-source-failures-max": 40, "vhost-max": 8, "queue-max": 80, "http-connection-max": 100,
-        "http-body-max": "64KiB", "definitions-file-max": "1MB", "stop-timeout": 5_000,
+        "http-body-max": "64KiB", "definitions-file-max": "1MB", "checkpoint-bytes": "128KiB", "stop-timeout": 5_000,
     }  # fmt: skip
     assert given.keys() == {one.name for one in LIMIT_OPTIONS}, "a new option is tested here"
     limits = config_of(options_of(*(word for name, value in given.items() for word in (f"--{name}", str(value)))), ()).limits
     for one in LIMIT_OPTIONS:
         value = given[one.name]
-        wanted = value if not isinstance(value, str) else {"16KiB": 16 * KIB, "1kB": 1_000, "64KiB": 64 * KIB, "1MB": 10**6}[value]
+        wanted = (
+            value
+            if not isinstance(value, str)
+            else {"16KiB": 16 * KIB, "1kB": 1_000, "64KiB": 64 * KIB, "1MB": 10**6, "128KiB": 128 * KIB}[value]
+        )
         assert (getattr(limits, one.field), default_of(one)) == (wanted, getattr(Limits(), one.field)), one.name
     assert len({one.field for one in LIMIT_OPTIONS}) == len(LIMIT_OPTIONS)
 

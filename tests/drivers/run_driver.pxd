@@ -1,1 +1,1 @@
-# Index runs as Python values, for tests.
+# Index runs and rows of segments as Python values, for tests.

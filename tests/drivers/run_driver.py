@@ -1,10 +1,11 @@
-"""Index runs as Python values, an index log that can't be read, and moments at which a checkpoint may come."""
+"""Index runs and rows of segments as Python values, an index log that can't be read, and moments at which a checkpoint may come."""
 
 from __future__ import annotations
 
 from cython import address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_char, p_void, pointer, sizeof
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.paging import shell_t
 from cython.cimports.flintmq.queue.types import queue_t, restored_t, swept_t
 from cython.cimports.flintmq.store.index_log import index_log_t
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode, run_encode
@@ -12,8 +13,12 @@ from cython.cimports.flintmq.store.log.log import content_write, log_begin, log_
 from cython.cimports.flintmq.store.log.record import RECORD_START
 from cython.cimports.flintmq.store.log_store import LogStore
 from cython.cimports.flintmq.store.message_log import ENQUEUE_MOST, list_new, message_log_t, message_t, ml_sweep
+from cython.cimports.flintmq.store.segment_rows import (
+    SEGMENTS_HEAD, SEGMENT_MOST, segment_get, segment_put, segment_rows_t, segments_begin, segments_get_head, segments_put_head,
+)  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
+from cython.cimports.libc.string import memcpy, memset
 
 _nothing = declare(index_log_t)
 _before: list = []
@@ -47,6 +52,49 @@ def decode_run(data: bytes) -> tuple | None:
         rows.append((entries[i].position, entries[i].message_id, entries[i].expires_at_ms, entries[i].body_len, entries[i].flags))
     free(entries)
     return (queue_id, rows) if count else None
+
+
+def encode_segments(queue_id: int, level: int, rows: list) -> bytes:
+    """Rows: (first index, slots, entries, bytes, delivered before, spilled, earliest expiry, flagged up to, run)."""
+    out: pointer[uint8_t] = cast(pointer[uint8_t], malloc(SEGMENTS_HEAD + len(rows) * SEGMENT_MOST))
+    written: segment_rows_t
+    facts: shell_t
+    size: uint32_t = SEGMENTS_HEAD
+    memset(address(facts), 0, sizeof(shell_t))
+    segments_begin(address(written), queue_id, level)
+    for row in rows:
+        facts.base, facts.count, facts.live, facts.bytes, facts.redelivered, facts.spilled = row[:6]
+        facts.expiry_min, facts.flagged_upto, facts.run = row[6:]
+        size += segment_put(address(written), address(facts), out + size)
+    segments_put_head(address(written), out)
+    data = PyBytes_FromStringAndSize(cast(p_char, out), size)
+    free(out)
+    return data
+
+
+def decode_segments(data: bytes) -> tuple | None:
+    """(queue id, level, rows), None: malformed. The bytes are read from memory of their own: a read beyond them is seen by `make asan`."""
+    copy: pointer[uint8_t] = cast(pointer[uint8_t], malloc(len(data) or 1))
+    bytes_: p_char = data
+    rows: segment_rows_t
+    facts: shell_t
+    place: uint32_t = SEGMENTS_HEAD
+    length: uint32_t = 1
+    size: uint32_t = len(data)
+    back: list = []
+    memcpy(copy, bytes_, size)
+    if segments_get_head(address(rows), copy, size):
+        while length and len(back) < rows.count:
+            length = segment_get(address(rows), copy + place, size - place, address(facts))
+            place += length
+            back.append(
+                (facts.base, facts.count, facts.live, facts.bytes, facts.redelivered, facts.spilled, facts.expiry_min, facts.flagged_upto)
+                + (facts.run,)
+            )
+    else:
+        length = 0
+    free(copy)
+    return (rows.queue_id, rows.level, back) if length and place == size else None
 
 
 def lose_index(store: LogStore) -> None:

@@ -45,11 +45,12 @@ def test_t4_kill_9(durable: None, folder: Path) -> None:
     """T4: some lives under load (`make crash`: 500), ended by kill -9, at named points or by SIGTERM: no violation, and enough happened."""
     target = Flint(folder / "data", (*SMALL, *NO_RETENTION))
     lives = tries(8, 20)
-    loop = KillLoop(target, Plan(), folder, seed=1, epoch=lives, failpoints=0.3, load_s=(0.05, 0.2))
+    loop = KillLoop(target, Plan(), folder, seed=1, epoch=lives, failpoints=0.3, load_s=(0.05, 0.2), checkpoints=0.5)
 
     def enough(summary: Summary) -> bool:
         counts = summary.counts
-        return counts["confirmed"] > 500 and counts["redelivered"] > 50 and counts["tx_ok"] > 50 and sum(summary.failpoints.values()) >= 2
+        began = counts["confirmed"] > 500 and counts["redelivered"] > 50 and counts["tx_ok"] > 50
+        return began and counts["starts_from_checkpoints"] > 0 and sum(summary.failpoints.values()) >= 2
 
     summary = until_enough(loop, lives, enough, times=7)
     assert summary.restart_s_max < RESTART_S_MAX

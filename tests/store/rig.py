@@ -16,6 +16,10 @@ STORE = "/store"
 UUID = bytes(range(16))
 
 
+# stores that rigs have opened in this test: tests/store/conftest.py closes them
+opened: list[Any] = []
+
+
 class TellingDisk(SimDisk):  # type: ignore[misc]
     """A disk that says how much is free."""
 
@@ -49,6 +53,7 @@ class Rig:
             clock=self.clock,
             **self.options,
         )
+        opened.append(self.store)
         self.driver = LogDriver(self.store)
 
     @property

@@ -3,7 +3,9 @@ that may not be believed is not used."""
 
 from __future__ import annotations
 
+import logging
 import random
+import struct
 import threading
 from typing import Any
 
@@ -14,11 +16,14 @@ pytest.importorskip("tests.drivers.run_driver")
 from flintmq.config import Limits
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.purge_slices import Sweep
+from flintmq.store import checkpoint
+from flintmq.store.checkpoint_proof import prove
 from tests.drivers.index_driver import limit_unwritten
-from tests.drivers.run_driver import append_divided, before_sweep, divide, is_divided
+from tests.drivers.run_driver import append_divided, before_sweep, decode_segments, divide, encode_segments, is_divided
 from tests.drivers.store_driver import DrivenStore
 from tests.store.rig import STORE, Rig
 from tests.store.test_entry_pager import HEADER, PERSISTENT, fill, page_out, queue_of, rig_of, take_all
+from tests.support.checkpoint_rows import SEGMENTS
 
 LEVELS = {1: 1, 2: 3}
 
@@ -238,22 +243,119 @@ def test_a_checkpoint_of_another_log_is_not_used() -> None:
     for name in rig.files():
         rig.disk.unlink(f"{STORE}/messages/{name}")
     for name, data in before.items():
-        fd = rig.disk.open(f"{STORE}/messages/{name}", create=True)
-        rig.disk.write(fd, data, 0)
-        rig.disk.sync(fd)
-        rig.disk.close(fd)
-    rig.disk.sync_dir(f"{STORE}/messages")
+        put_back(rig, name, data, "messages")
     rig.open()
     core = queue_of(rig)
     rig.store.restore(core)
     assert not rig.store.from_checkpoint and take_all(core) == bodies(400)
 
 
-def read_all(rig: Rig, name: str) -> bytes:
-    fd = rig.disk.open(f"{STORE}/messages/{name}")
+def read_all(rig: Rig, name: str, log: str = "messages") -> bytes:
+    fd = rig.disk.open(f"{STORE}/{log}/{name}")
     data: bytes = rig.disk.read(fd, rig.size, 0)
     rig.disk.close(fd)
     return data
+
+
+def put_back(rig: Rig, name: str, data: bytes, log: str) -> None:
+    fd = rig.disk.open(f"{STORE}/{log}/{name}", create=True)
+    rig.disk.write(fd, data, 0)
+    rig.disk.sync(fd)
+    rig.disk.close(fd)
+    rig.disk.sync_dir(f"{STORE}/{log}")
+
+
+def test_a_checkpoint_whose_format_is_another_one_is_not_used(monkeypatch: Any, caplog: Any) -> None:
+    """That of a program before or behind this one: the whole log is read, and the reason is told."""
+    rig, _ = backlog()
+    monkeypatch.setattr(checkpoint, "VERSION", 1)
+    write(rig)
+    monkeypatch.undo()
+    with caplog.at_level(logging.INFO):
+        core = again(rig)
+    assert not rig.store.from_checkpoint and take_all(core) == bodies(400)
+    assert "version 1 of its format, not 2" in caplog.text
+
+
+FACTS = (1, 8, 8, 10, 0, 0, 0, 0, 1 << 20)
+ROWS = {
+    "cut off": encode_segments(1, 0, [FACTS])[:-1],
+    "bytes behind": encode_segments(1, 0, [FACTS]) + b"\0",
+    "no first index": encode_segments(1, 0, [(0, *FACTS[1:])]),
+    "behind the last index": encode_segments(1, 0, [((1 << 56) - 7, *FACTS[1:])]),
+    "around the last number": encode_segments(1, 0, [((1 << 64) - 2, *FACTS[1:])]),
+    "too many slots": encode_segments(1, 0, [(1, 1366, *FACTS[2:])]),
+    "no slots": encode_segments(1, 0, [(1, 0, 0, *FACTS[3:])]),
+    "no entries": encode_segments(1, 0, [(1, 8, 0, *FACTS[3:])]),
+    "more entries than slots": encode_segments(1, 0, [(1, 8, 9, *FACTS[3:])]),
+    "more delivered ones than entries": encode_segments(1, 0, [(1, 8, 3, 10, 4, 0, 0, 0, 1 << 20)]),
+    "more spilled ones than entries": encode_segments(1, 0, [(1, 8, 3, 10, 0, 4, 0, 0, 1 << 20)]),
+    "one over the other": encode_segments(1, 0, [FACTS, (8, *FACTS[1:])]),
+    "a run that is not there": encode_segments(1, 0, [FACTS]),
+}
+
+
+@pytest.mark.parametrize("case", sorted(ROWS))
+def test_rows_that_contradict_themselves_cost_the_checkpoint(case: str, monkeypatch: Any, caplog: Any) -> None:
+    """Under a good CRC, as another program may write them: the older checkpoint is used, and all messages are there."""
+    rig, core = backlog()
+    write(rig)
+    fill(core, 40, 400)
+    write(rig)
+    take, last = checkpoint.Finder.take, rig.store.checkpoints.begin
+    held: list[bool] = []
+
+    def other(finder: Any, lsn: int, kind: int, undo_prev: int, data: bytes) -> None:
+        if kind == checkpoint.CHECKPOINT_PART and finder.whole and struct.unpack_from("<I", data)[0] == SEGMENTS:
+            held.append(True)
+            data = data[:8] + struct.pack("<II", 1, 0) + ROWS[case]
+        take(finder, lsn, kind, undo_prev, data)
+
+    monkeypatch.setattr(checkpoint.Finder, "take", other)
+    with caplog.at_level(logging.INFO):
+        core = again(rig)
+    assert held and rig.store.from_checkpoint and rig.store.checkpoints.begin < last
+    assert take_all(core) == bodies(440)
+    assert (
+        "a run that is not there" if case == "a run that is not there" else "contradict" if case != "one over the other" else "overlap"
+    ) in caplog.text
+
+
+def test_a_run_that_cant_be_read_is_a_difference(monkeypatch: Any) -> None:
+    """`flintmq log verify` says so, and does not take it for a run without entries."""
+    rig, core = backlog()
+    fill(queue_of(rig, 2), 1)
+    take_all(core)
+    write(rig)
+    take = checkpoint.Finder.take
+
+    def other(finder: Any, lsn: int, kind: int, undo_prev: int, data: bytes) -> None:
+        if kind == checkpoint.CHECKPOINT_PART and struct.unpack_from("<I", data)[0] == SEGMENTS:
+            queue_id, level, rows = decode_segments(data[16:])
+            assert queue_id == 2
+            data = data[:8] + struct.pack("<II", 2, 0) + data[16:] + encode_segments(1, level, rows)  # the run of another queue
+        take(finder, lsn, kind, undo_prev, data)
+
+    rig.store.close()
+    assert prove(rig.disk, STORE)[1] == []
+    monkeypatch.setattr(checkpoint.Finder, "take", other)
+    begin, differences = prove(rig.disk, STORE)
+    assert begin is not None and differences == ["queue id 1: a run of the checkpoint can't be read"]
+
+
+def test_a_transaction_log_that_ends_too_early() -> None:
+    """It was put back from a copy of before: records below the begin may name what begins next, so the whole log is read."""
+    rig, core = backlog(40)
+    before = {name: read_all(rig, name, "transactions") for name in rig.files("transactions")}
+    rig.driver.tx_begin()
+    rig.flush()
+    write(rig)
+    rig.disk = rig.disk.restart()
+    for name, data in before.items():
+        rig.disk.unlink(f"{STORE}/transactions/{name}")
+        put_back(rig, name, data, "transactions")
+    core = again(rig)
+    assert not rig.store.from_checkpoint and take_all(core) == bodies(40)
 
 
 def test_the_one_before_goes_when_the_next_one_is_on_disk() -> None:

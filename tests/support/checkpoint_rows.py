@@ -10,17 +10,23 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from flintmq.slotted import slotted
-from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MOVED, SEGMENTS, TAILS, MalformedError
+from flintmq.store.checkpoint import MalformedError
 
 INDEX_RUN = 72
+# kinds of parts
+CONTAINERS = 1
+DEATHS = 2
+TAILS = 3
+SEGMENTS = 4
+MOVED = 5
+LISTED = 6
 PART_BYTES = 32 << 10
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
-_CONTAINER = struct.Struct("<QQQQQ")
+_CONTAINER = struct.Struct("<QQQQ")
 _DEATH = struct.Struct("<QII")
 _TAIL = struct.Struct("<QII")
 _SEGMENT_HEAD = struct.Struct("<QII")
-_SEGMENT = struct.Struct("<QIIQIIqQQ")
 _MOVED = struct.Struct("<QQ")
 _LISTED = struct.Struct("<QII")
 _PLACE = struct.Struct("<QQqQQ")
@@ -34,7 +40,6 @@ class ContainerFacts:
     count: int
     live: int
     bytes: int
-    ended_at: int
 
 
 @slotted(frozen=True)
@@ -61,6 +66,46 @@ class ListedFacts:
     names: tuple[int, ...] = ()
 
 
+FIRST = SegmentFacts(0, 0, 0, 0, 0, 0, 0, 0, 0)
+# facts of a row in the order of their flags, and how a number says one
+_CODED = {
+    "base": "difference",
+    "count": "half",
+    "live": "half",
+    "bytes": "difference",
+    "redelivered": "half",
+    "spilled": "half",
+    "expiry_min": "difference",
+    "flagged_upto": "whole",
+}
+_WORD = 1 << 64
+
+
+def _signed(value: int) -> int:
+    """A difference modulo 2^64."""
+    return (value + _WORD // 2) % _WORD - _WORD // 2
+
+
+def _folded(value: int, unit: int = 1) -> int:
+    signed = _signed(value) // unit
+    return 2 * signed if signed >= 0 else -2 * signed - 1
+
+
+def _number(value: int) -> bytes:
+    data = bytearray()
+    while value >= 128:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
+
+
+def _expected(before: SegmentFacts, base: int, count: int) -> SegmentFacts:
+    """What follows from the segment before; first index and slots are this one's."""
+    whole = before.count and before.flagged_upto == (before.base + before.count - 1) % _WORD
+    upto = (base + count - 1) % _WORD if whole else before.flagged_upto
+    return SegmentFacts(base, count, count, before.bytes, before.redelivered, before.spilled, before.expiry_min, upto, before.run)
+
+
 def part(kind: int, number: int, rows: Sequence[bytes]) -> bytes:
     """Own fields of a Checkpoint-Part."""
     return _HEAD.pack(kind, number, len(rows), 0) + b"".join(rows)
@@ -81,7 +126,7 @@ def parts(kind: int, rows: Iterable[bytes], most: int = PART_BYTES) -> Iterator[
 
 
 def container_row(facts: ContainerFacts) -> bytes:
-    return _CONTAINER.pack(facts.sequence, facts.count, facts.live, facts.bytes, facts.ended_at)
+    return _CONTAINER.pack(facts.sequence, facts.count, facts.live, facts.bytes)
 
 
 def death_row(sequence: int, grains: Sequence[int], container_grains: int) -> bytes:
@@ -103,10 +148,23 @@ def tail_row(queue_id: int, tails: Sequence[int]) -> bytes:
 
 
 def segment_row(queue_id: int, level: int, facts: Sequence[SegmentFacts]) -> bytes:
-    rows = (
-        _SEGMENT.pack(one.base, one.count, one.live, one.bytes, one.redelivered, one.spilled, one.expiry_min, one.flagged_upto, one.run)
-        for one in facts
-    )
+    """Args: runs are multiples of 8."""
+    rows = []
+    before, step = FIRST, 0
+    for one in facts:
+        flags, numbers = 0, b""
+        wanted = _expected(before, one.base, one.count)
+        for place, (name, coded) in enumerate(_CODED.items()):
+            value, expected = getattr(one, name), getattr(wanted, name)
+            if name == "base":
+                expected = before.base + before.count
+            elif name == "count":
+                expected = before.count
+            if value != expected:
+                flags |= 1 << place
+                numbers += _number(_folded(value - expected) if coded == "difference" else value)
+        rows.append(bytes([flags]) + numbers + _number(_folded((one.run - before.run - step), 8)))
+        before, step = one, one.run - before.run
     return _SEGMENT_HEAD.pack(queue_id, level, len(facts)) + b"".join(rows)
 
 
@@ -140,6 +198,21 @@ class _Reader:
         self.offset += count * size
         return fields
 
+    def number(self, most: int = 64) -> int:
+        value = 0
+        for place in range(10):
+            byte = self.piece(1)[0]
+            value |= (byte & 127) << 7 * place
+            if byte < 128 and value < 1 << most:
+                return value
+            if byte < 128:
+                break
+        raise MalformedError("a number has too many bits")
+
+    def difference(self) -> int:
+        value = self.number()
+        return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
+
     def piece(self, size: int) -> bytes:
         if size > len(self.data) - self.offset:
             raise MalformedError("a row says that it is longer than its part")
@@ -164,6 +237,29 @@ def _deaths(reader: _Reader) -> tuple[int, tuple[int, ...]]:
     return sequence, grains
 
 
+def _segments(reader: _Reader, count: int) -> Iterator[SegmentFacts]:
+    if count > len(reader.data) // 2:
+        raise MalformedError("more segments than the part has bytes for")
+    before, step = FIRST, 0
+    for _ in range(count):
+        flags = reader.piece(1)[0]
+        base = before.base + before.count + (reader.difference() if flags & 1 else 0)
+        slots = reader.number(32) if flags & 2 else before.count
+        expected = _expected(before, base % _WORD, slots)
+        values = {"base": base % _WORD, "count": slots}
+        for place, (name, coded) in enumerate(_CODED.items()):
+            if name in values:
+                continue
+            value = getattr(expected, name)
+            if flags >> place & 1:
+                value = value + reader.difference() if coded == "difference" else reader.number(32 if coded == "half" else 64)
+            values[name] = _signed(value) if name == "expiry_min" else value % _WORD
+        run = (before.run + step + 8 * reader.difference()) % _WORD
+        step = run - before.run
+        before = SegmentFacts(**values, run=run)
+        yield before
+
+
 def _row(kind: int, reader: _Reader) -> object:
     if kind == CONTAINERS:
         return ContainerFacts(*reader.take(_CONTAINER))
@@ -174,10 +270,7 @@ def _row(kind: int, reader: _Reader) -> object:
         return queue_id, reader.many("Q", 8, levels)
     if kind == SEGMENTS:
         queue_id, level, count = reader.take(_SEGMENT_HEAD)
-        if count > len(reader.data) // _SEGMENT.size:
-            raise MalformedError("more segments than the part has bytes for")
-        facts = [reader.take(_SEGMENT) for _ in range(count)]
-        return queue_id, level, tuple(SegmentFacts(*row) for row in facts)
+        return queue_id, level, tuple(_segments(reader, count))
     if kind == MOVED:
         return reader.take(_MOVED)
     if kind == LISTED:

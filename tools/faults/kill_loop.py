@@ -40,6 +40,10 @@ KILLED = -9
 CLIENTS = 5
 # so that containers are used again
 NO_RETENTION = ("--log-retain-bytes", "0", "--log-retain-age", "0")
+# so that a life has checkpoints: each half a second a broker without work looks whether one is due; share of the lives that have these
+OFTEN = ("--checkpoint-bytes", "64KiB")
+OFTEN_SHARE = 0.5
+OFTEN_S = 0.6
 
 
 @dataclass(slots=True)
@@ -74,18 +78,19 @@ class Summary:
 
 
 class KillLoop:
-    """One campaign over one target. `failpoints`: share of cycles that end at a named point; `gentle`: share that ends with SIGTERM."""
+    """One campaign over one target. Shares of cycles: `failpoints` end at a named point; `gentle` end with SIGTERM; `checkpoints` write
+    checkpoints often."""
 
     CREW: type[Crew] = Crew
 
     def __init__(
         self, target: Target, plan: Plan, folder: Path, *, seed: int, epoch: int = 10, failpoints: float = 0.0, gentle: float = 0.1,
         load_s: tuple[float, float] = (0.1, 0.7), power: PowerLoss | None = None, keep: Path | None = None,
-        remembers: bool = True,
+        remembers: bool = True, checkpoints: float = 0.0,
     ) -> None:  # fmt: skip
         self.target, self.plan, self.folder, self.seed, self.epoch = target, plan, folder, seed, epoch
         self.failpoints, self.gentle, self.load_s = failpoints, gentle, load_s
-        self.power, self.keep = power, keep
+        self.power, self.keep, self.checkpoints = power, keep, checkpoints
         self.summary = Summary()
         self.remembers = remembers  # False: declarations are made anew in each life (a broker without a disk)
         self.declared = False
@@ -119,6 +124,8 @@ class KillLoop:
     def start(self, life: int, failpoint: str = "") -> int:
         """Starts the broker and returns its port, or 0 when the failpoint ended it during recovery."""
         env = {"FLINTMQ_FAILPOINT": failpoint} if failpoint else {}
+        if isinstance(self.target, Flint):
+            self.target.of_life = OFTEN if self.is_often(life) else ()
         if self.power is not None:
             env |= self.power.arm()
         try:
@@ -129,6 +136,10 @@ class KillLoop:
             raise
         self.summary.restart_s_max = max(self.summary.restart_s_max, self.target.start_s)
         return port
+
+    def is_often(self, life: int) -> bool:
+        """Whether a life writes checkpoints often."""
+        return random.Random(f"{self.seed}:{life}:checkpoints").random() < self.checkpoints
 
     def cycle(self, people: Crew, cycle: int) -> None:
         """Start, load, end, in the way that (seed, cycle) says."""
@@ -144,7 +155,7 @@ class KillLoop:
             end = FAILPOINTS[(self.seed + cycle) % len(FAILPOINTS)]
             failpoint = f"{end}:{rng.choice((1, 1, 2, 3) if end in RARE else (1, 1, 2, 3, 10, 50, 200))}"
             failpoint = f"{end}:1" if end == "restart-marked" else failpoint
-        load_s = rng.uniform(*self.load_s)
+        load_s = rng.uniform(*self.load_s) + (OFTEN_S if self.is_often(life) else 0.0)
         roles = self.roles(rng)
         seeds = [rng.getrandbits(32) for _ in range(CLIENTS)]
         alone = self.declared and rng.random() < 0.3
@@ -195,7 +206,9 @@ class KillLoop:
     def listen(self, where: str) -> None:
         """What the broker itself called wrong: damage that it found and tracebacks are faults, also when no client noticed."""
         (self.folder / "stderr").mkdir(exist_ok=True)
-        (self.folder / "stderr" / where.replace(" ", "-")).write_text(self.target.stderr())
+        text = self.target.stderr()
+        (self.folder / "stderr" / where.replace(" ", "-")).write_text(text)
+        self.summary.counts["starts_from_checkpoints"] += ": from a checkpoint, " in text
         if complaint := self.target.complaints():
             self.summary.fault("error", f"{where}: {complaint}")
 
@@ -284,6 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loop = KillLoop(
             target, Plan(sizes=given.sizes, rate=given.rate), folder, seed=given.seed, epoch=given.epoch, failpoints=failpoints,
             load_s=tuple(given.load_s), power=power, keep=given.keep, remembers=given.broker != "memory",
+            checkpoints=OFTEN_SHARE if given.broker == "flintmq" else 0.0,
         )  # fmt: skip
         summary = loop.run(given.cycles, given.first)
     if not given.json:

@@ -70,13 +70,14 @@ class Flint:
         self.start_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
+        self.of_life: Sequence[str] = ()  # arguments of the next start, and of those behind it
         self._errors = -1
 
     def start(self, env: Mapping[str, str] = {}) -> int:
         assert self.process is None or self.process.poll() is not None
         where = ["--memory"] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         command = [*self.command, sys.executable, "-m", "flintmq.cli.main", "serve", "--port", "0", "--http-port", "off"]
-        command += ["--flight-port", "off", *where, *self.extra]
+        command += ["--flight-port", "off", *where, *self.extra, *self.of_life]
         begun = time.monotonic()
         self.close()
         errors = os.memfd_create("stderr")

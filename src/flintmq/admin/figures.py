@@ -153,6 +153,7 @@ def own_families(parts: Parts) -> list[Family]:
     searches = sorted(patterns.undecided().items())
     help_text = "Searches that a user's pattern did not decide within its budget, by use: refused for permissions, no match else."
     text.add("patterns_undecided_total", "counter", help_text, [({"use": use}, count) for use, count in searches])
+    guarded("metrics", "store", _store, text, parts)
     guarded("metrics", "pulls", _pulls, text, parts)
     guarded("metrics", "streams", _streams, text, parts)
     guarded("metrics", "shared queues", _shared, text, parts)
@@ -177,6 +178,17 @@ def _memory(text: Families, parts: Parts, figures: Mapping[str, Any]) -> None:
     text.one(
         "memory_connections_closed_total", "counter", "Connections closed because they held most while memory was low.", figures["closed"]
     )
+
+
+def _store(text: Families, parts: Parts) -> None:
+    """What a start after a crash would have to read, and the checkpoints that keep it short (docs/adr/0017)."""
+    if parts.store is None:
+        return
+    values = parts.store.checkpoints.figures
+    outcomes = [({"outcome": outcome}, values[outcome]) for outcome in ("written", "given_up")]
+    text.add("checkpoints_total", "counter", "Checkpoints of the message log; given up: no room, or the store stopped.", outcomes)
+    text.one("checkpoint_bytes_total", "counter", "Bytes of the checkpoints that were written.", values["bytes"])
+    text.one("recovery_log_bytes", "gauge", "Bytes of the message log that a start after a crash reads.", values["log_bytes"])
 
 
 def _pulls(text: Families, parts: Parts) -> None:

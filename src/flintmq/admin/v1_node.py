@@ -45,6 +45,7 @@ def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
         "healthy": figures.is_healthy(parts),
         "opened": broker.counters.connections_opened,
         "closed": broker.counters.connections_closed,
+        "checkpoints": None if parts.store is None else parts.store.checkpoints.figures,
     }
 
 

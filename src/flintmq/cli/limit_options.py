@@ -127,6 +127,13 @@ LIMIT_OPTIONS = (
         "Of a definitions file that is imported; parsing holds the I/O loops for 10 ms a MiB.",
         "management.http.max_body_size",
     ),
+    LimitOption(
+        "checkpoint-bytes",
+        "checkpoint_bytes",
+        Size(64 * KIB, 64 * 1024 * MIB),
+        "bytes",
+        "Of the message log between two checkpoints at least; a start after a crash reads about so much.",
+    ),
     LimitOption("stop-timeout", "shutdown_ms_max", _MS, "milliseconds", "That a stop may take before sockets are closed."),
 )
 

@@ -4,13 +4,13 @@ in: records of a scan of the index log. out: the newest checkpoint that is whole
 checkpoint_parts.py writes the parts, past.py reads their rows.
 
 K1  A checkpoint counts when its last record is there and names exactly the parts that are there, in their order.
-K2  What a checkpoint says of the message log is compared with that: container size, base, durable end.
+K2  What a checkpoint says of the message log is compared with that: container size, base, durable end; and with the transaction log's end.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 from flintmq.slotted import slotted
@@ -18,19 +18,11 @@ from flintmq.slotted import slotted
 # types of records (docs/FORMAT.md)
 CHECKPOINT_PART = 73
 CHECKPOINT = 74
-# of the format of parts
-VERSION = 1
+# of the format of parts: a checkpoint of another one is none, and the message log is read
+VERSION = 2
 
 _HEAD = struct.Struct("<IIII")  # kind, number of the part, rows, zero
 _LAST = struct.Struct("<IIQIIQQQ")
-
-CONTAINERS = 1
-DEATHS = 2
-TAILS = 3
-SEGMENTS = 4
-MOVED = 5
-LISTED = 6
-MARKS = 7
 
 _TAIL = struct.Struct("<QII")
 
@@ -44,7 +36,7 @@ class History:
     """What a checkpoint says of the message log.
 
     begin: LSN from which the log must be read; epoch: in which it was written; tail: of the log when the last record was appended;
-    named_tx: highest transaction id named below `begin`.
+    named_tx: no record below `begin` names a transaction with a higher id.
     """
 
     begin: int
@@ -106,10 +98,12 @@ def tails_of(count: int, data: bytes) -> dict[int, tuple[int, ...]]:
 
 
 class Finder:
-    """Takes the records of an index log in their order, and keeps its whole checkpoints (K1): the last two, newest last."""
+    """Takes the records of an index log in their order, and keeps its whole checkpoints (K1): the last two, newest last. other_version: of
+    the last one whose parts are in a format that is not read here; None: there is none."""
 
     def __init__(self) -> None:
         self.whole: list[Checkpoint] = []
+        self.other_version: int | None = None
         self._first = 0
         self._parts: list[tuple[int, tuple[int, int, bytes]]] = []
 
@@ -138,22 +132,15 @@ class Finder:
         if first == 0 or undo_prev != first or len(data) < _LAST.size:
             return
         version, count, begin, epoch, _, size, tail, named_tx = _LAST.unpack_from(data)
-        if version != VERSION or count != len(held) or len(data) != _LAST.size + 8 * count:
+        if version != VERSION:
+            self.other_version = version
+            return
+        if count != len(held) or len(data) != _LAST.size + 8 * count:
             return
         if struct.unpack_from(f"<{count}Q", data, _LAST.size) != tuple(place for place, _ in held):
             return
         history = History(begin, epoch, size, tail, named_tx)
         self.whole = [*self.whole[-1:], Checkpoint(first, lsn, history, tuple(place for place, _ in held), [one for _, one in held])]
-
-    def newest(self, refusal: Callable[[Checkpoint], str | None]) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that may be believed, and the reasons against newer ones. refusal: why one may not, or None."""
-        refused: list[str] = []
-        for one in reversed(self.whole):
-            reason = refusal(one)
-            if reason is None:
-                return one, refused
-            refused.append(f"checkpoint at LSN {one.last} of the index log: {reason}")
-        return None, refused
 
 
 def misfit(history: History, base: int, tail: int, container_size: int) -> str | None:

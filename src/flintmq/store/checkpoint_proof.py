@@ -38,6 +38,7 @@ class _Walk:
     in_run: c_int
     segment: uint64_t
     segments_end: uint64_t
+    unread: bint  # a run could not be read: it has no more entries
 
     def __cinit__(self, recovery: Recovery, queue_id: int):
         owner: int64_t = -1
@@ -57,7 +58,7 @@ class _Walk:
 
     @cfunc
     def next(self) -> pointer[restored_t]:
-        """NULL: there are no more. Raises nothing: a run that can't be read ends the segment."""
+        """NULL: there are no more, or a run can't be read (`unread`)."""
         segment: pointer[past_segment_t]
         ended: uint32_t = 0
         while self.in_run >= self.standing and self.segment < self.segments_end:
@@ -69,6 +70,10 @@ class _Walk:
             self.in_run = self.standing = 0
             if not segment.purged and not segment.taken:
                 self.standing = past_standing(address(self.recovery._work), segment, self.run, self.run, address(ended))
+                if self.standing < 0:
+                    self.unread = True
+                    self.segment = self.segments_end
+                    return NULL
         if self.in_run < self.standing and (self.at >= self.count or self.run[self.in_run].position < self.entries[self.at].position):
             self.in_run += 1
             return self.run + (self.in_run - 1)
@@ -87,6 +92,8 @@ def entry_difference(whole: Recovery, other: Recovery, queue_id: object) -> obje
     while True:
         a = left.next()
         b = right.next()
+        if left.unread or right.unread:
+            return f"queue id {queue_id}: a run of the checkpoint can't be read"
         if a == NULL and b == NULL:
             return None
         if a == NULL or (b != NULL and b.position < a.position):

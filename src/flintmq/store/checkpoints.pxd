@@ -1,14 +1,15 @@
-# Checkpoints of the durable store: what stands in the log, written into the index log while the broker works (docs/adr/0016).
+# Checkpoints of the durable store: what stands in the log, written into the index log while the broker works (docs/adr/0017).
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.types cimport restored_t
-from flintmq.store.checkpoint_parts cimport lsns_t, parts_t
+from flintmq.store.checkpoint_parts cimport parts_t
 from flintmq.store.entry_pager cimport entry_pager_t
 from flintmq.store.index_log cimport IndexLog, index_log_t
 from flintmq.store.log.deaths cimport deaths_t, tally_t
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.logs cimport Logs
 from flintmq.store.message_log cimport message_log_t
+from flintmq.store.vectors cimport vector_t
 
 cdef struct checkpoint_t:       # one that is written
     message_log_t *ml
@@ -34,8 +35,8 @@ cdef class Checkpoints:
     cdef ManagedLog messages
     cdef IndexLog index
     cdef uint64_t interval             # bytes of the message log
-    cdef lsns_t force_parts            # of the one in force: records of the index log that live for it alone
-    cdef lsns_t written_parts          # of the one that is written, and not on disk yet
+    cdef vector_t force_parts          # of the one in force: records of the index log that live for it alone
+    cdef vector_t written_parts        # of the one that is written, and not on disk yet
     cdef uint64_t written_end          # LSN of the index log behind its last record; 0: there is none
     cdef uint64_t written_keep         # tail of the index log when it began
     cdef uint64_t kept                 # that of the one in force
@@ -50,4 +51,4 @@ cdef class Checkpoints:
     cdef bint _begin(self)
     cdef bint _queue(self, QueueHandle handle)
     cdef bint _has_ended(self, QueueHandle handle)
-    cdef int _drop(self, lsns_t *lsns) except -1
+    cdef int _drop(self, vector_t *lsns) except -1

@@ -26,8 +26,8 @@ from cython.cimports.flintmq.queue.paging import shell_t
 from cython.cimports.flintmq.queue.snapshots import queue_snapshot
 from cython.cimports.flintmq.queue.types import QUEUE_LOGGED, RESTORED_REDELIVERED, queue_t, restored_t
 from cython.cimports.flintmq.store.checkpoint_parts import (
-    PART_CONTAINERS, PART_DEATHS, PART_KINDS, PART_LISTED, PART_MARKS, PART_MOVED, PART_TAILS, lsns_add, lsns_free, lsns_t, parts_end,
-    parts_flush, parts_free, parts_row, parts_run, parts_segment, parts_t,
+    CONTAINER_ROW, DEATH_HEAD, MOVED_ROW, PART_CONTAINERS, PART_DEATHS, PART_KINDS, PART_LISTED, PART_MARKS, PART_MOVED, PART_TAILS,
+    TAIL_HEAD, parts_end, parts_flush, parts_free, parts_row, parts_run, parts_segment, parts_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.entry_pager import EntryPager, pager_bury_one
 from cython.cimports.flintmq.store.index_log import index_run_dead, index_run_most
@@ -35,8 +35,8 @@ from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_encode
 from cython.cimports.flintmq.store.log.deaths import DEATHS_SOME, DEATHS_UNSURE, log_copy_deaths, log_tally, tally_t
 from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.record import set32, set64
-from cython.cimports.flintmq.store.past import CONTAINER_ROW, DEATH_HEAD, MOVED_ROW
 from cython.cimports.flintmq.store.standing import STANDING_CELLS, listed_size, log_copy_moved, ml_copy_listed, ml_standing, piece_walk_t
+from cython.cimports.flintmq.store.vectors import vector_add_number, vector_free, vector_number, vector_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memset
@@ -211,14 +211,14 @@ def _write_queue(work: pointer[checkpoint_t], queue: pointer[queue_t]) -> bint:
 def _write_levels(work: pointer[checkpoint_t], kind: uint32_t, queue: pointer[queue_t], indexes: pointer[uint64_t]) -> bint:
     """A row with an index for each level. False: given up."""
     level: uint32_t
-    row: pointer[uint8_t] = parts_row(address(work.parts), kind, 16 + 8 * queue.entries.level_count)
+    row: pointer[uint8_t] = parts_row(address(work.parts), kind, TAIL_HEAD + 8 * queue.entries.level_count)
     if row == NULL:
         return False
     set64(row, queue.id)
     set32(row + 8, queue.entries.level_count)
     set32(row + 12, 0)
     for level in range(queue.entries.level_count):
-        set64(row + 16 + 8 * level, indexes[level])
+        set64(row + TAIL_HEAD + 8 * level, indexes[level])
     return True
 
 
@@ -338,7 +338,6 @@ def _write_containers(work: pointer[checkpoint_t]) -> bint:
         set64(row + 8, work.tallies[i].count)
         set64(row + 16, work.tallies[i].count - work.deaths.count)
         set64(row + 24, work.tallies[i].bytes)
-        set64(row + 32, work.deaths.ended_at)
         if work.deaths.count and not _write_deaths(work, work.tallies[i].sequence, below):
             return False
     return True
@@ -351,8 +350,8 @@ class Checkpoints:
     def __cinit__(self, store, limits, threads: bool):
         pager: EntryPager = store.pager
         memset(address(self.work), 0, sizeof(checkpoint_t))
-        memset(address(self.force_parts), 0, sizeof(lsns_t))
-        memset(address(self.written_parts), 0, sizeof(lsns_t))
+        memset(address(self.force_parts), 0, sizeof(vector_t))
+        memset(address(self.written_parts), 0, sizeof(vector_t))
         self.store = store
         self._ended = []
         self.logs = store.logs
@@ -367,8 +366,8 @@ class Checkpoints:
 
     def __dealloc__(self):
         self._free()
-        lsns_free(address(self.force_parts))
-        lsns_free(address(self.written_parts))
+        vector_free(address(self.force_parts))
+        vector_free(address(self.written_parts))
 
     # --- when
 
@@ -451,7 +450,7 @@ class Checkpoints:
             return
         self._drop(address(self.force_parts))
         self.force_parts = self.written_parts
-        memset(address(self.written_parts), 0, sizeof(lsns_t))
+        memset(address(self.written_parts), 0, sizeof(vector_t))
         self.written_end = 0
         self.in_force = True
         self.kept = self.written_keep
@@ -460,7 +459,7 @@ class Checkpoints:
     def adopt(self, past: object) -> None:
         """This start used a checkpoint (store.past.Past): it is in force."""
         for lsn in (*past.checkpoint.places, past.checkpoint.last):
-            if not lsns_add(address(self.force_parts), lsn):
+            if not vector_add_number(address(self.force_parts), lsn):
                 raise MemoryError("no memory for a checkpoint")
         self.in_force = True
         self.kept = self.index.log.tail
@@ -513,7 +512,8 @@ class Checkpoints:
         i: uint32_t
         done: bint
         end: uint64_t
-        named_tx = self.logs.transaction_records.tail
+        # The message log names no other ones than have begun: below the tail. It is on disk before this checkpoint is.
+        named_tx = self.logs.transaction_records.tail - 1
         with self.store.lock:
             handles = list(self.store.queues.values())
         between()
@@ -536,7 +536,7 @@ class Checkpoints:
             return False
         between()
         history = History(self.work.begin, self.messages.log.epoch, self.messages.container_size, self.messages.tail, named_tx)
-        payload: bytes = last_record(history, [self.work.parts.lsns.values[i] for i in range(self.work.parts.lsns.count)])
+        payload: bytes = last_record(history, [vector_number(address(self.work.parts.lsns), i) for i in range(self.work.parts.lsns.count)])
         data: p_char = payload
         size: uint32_t = len(payload)
         end = parts_end(address(self.work.parts), cast(pointer[uint8_t], data), size)
@@ -544,9 +544,9 @@ class Checkpoints:
             return False
         # What lives for it alone: its own records, and runs that no segment has.
         self.written_parts = self.work.parts.lsns
-        memset(address(self.work.parts.lsns), 0, sizeof(lsns_t))
+        memset(address(self.work.parts.lsns), 0, sizeof(vector_t))
         for i in range(self.work.parts.runs.count):
-            if not lsns_add(address(self.written_parts), self.work.parts.runs.values[i]):
+            if not vector_add_number(address(self.written_parts), vector_number(address(self.work.parts.runs), i)):
                 log.warning("no memory: %d runs of a checkpoint stay until the next start", self.work.parts.runs.count - i)
                 break
         self.begin = self.work.begin
@@ -570,11 +570,11 @@ class Checkpoints:
         if not self.in_force:
             self.index.log.set_keep(LSN_NEVER)
 
-    def _drop(self, lsns: pointer[lsns_t]) -> c_int:
+    def _drop(self, lsns: pointer[vector_t]) -> c_int:
         i: uint32_t
         for i in range(lsns.count):
-            index_run_dead(self.work.index, lsns.values[i])
-        lsns_free(lsns)
+            index_run_dead(self.work.index, vector_number(lsns, i))
+        vector_free(lsns)
         return 0
 
     def _free(self):
@@ -593,5 +593,7 @@ class Checkpoints:
 
     @property
     def figures(self) -> dict:
-        """written, given_up: checkpoints; bytes: of all that were written; begin: LSN of the newest, 0: there is none."""
-        return {"written": self.written, "given_up": self.given_up, "bytes": self.bytes, "begin": self.begin}
+        """written, given_up: checkpoints; bytes: of all that were written; begin: LSN of the newest, 0: there is none; log_bytes: of the
+        message log behind that, or behind its base."""
+        log_bytes = self.messages.tail - max(self.begin, self.messages.base)
+        return {"written": self.written, "given_up": self.given_up, "bytes": self.bytes, "begin": self.begin, "log_bytes": log_bytes}

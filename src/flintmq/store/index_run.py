@@ -10,7 +10,8 @@ published in a row, take some bytes for all; others about five bytes each.
 from __future__ import annotations
 
 import cython
-from cython import address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer
+from cython import address, cast, declare, pointer
+from cython.cimports.flintmq.core.varint import varint_fold, varint_get, varint_put, varint_unfold
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.record import le32, le64, set32, set64
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
@@ -22,56 +23,6 @@ FLAGS = declare(uint8_t, 4)  # other flags: they follow
 EXPIRY = declare(uint8_t, 8)  # another step of the expiry: it follows
 MANY = declare(uint8_t, 16)  # more entries of the same kind: their number follows
 VERSION = declare(uint32_t, 1)
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _put(out: pointer[uint8_t], value: uint64_t) -> uint32_t:
-    """A number, seven bits a byte. Returns its bytes."""
-    size: uint32_t = 0
-    while value >= 128:
-        out[size] = cast(uint8_t, value & 127 | 128)
-        value >>= 7
-        size += 1
-    out[size] = cast(uint8_t, value)
-    return size + 1
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _signed(value: int64_t) -> uint64_t:
-    return (cast(uint64_t, value) << 1) ^ cast(uint64_t, value >> 63)
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _unsigned(value: uint64_t) -> int64_t:
-    return cast(int64_t, (value >> 1) ^ (0 - (value & 1)))
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _get(data: pointer[cython.const[uint8_t]], length: uint32_t, place: pointer[uint32_t], value: pointer[uint64_t]) -> bint:
-    """The number at `*place`, which moves behind it. False: the bytes end, or it has more than 64 bits."""
-    shift: uint32_t = 0
-    byte: uint8_t
-    value[0] = 0
-    while place[0] < length and shift < 64:
-        byte = data[place[0]]
-        place[0] += 1
-        value[0] |= cast(uint64_t, byte & 127) << shift
-        if byte < 128:
-            return True
-        shift += 7
-    return False
 
 
 def run_encode(
@@ -106,20 +57,20 @@ def run_encode(
         start = size
         size += 1
         step = entry.message_id - before.message_id
-        size += _put(out + size, _signed(cast(int64_t, step)))
+        size += varint_put(out + size, varint_fold(cast(int64_t, step)))
         if entry.position != before.position + 1:
             kind |= STEP
-            size += _put(out + size, entry.position - before.position)
+            size += varint_put(out + size, entry.position - before.position)
         if entry.body_len != before.body_len:
             kind |= SIZE
-            size += _put(out + size, _signed(cast(int64_t, entry.body_len) - before.body_len))
+            size += varint_put(out + size, varint_fold(cast(int64_t, entry.body_len) - before.body_len))
         if entry.flags != before.flags:
             kind |= FLAGS
-            size += _put(out + size, entry.flags)
+            size += varint_put(out + size, entry.flags)
         if entry.expires_at_ms != before.expires_at_ms + expiry_step:
             kind |= EXPIRY
             expiry_step = entry.expires_at_ms - before.expires_at_ms
-            size += _put(out + size, _signed(expiry_step))
+            size += varint_put(out + size, varint_fold(expiry_step))
         before = entry
         i += 1
         same = 0
@@ -136,7 +87,7 @@ def run_encode(
             same += 1
         if same:
             kind |= MANY
-            size += _put(out + size, same)
+            size += varint_put(out + size, same)
         out[start] = kind
     return size
 
@@ -175,26 +126,26 @@ def run_decode(
             return 0
         kind = data[place]
         place += 1
-        if not _get(data, length, address(place), address(value)):
+        if not varint_get(data, length, address(place), address(value)):
             return 0
-        step = cast(uint64_t, _unsigned(value))
+        step = cast(uint64_t, varint_unfold(value))
         position_step = 1
-        if kind & STEP and not _get(data, length, address(place), address(position_step)):
+        if kind & STEP and not varint_get(data, length, address(place), address(position_step)):
             return 0
         if kind & SIZE:
-            if not _get(data, length, address(place), address(value)):
+            if not varint_get(data, length, address(place), address(value)):
                 return 0
-            before.body_len = cast(uint32_t, cast(uint64_t, before.body_len) + cast(uint64_t, _unsigned(value)))
+            before.body_len = cast(uint32_t, cast(uint64_t, before.body_len) + cast(uint64_t, varint_unfold(value)))
         if kind & FLAGS:
-            if not _get(data, length, address(place), address(value)):
+            if not varint_get(data, length, address(place), address(value)):
                 return 0
             before.flags = cast(uint32_t, value)
         if kind & EXPIRY:
-            if not _get(data, length, address(place), address(value)):
+            if not varint_get(data, length, address(place), address(value)):
                 return 0
-            expiry_step = _unsigned(value)
+            expiry_step = varint_unfold(value)
         same = 0
-        if kind & MANY and not _get(data, length, address(place), address(same)):
+        if kind & MANY and not varint_get(data, length, address(place), address(same)):
             return 0
         if same >= count - done:
             return 0

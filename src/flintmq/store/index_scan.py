@@ -24,7 +24,7 @@ from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
-from flintmq.store.checkpoint import Finder, MalformedError, misfit
+from flintmq.store.checkpoint import VERSION, Finder, MalformedError, misfit
 from flintmq.store.log.containers import INDEX, LogSettings
 
 
@@ -95,6 +95,8 @@ class IndexScan:
         """Checkpoints that may be believed, newest first. Args: messages: a scan of the message log that read its ends."""
         settings: object = None
         log: ManagedLog
+        if self.finder.other_version is not None:
+            self.refused.append(f"a checkpoint in {self._directory}: version {self.finder.other_version} of its format, not {VERSION}")
         for checkpoint in reversed(self.finder.whole):
             reason = misfit(checkpoint.history, messages.base, messages.tail, messages.container_size) or _gap(messages, checkpoint)
             if reason is None:

@@ -1,4 +1,4 @@
-# A checkpoint as a start uses it: which entries its runs have, and what of them ended in the log behind it (docs/adr/0016). Plain C, no GIL,
+# A checkpoint as a start uses it: which entries its runs have, and what of them ended in the log behind it (docs/adr/0017). Plain C, no GIL,
 # but for what loads it.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
@@ -9,14 +9,6 @@ from flintmq.store.vectors cimport vector_t
 
 cdef enum:
     PAST_RUNS = 64              # runs that stay decoded
-
-cdef enum:                      # bytes of rows of parts, or of their heads (docs/FORMAT.md)
-    CONTAINER_ROW = 40
-    DEATH_HEAD = 16
-    SEGMENT_HEAD = 16
-    SEGMENT_ROW = 56
-    MOVED_ROW = 16
-    LISTED_HEAD = 16            # then places, each of PLACE_SIZE, and names, each of 8
 
 cdef struct past_segment_t:     # a segment of a queue: its entries are in a run
     uint64_t base               # index of its first slot

@@ -15,17 +15,23 @@ from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p
 from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_next, map64_put
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS
+from cython.cimports.flintmq.queue.paging import shell_t
 from cython.cimports.flintmq.queue.types import INDEX_MASK, LEVEL_SHIFT, restored_t
+from cython.cimports.flintmq.store.checkpoint_parts import (
+    CONTAINER_ROW, DEATH_HEAD, LISTED_HEAD, MOVED_ROW, PART_CONTAINERS, PART_DEATHS, PART_LISTED, PART_MARKS, PART_MOVED, PART_SEGMENTS,
+    PART_TAILS,
+)  # fmt: skip
 from cython.cimports.flintmq.store.index_log import IndexLog, index_read_run
 from cython.cimports.flintmq.store.index_run import RUN_BYTES_MAX, run_decode
 from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, log_dead, log_is_live, log_restore_container, log_restore_death, log_t
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, le64
-from cython.cimports.flintmq.store.vectors import vector_add, vector_free
+from cython.cimports.flintmq.store.segment_rows import SEGMENTS_HEAD, segment_get, segment_rows_t, segments_get_head
+from cython.cimports.flintmq.store.vectors import vector_add, vector_add_number, vector_free, vector_number
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, qsort
 from cython.cimports.libc.string import memset
 
-from flintmq.store.checkpoint import CONTAINERS, DEATHS, LISTED, MARKS, MOVED, SEGMENTS, TAILS, MalformedError, tails_of
+from flintmq.store.checkpoint import MalformedError, tails_of
 
 
 class UnreadableError(Exception):
@@ -95,11 +101,8 @@ def past_where(past: pointer[past_t], message_id: uint64_t) -> uint64_t:
 
 
 def past_gone(past: pointer[past_t], lsn: uint64_t) -> void:
-    element: pointer[uint64_t] = cast(pointer[uint64_t], vector_add(address(past.gone), sizeof(uint64_t)))
-    if element == NULL:
+    if not vector_add_number(address(past.gone), lsn):
         past.failed = True
-    else:
-        element[0] = lsn
 
 
 def past_run(past: pointer[past_t], segment: pointer[past_segment_t], count: pointer[uint32_t]) -> pointer[restored_t]:
@@ -171,47 +174,57 @@ def _owner_made(past: pointer[past_t], queue_id: uint64_t) -> int64_t:
 @cfunc
 @nogil
 @exceptval(check=False)
-def _segments(past: pointer[past_t], data: pointer[cython.const[uint8_t]], size: uint64_t, rows: uint32_t) -> bint:
-    """Rows of segments. False: malformed, or no memory (`failed`)."""
-    place: uint64_t = 0
-    count: uint32_t
+def _segment(past: pointer[past_t], owner: uint32_t, level: uint32_t, facts: pointer[cython.const[shell_t]]) -> bint:
+    """One segment. False: its facts contradict each other, or no memory (`failed`)."""
+    segment: pointer[past_segment_t]
+    if not 0 < facts.live <= facts.count <= LARGE_SLOTS or facts.redelivered > facts.live or facts.spilled > facts.live:
+        return False
+    if facts.base == 0 or facts.base > INDEX_MASK or facts.count - 1 > INDEX_MASK - facts.base:
+        return False
+    segment = cast(pointer[past_segment_t], vector_add(address(past.segments), sizeof(past_segment_t)))
+    if segment == NULL:
+        past.failed = True
+        return False
+    segment.owner = owner
+    segment.level = level
+    segment.base = facts.base
+    segment.count = facts.count
+    segment.live = facts.live
+    segment.bytes = facts.bytes
+    segment.redelivered = facts.redelivered
+    segment.spilled = facts.spilled
+    segment.expiry_min = facts.expiry_min
+    segment.flagged_upto = facts.flagged_upto
+    segment.run = facts.run
+    segment.touched = segment.spilled != 0
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _segments(past: pointer[past_t], data: pointer[cython.const[uint8_t]], size: uint32_t, rows: uint32_t) -> bint:
+    """Segments of levels. False: malformed, or no memory (`failed`)."""
+    place: uint32_t = 0
+    length: uint32_t
     i: uint32_t
     row: uint32_t
     owner: int64_t
-    level: uint32_t
-    segment: pointer[past_segment_t]
+    level: segment_rows_t
+    facts: shell_t
     for row in range(rows):
-        if size - place < SEGMENT_HEAD:
+        if not segments_get_head(address(level), data + place, size - place):
             return False
-        level = le32(data + place + 8)
-        count = le32(data + place + 12)
-        if level > 255 or count > (size - place - SEGMENT_HEAD) // SEGMENT_ROW:
-            return False
-        owner = _owner_made(past, le64(data + place))
-        place += SEGMENT_HEAD
+        owner = _owner_made(past, level.queue_id)
+        place += SEGMENTS_HEAD
         if owner < 0:
             past.failed = True
             return False
-        for i in range(count):
-            segment = cast(pointer[past_segment_t], vector_add(address(past.segments), sizeof(past_segment_t)))
-            if segment == NULL:
-                past.failed = True
+        for i in range(level.count):
+            length = segment_get(address(level), data + place, size - place, address(facts))
+            if length == 0 or not _segment(past, cast(uint32_t, owner), level.level, address(facts)):
                 return False
-            segment.owner = cast(uint32_t, owner)
-            segment.level = level
-            segment.base = le64(data + place)
-            segment.count = le32(data + place + 8)
-            segment.live = le32(data + place + 12)
-            segment.bytes = le64(data + place + 16)
-            segment.redelivered = le32(data + place + 24)
-            segment.spilled = le32(data + place + 28)
-            segment.expiry_min = cast(int64_t, le64(data + place + 32))
-            segment.flagged_upto = le64(data + place + 40)
-            segment.run = le64(data + place + 48)
-            segment.touched = segment.spilled != 0
-            place += SEGMENT_ROW
-            if segment.base == 0 or segment.base + segment.count - 1 > INDEX_MASK or not 0 < segment.live <= segment.count <= LARGE_SLOTS:
-                return False
+            place += length
     return place == size
 
 
@@ -446,31 +459,27 @@ class Past:
     def _take(self, kind: int, rows: uint32_t, data: bytes):
         bytes_: p_char = data
         start: pointer[uint8_t] = cast(pointer[uint8_t], bytes_)
-        size: uint64_t = len(data)
+        size: uint32_t = len(data)
         good: bint = True
-        if kind == SEGMENTS:
+        if kind == PART_SEGMENTS:
             good = _segments(address(self.past), start, size, rows)
-        elif kind == CONTAINERS:
+        elif kind == PART_CONTAINERS:
             good = _containers(address(self.past), start, size, rows)
-        elif kind == MOVED:
+        elif kind == PART_MOVED:
             good = _moved(address(self.past), start, size, rows)
-        elif kind == LISTED:
+        elif kind == PART_LISTED:
             good = _listed(address(self.past), start, size, rows)
-        elif kind == TAILS:
+        elif kind == PART_TAILS:
             self.tails.update(tails_of(rows, data))
-        elif kind == MARKS:
+        elif kind == PART_MARKS:
             self.marks.update(tails_of(rows, data))
-        elif kind == DEATHS:
+        elif kind == PART_DEATHS:
             self._deaths.append((rows, data))
             good = _deaths(NULL, start, size, rows)
         if self.past.failed:
             raise MemoryError("no memory for a checkpoint")
         if not good:
             raise MalformedError(f"a part of kind {kind} contradicts itself")
-
-    @property
-    def segment_count(self) -> int:
-        return self.past.segments.count
 
     @property
     def begin(self) -> int:
@@ -524,10 +533,10 @@ class Past:
         message_id: uint64_t = 0
         lsn: uint64_t = 0
         newer: uint64_t = 0
-        gone: pointer[uint64_t] = cast(pointer[uint64_t], self.past.gone.data)
         for i in range(self.past.gone.count):
-            if _counted(address(self.past), gone[i]):  # else it had died before its container was counted
-                log_dead(log, gone[i], log.tail)
+            lsn = vector_number(address(self.past.gone), i)
+            if _counted(address(self.past), lsn):  # else it had died before its container was counted
+                log_dead(log, lsn, log.tail)
         vector_free(address(self.past.gone))
         while map64_next(address(self.past.moved), address(cursor), address(message_id), address(lsn)):
             if (
@@ -540,4 +549,4 @@ class Past:
 
 
 def _moved_first(part: tuple) -> int:
-    return int(part[0] != MOVED)
+    return int(part[0] != PART_MOVED)

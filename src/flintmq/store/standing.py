@@ -11,10 +11,10 @@ import cython
 from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_void, pointer, void
 from cython.cimports.flintmq.core.hash64 import map64_cell_t, map64_slice, map64_t
 from cython.cimports.flintmq.queue.types import RESTORED_LISTED, SWEPT_MAX, restored_t
+from cython.cimports.flintmq.store.checkpoint_parts import LISTED_HEAD
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_is_live, log_t, log_where
 from cython.cimports.flintmq.store.log.record import PLACE_SIZE, le32, set32, set64
 from cython.cimports.flintmq.store.message_log import LIST_MAPS, PLACE_FREED, list_find, location_t, message_find, message_log_t, message_t
-from cython.cimports.flintmq.store.past import LISTED_HEAD
 from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
 
 # cells of a map that are looked at under one hold of the lock

@@ -35,8 +35,8 @@ def doubtful_containers(scan: Any) -> list[int]:
     return sorted(number for number in numbers if number >= scan.base // scan.container_size)
 
 
-def _doubt(past: Any, messages: Any) -> str | None:
-    """Why the log behind a checkpoint, which was read, is not the one that it speaks of."""
+def _doubt(past: Any, messages: Any, transactions: Any) -> str | None:
+    """Why the logs beside a checkpoint, which were read, are not those that it speaks of."""
     history = past.checkpoint.history
     # A checkpoint behind the last record of its run: what comes next is another run's.
     alone = history.tail == history.begin and messages.begin_epoch > history.epoch
@@ -44,6 +44,9 @@ def _doubt(past: Any, messages: Any) -> str | None:
         return "the message log has another history"
     if past.begin // messages.container_size in doubtful_containers(messages):
         return "the container of the message log that it begins in is damaged"
+    if history.named_tx >= transactions.tail:
+        # New transactions would get ids that records below its begin name.
+        return "the transaction log ends before what it rests on"
     return None
 
 
@@ -70,7 +73,7 @@ def read_store(
             recovery = Recovery()
             try:
                 recovery.run(messages, transactions, set(known), high_water, past=past)
-                reason = _doubt(past, messages)
+                reason = _doubt(past, messages, transactions)
             except UnreadableError as error:
                 reason = str(error)
             if reason is None:

@@ -1,11 +1,11 @@
-"""Arrays that grow, for what a start reads (see vectors.pxd).
+"""Arrays that grow, for a start and for checkpoints (see vectors.pxd).
 
 in: elements, one after the other. out: one piece of memory.
 """
 
 from __future__ import annotations
 
-from cython import NULL, cast, declare, p_char, p_void, pointer, size_t, void
+from cython import NULL, bint, cast, declare, p_char, p_void, pointer, size_t, sizeof, void
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
@@ -30,6 +30,14 @@ def vector_add(vector: pointer[vector_t], size: size_t) -> p_void:
     memset(data, 0, size)
     vector.count += 1
     return data
+
+
+def vector_add_number(vector: pointer[vector_t], number: uint64_t) -> bint:
+    element: pointer[uint64_t] = cast(pointer[uint64_t], vector_add(vector, sizeof(uint64_t)))
+    if element == NULL:
+        return False
+    element[0] = number
+    return True
 
 
 def vector_free(vector: pointer[vector_t]) -> void:

@@ -18,7 +18,6 @@ cdef struct deaths_t:
     bint mapped                 # they are in `bits`, else in `grains`
     uint32_t count
     uint32_t grains[512]        # rising
-    uint64_t ended_at           # LSN of the last record that ended a thing there
 
 # The containers up to the tail's, at most `room`. Returns how many there are; `*unsure`: what died in one of them is not known. Log lock held.
 cdef uint32_t log_tally(log_t *log, tally_t *out, uint32_t room, bint *unsure) noexcept nogil

@@ -49,7 +49,6 @@ def _slice(log: pointer[log_t], sequence: uint64_t, below: uint32_t, word: uint3
         return DEATHS_GONE
     if container.blurred or container.doubtful:
         return DEATHS_UNSURE
-    out.ended_at = container.ended_at
     if container.live_count == 0:
         return DEATHS_ALL
     out.mapped = container.dead != NULL
