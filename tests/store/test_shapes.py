@@ -254,11 +254,11 @@ def test_a_backlog_of_1000_queues_reads_each_shape_once() -> None:
     for message in in_order:
         assert rig.store.content(message).body == rig.bodies[message]
     windows = (in_order[-1] - in_order[0]) // (256 * 1024) + 2
-    assert rig.disk.calls["read"] - before <= 2 * windows
+    assert rig.disk.calls["read"] - before <= 2 * windows + 6, "six windows are smaller: they grow"
     before = rig.disk.calls["read"]
     for message in in_order[1000:2000]:
         rig.store.content(message)
-    assert rig.disk.calls["read"] - before <= 2 * windows
+    assert rig.disk.calls["read"] - before <= 2 * windows + 6
 
 
 # --- copies

@@ -250,9 +250,7 @@ def _spill(queue: pointer[queue_t], position: uint64_t) -> bint:
     return True
 
 
-def queue_narrow(
-    queue: pointer[queue_t], sweep: pointer[sweep_t], window: uint64_t, position: uint64_t, most: uint32_t
-) -> uint64_t:
+def queue_narrow(queue: pointer[queue_t], sweep: pointer[sweep_t], window: uint64_t, position: uint64_t, most: uint32_t) -> uint64_t:
     place: place_t
     entry: found_t
     state: uint64_t
@@ -492,7 +490,7 @@ class Sweeper:
             is_done = self._narrow(queue, address(most))
             if is_done:
                 queue.wide_rests = 0
-            # What can't leave memory is looked at again when more has come.
+            # Bodies that can't leave memory are looked at again when more have come.
             _stay(queue, not is_done or at_load64(address(queue.entries.resident_bytes)) <= at_load64(address(port.rest_bytes)))
 
     def forget(self, log: LogPort) -> None:

@@ -21,8 +21,7 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_read, reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    BRIEF_FIXED, RECORD_CHUNK, RECORD_MESSAGE, align8, brief_head, content_head, head_t, le32, record_decode, record_t, shape_head,
-    shape_t,
+    BRIEF_FIXED, RECORD_CHUNK, RECORD_MESSAGE, align8, brief_head, content_head, head_t, le32, record_decode, record_t, shape_head, shape_t,
 )  # fmt: skip
 from cython.cimports.flintmq.store.log.shapes import content_from_brief
 from cython.cimports.flintmq.store.shape_reads import shape_reads_free, shape_reads_get, shape_reads_put

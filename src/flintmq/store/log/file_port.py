@@ -211,8 +211,8 @@ class FilePort:
         """A file that was reserved is about to be written through the cache. Never raises."""
 
     def read_ahead(self, path: str) -> None:
-        """That file will be read soon: the disk may begin. Does not wait for it; asked for again within a second it is not read again. Never
-        raises."""
+        """That file will be read soon: the disk may begin. Does not wait for it; a file asked for again within a second is not read again.
+        Never raises."""
 
     def open_direct(self, path: str) -> int:
         """A descriptor for reading around the page cache (see direct_reads). Raises OSError, also when the file system has no such
