@@ -6,12 +6,15 @@ import errno
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
+from flintmq.store.log import file_port
 from flintmq.store.log.file_port import OsFiles
 from tests.twins.disk_images import SECTOR, digest
 from tests.twins.sim_disk import SimDisk, port_read, port_sync, port_write
@@ -319,3 +322,30 @@ def test_what_is_reserved_has_its_size_and_reads_as_zeros_also_when_it_cannot_be
         assert files.read(fd, size, 0) == bytes(size)
         files.close(fd)
     assert tried == [0]
+
+
+def test_a_file_is_read_ahead_once_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many readers come to the same containers; whoever asks after a second has them read again, as they may have left the cache."""
+    started: list[str] = []
+    now = [100.0]
+
+    class Reader:
+        def __init__(self, args: Any, **rest: Any) -> None:
+            self.paths = args[0]
+
+        def start(self) -> None:
+            started.extend(self.paths)
+
+    monkeypatch.setattr(file_port, "threading", SimpleNamespace(Thread=Reader))
+    monkeypatch.setattr(file_port, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    files = OsFiles()
+    for path in ("a", "a", "b", "a"):
+        files.read_ahead(path)
+    assert started == ["a", "b"]
+    now[0] += 1.0
+    files.read_ahead("a")
+    assert started == ["a", "b", "a"]
+    for number in range(1000):
+        files.read_ahead(f"c{number}")
+    files.read_ahead("a")
+    assert started[-1] == "a", "it is the longest ago of many"

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from flintmq.config import Limits
-from flintmq.engines.engine import Engine, EngineError
+from flintmq.engines.engine import Commit, Engine, EngineError
 from flintmq.engines.memory import MemoryEngine, MemoryStore
 from tests.twins.faulty_engine import Fate, FaultyEngine, RandomPlan
 from tools.linearizability.checker import Verdict, check
@@ -36,8 +36,8 @@ class Weather(RandomPlan):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, 0.15)
 
-    async def fate(self, call: str) -> Fate:
-        fate = await super().fate(call)
+    async def fate(self, call: str, commit: Commit | None = None) -> Fate:
+        fate = await super().fate(call, commit)
         return Fate.LOST if fate is Fate.FULL else fate
 
 

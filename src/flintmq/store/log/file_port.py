@@ -339,7 +339,7 @@ class OsFiles(FilePort):
             return
         self.asked.pop(path, None)
         if len(self.asked) >= ASKED_MAX:
-            del self.asked[next(iter(self.asked))]
+            self.asked.pop(next(iter(self.asked)), None)
         self.asked[path] = now
         with contextlib.suppress(RuntimeError):  # no more threads: then it is read when its turn comes
             threading.Thread(target=read_into_cache, args=([path],), name="flintmq-read-ahead", daemon=True).start()
