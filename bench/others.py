@@ -2,8 +2,9 @@
 
 in: a broker (FlintMQ, with --rabbitmq RabbitMQ after it). out: a table, or one JSON line a row with --json. Others are a process of
 their own on a connection and queue of their own: publish one message, wait for its delivery, again (with --others passive: declare their
-queue passively); beside that a new connection each half second. A row takes under 15 s. `python -m bench.others --rows passive,get
---seconds 3`; what a storm of declares does to the other I/O loop: `--rows declare,churn,passive --io-threads 2 --others passive`
+queue passively); beside that a new connection each half second. A row takes under 15 s; with `--many` messages to purge, delete or expire
+it needs more `--seconds`. `python -m bench.others --rows passive,get --seconds 3`; what a storm of declares does to the other I/O loop:
+`--rows declare,churn,passive --io-threads 2 --others passive`
 """
 
 from __future__ import annotations

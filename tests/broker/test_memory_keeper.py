@@ -266,6 +266,26 @@ def test_above_the_budget_the_largest_queue_goes_back_first(start: Callable[...,
     assert small.resident_bytes == 500 * 4 * KIB
 
 
+def test_a_queue_that_rested_within_its_share_rests_anew_once_it_has_more(
+    start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What comes after a rest is in motion, and does not go over the disk."""
+    limits = {"memory_sweep_ms": 3_600_000, "queue_hot_bytes": 256 * KIB}
+    broker = start(limits, data_dir=str(tmp_path), content_memory=bytes_mapped() + 64 * MIB)
+    channel = connect(broker).channel()
+    channel.queue("work", durable=True)
+    core = core_of(broker, "work")
+    keeper = broker.node.memory
+    for count in (32, 2_000):
+        for number in range(count):
+            channel.publish(bodies_of(number), routing_key="work", delivery_mode=2)
+        ready = count if count == 32 else 2_032
+        wait_until(lambda ready=ready: core.ready_count() == ready, what="all arrived")
+        for _ in range(30 if count == 32 else 8):
+            keeper.narrow()
+    assert core.resident_bytes == 2_032 * 4 * KIB
+
+
 def test_queues_that_rest_share_what_they_keep_and_consumers_read_ahead_by_the_whole_window(
     start: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path
 ) -> None:

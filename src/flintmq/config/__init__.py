@@ -344,7 +344,8 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
     # bytes of bodies that all queues together keep in memory when they rest: each keeps queue_hot_bytes, a half, a quarter of it and so on,
-    # as their number allows, but at least queue_rest_bytes_least. A queue that is read has queue_hot_bytes, however many there are
+    # as their number allows, but at least queue_rest_bytes_least. A queue that is read has queue_hot_bytes, however many there are, unless
+    # contents take more than content_memory_max
     queues_rest_bytes_max: int = 16 * MIB
     queue_rest_bytes_least: int = 16 * KIB
     # share of the memory limit, and bytes, that contents in memory may take before queues keep to that (or Config.content_memory): what

@@ -204,7 +204,6 @@ class MirrorPort(LogPort):
         self.log = log
         self.port.context = address(self.hub)
         self.port.hot_bytes = hot_bytes
-        self.port.rest_bytes = hot_bytes
         self.port.enqueue = _arrived
         self.port.dequeue = _ended
         self.port.sweep = _swept

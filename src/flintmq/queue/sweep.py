@@ -403,7 +403,6 @@ def _next_due(port: pointer[log_port_t], first: pointer[pointer[queue_t]]) -> po
     """The next of these that rests and keeps more than its share; those before it are seen to. NULL: there is none."""
     queue: pointer[queue_t]
     resident: uint64_t
-    rests: bint
     while first[0] != NULL:
         queue = first[0]
         first[0] = queue.wide_next
@@ -411,8 +410,9 @@ def _next_due(port: pointer[log_port_t], first: pointer[pointer[queue_t]]) -> po
         if at_load32(address(queue.deleted)) or resident <= at_load64(address(port.rest_least)):
             _stay(queue, False)
             continue
-        rests = _rests(queue)
-        if rests and resident > at_load64(address(port.rest_bytes)):
+        if resident <= at_load64(address(port.rest_bytes)):
+            queue.wide_rests = 0  # once it has more it must rest anew: what comes then may be in motion
+        elif _rests(queue):
             return queue
         _stay(queue, True)
     return NULL

@@ -418,7 +418,10 @@ class Checkpoints:
         self.work.entries = entries
         try:
             with self.store.lock:
-                self._ended = [handle for handle in self._ended if not self._has_ended(handle)]
+                ended, self._ended = self._ended, []
+            stay = [handle for handle in ended if not self._has_ended(handle)]  # many may be deleted at once: not under the lock
+            with self.store.lock:
+                self._ended.extend(stay)
         finally:
             self.work.entries = NULL
             free(entries)

@@ -34,7 +34,7 @@ from flintmq.store.log.managed import NO_MEANS
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
 WINDOW = declare(uint64_t, 256 * 1024)
 # bytes of a window about whose neighbours nothing is known, and the share of a window that must have been wanted for the next one to be
-# twice as long: to read another 4 KiB from the page cache costs as much as the call. Of a queue among a thousand the next message is far.
+# twice as long. Of a queue among a thousand the next message is far.
 SPAN_LEAST = declare(uint64_t, 4 * 1024)
 SPAN_SHARE = declare(uint64_t, 8)
 # What the disk is asked for ahead of a reader that goes from container to container: bytes, and containers at most; two containers at
