@@ -180,6 +180,33 @@ def test_publishers_do_not_wait_for_long() -> None:
     assert rig.entries() == rig.model
 
 
+def test_publishers_do_not_wait_while_messages_end_by_themselves() -> None:
+    """The bound of the log comes down to its tail since messages end, and their ends are written: nobody's publishes. Later the bound holds."""
+    rig = Rig(size=8192, disk=TellingDisk(budget=1 << 40))
+    held = rig.publish(1, body=b"held")
+    for _ in range(600):
+        rig.publish(2, body=bytes(100))
+    rig.settle()
+    rig.clock.advance(ms=Limits().log_hold_ms)
+    rig.store.maintain()
+    acked = 0
+    for position in list(rig.model[2]):
+        rig.ack(2, position)
+        acked += 1
+        if acked % 25 == 0:
+            rig.clock.advance(ms=20)
+            rig.store.maintain()  # the writer stands still: no container comes back
+            assert rig.driver.pressure == 0, acked
+    for _ in range(3):
+        rig.clock.advance(ms=Limits().log_hold_ms)
+        rig.settle()
+    while rig.driver.pressure == 0:
+        rig.publish(2, body=bytes(300))
+        rig.ack(2, rig.next[2] - 1)
+        assert len(rig.files()) <= 4
+    assert rig.store.content(held).body == b"held"
+
+
 def test_a_backlog_of_large_messages_that_is_acked_is_given_back() -> None:
     """After a copy-forward of a large backlog, acking it (56 bytes for each 3 KiB message) must free the log although hardly anything
     was written since."""

@@ -83,6 +83,8 @@ class Maintenance:
         self._limits = Limits()
         self._roomy = False
         self._held: tuple[int, int] | None = None  # the first container when publishers were first seen to wait for it, and that time
+        # what ended most recently: (time, tail, live bytes) of the message log, once each half of Limits.log_hold_ms
+        self._before = self._lately = (0, 0, 0)
         # log -> files of an empty log: as many as the operator asked for, if that is more than the bound
         self._least = {one.name: one.ahead + 1 for one in (*self._logs(), store.index.log)}
 
@@ -218,11 +220,11 @@ class Maintenance:
     def _hold(self) -> None:
         """Says from where on publishers wait: from when the log fills the last of the files that it may have. Its first one comes back
         soon; would they go on, one more would be made for them. A cause that holds it for longer (a disk that stands still, a publisher's
-        own transaction) is nothing to wait for."""
+        own transaction) is nothing to wait for; nor is a bound that came down to the tail, since messages end by the million."""
         messages = self.store.messages
         size = messages.container_size
         lsn: int | None = None
-        if self._roomy and self._stuck is None:
+        if self._roomy and self._stuck is None and not self._is_emptying():
             first = messages.base_durable // size
             lsn = (first + max(self._files(messages)) - 1) * size
             now = self.store.clock.monotonic_ns()
@@ -236,6 +238,16 @@ class Maintenance:
                 else:
                     self.busy = True
         self.store.hold_publishers(lsn)
+
+    def _is_emptying(self) -> bool:
+        """Whether what lives in the message log became less, lately, by more than half of what was written: consumers, expiry or a purge fill
+        it with the ends of messages, and who publishes a little beside that would wait for all of them."""
+        messages = self.store.messages
+        now = (self.store.clock.monotonic_ns(), messages.tail, messages.live_bytes)
+        if now[0] - self._lately[0] >= self._limits.log_hold_ms * 500_000:
+            self._before, self._lately = self._lately, now
+        written, ended = now[1] - self._before[1], self._before[2] - now[2]
+        return bool(self._before[0] and ended > max(written / 2, messages.container_size))
 
     def _archive(self, one: Any) -> None:
         """Dead containers are copied to the archive, if there is one. While that fails they stay, and the log says so once."""
