@@ -26,7 +26,7 @@ from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, consumer_select, entry_sent, queue_add_consumer,
     queue_add_held, queue_add_waiter, queue_cold_count, queue_consumer_count, queue_consumer_leaves, queue_content_failed,
-    queue_content_loaded, queue_decref, queue_deliver_single, queue_delivered_total, queue_dequeue, queue_drop_held, queue_enqueue,
+    queue_cold_run, queue_content_loaded, queue_contents_loaded, queue_decref, queue_deliver_single, queue_delivered_total, queue_dequeue, queue_drop_held, queue_enqueue,
     queue_enqueue_immediate, queue_enqueued_total, queue_failed_count, queue_forget_logged, queue_hold_at, queue_housekeeping,
     queue_mark_deleted, queue_new, queue_next_available, queue_next_cold, queue_next_expiry, queue_next_redelivered, queue_peek,
     queue_priorities, queue_publish_held, queue_pull, queue_ready_bytes, queue_ready_count, queue_release, queue_remove_consumer,
@@ -360,6 +360,26 @@ class Queue:
             if queue_page_in(self.queue, found) != PAGE_CAME:
                 return (found, message_id)
         return None
+
+    def cold_run(self, position: int, most: int) -> list:
+        """[(position, message id)]; shells stay."""
+        positions: uint64_t[64]
+        message_ids: uint64_t[64]
+        count: uint32_t = queue_cold_run(self.queue, position, positions, message_ids, most)
+        return [(positions[i], message_ids[i]) for i in range(count)]
+
+    def run_loaded(self, run: list, key: bytes = b"q") -> None:
+        """The contents of some entries come at once. Args: run: [(position, body)]."""
+        positions: uint64_t[64]
+        contents: pointer[content_t][64]
+        count: uint32_t = len(run)
+        i: uint32_t
+        for i in range(count):
+            positions[i] = run[i][0]
+            contents[i] = content_from_bytes(b"", key, b"", run[i][1], 0, 0)
+        queue_contents_loaded(self.queue, positions, contents, count)
+        for i in range(count):
+            content_decref(contents[i])
 
     @property
     def cold_count(self) -> int:

@@ -93,6 +93,45 @@ def test_only_who_parked_is_woken_by_a_load() -> None:
     assert consumer.target.take() == 1
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
+def test_a_run_of_cold_entries_is_what_one_look_after_the_other_sees(most: int) -> None:
+    """Those that are in memory, in hands or gone are none of it."""
+    queue = Queue(hot=4)
+    for number in range(40):
+        queue.enqueue(b"%02d" % number)
+    consumer = Consumer(queue)
+    assert [consumer.pull()[1] for _ in range(2)] == [b"00", b"01"]
+    for position in (9, 10, 25):
+        queue.loaded(position, b"%02d" % (position - 1))
+    assert queue.failed(12)
+    alone, position = [], 0
+    while (one := queue.next_cold(position)) is not None:
+        alone.append(one)
+        position = one[0] + 1
+    assert [one[0] for one in alone] == [at for at in range(3, 41) if at not in (9, 10, 12, 25)]
+    runs, position = [], 0
+    while run := queue.cold_run(position, most):
+        assert len(run) <= most
+        runs += run
+        position = run[-1][0] + 1
+    assert runs == alone
+
+
+def test_contents_that_come_at_once_wake_who_parked_on_one_of_them() -> None:
+    queue = Queue(hot=0)
+    for body in (b"a", b"b", b"c", b"d"):
+        queue.enqueue(body)
+    consumer = Consumer(queue)
+    assert consumer.pull() is None and queue.take_loads() == [1]
+    consumer.target.take()
+    queue.loaded(3, b"c")
+    assert queue.failed(4) and queue.run_loaded([(1, b"a"), (2, b"b"), (3, b"late"), (4, b"gone")]) is None
+    assert consumer.target.take() == 1
+    assert [consumer.pull()[1] for _ in range(3)] == [b"a", b"b", b"c"], "what was there, and what is set aside, stays as it is"
+    assert (queue.cold_count, queue.ready, queue.ready_bytes, queue.failed_count) == (0, 0, 0, 1)
+    assert consumer.pull() is None and queue.take_loads() == []
+
+
 def test_temporary_failure_asks_again_at_the_next_pull_and_keeps_who_parked() -> None:
     queue = Queue(hot=0)
     queue.enqueue(b"x")

@@ -16,7 +16,8 @@ from flintmq.queue.housekeeping cimport (
     queue_housekeeping, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_bytes, queue_unacked_count, queue_flows,
 )
 from flintmq.queue.residency cimport (
-    queue_add_waiter, queue_cold_count, queue_content_loaded, queue_load_room, queue_next_cold, queue_remove_waiter,
+    queue_add_waiter, queue_cold_count, queue_cold_run, queue_content_loaded, queue_contents_loaded, queue_load_room, queue_next_cold,
+    queue_remove_waiter,
     queue_resident_bytes,
 )
 from flintmq.queue.restoring cimport (

@@ -8,10 +8,15 @@ cdef enum:
     # many windows they do, so that memory has a bound: arrivals go cold from there on.
     HELD_WINDOWS = 8
 
-# The content of an available, not resident entry is there: takes its own reference, wakes whoever asked for this entry. O(1) when
-# nobody did, so a loader calls it for a run of entries. `content` NULL: it could not be loaded now; the next pull asks again.
+# The content of an available, not resident entry is there: takes its own reference, wakes whoever asked for this entry. `content` NULL: it
+# could not be loaded now; the next pull asks again.
 cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *content) noexcept nogil
-# The next available, not resident entry at or after `position`; false when there is none. O(entries passed).
+# The same for some entries, from the last to the first, under the list's lock once; 64 at most, each with a content. O(count).
+cdef void queue_contents_loaded(queue_t *queue, uint64_t *positions, content_t **contents, uint32_t count) noexcept nogil
+# The next available, not resident entries at or after `position`, `most` at most: their positions and message ids. A shell comes alone: the id
+# has MESSAGE_STUB_BIT. Returns how many, 0: there is none. O(entries passed).
+cdef uint32_t queue_cold_run(queue_t *queue, uint64_t position, uint64_t *positions, uint64_t *message_ids, uint32_t most) noexcept nogil
+# The first of them; false when there is none. O(entries passed).
 cdef bint queue_next_cold(queue_t *queue, uint64_t position, uint64_t *position_out, uint64_t *message_id) noexcept nogil
 cdef uint64_t queue_cold_count(queue_t *queue) noexcept nogil         # not resident; without failed ones and those in doubt
 cdef uint64_t queue_resident_bytes(queue_t *queue) noexcept nogil     # bodies in memory, of acquired and held entries too

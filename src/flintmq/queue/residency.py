@@ -24,71 +24,120 @@ from cython.cimports.flintmq.queue.grouped import grouped_look_again
 from cython.cimports.flintmq.queue.paging import shell_refused
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_hold, slot_set_cold, slot_unhold
 from cython.cimports.flintmq.queue.types import (
-    ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, found_t, log_port_t, place_t, queue_t, segment_t, slot_t, waiter_t,
+    ENTRY_LOADING, ENTRY_NOT_RESIDENT, ENTRY_PARKED, MESSAGE_STUB_BIT, found_t, log_port_t, place_t, queue_t, segment_t, slot_t, waiter_t,
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 
-def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t]) -> void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_content(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t], is_shell: pointer[bint]) -> bint:
+    """The content comes into its entry (list locked); NULL: it is asked for no more. True: somebody is parked on the entry."""
     segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
+    slot: pointer[slot_t] = list_slot_locked(address(queue.entries), position, address(segment))
     state: uint64_t = 0
     asked: bint = False
     body_len: uint32_t
-    spin_lock(address(queue.entries.lock))
-    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    is_shell[0] = slot == NULL
     if slot != NULL:
         state = slot_hold(slot, False)
-    if state:
-        state &= ~cast(uint64_t, ENTRY_LOADING)
-        if content != NULL and state & ENTRY_NOT_RESIDENT:
-            check(slot_content(slot) == NULL, b"residency I3 a cold entry has no content", position, state)
-            body_len = slot_body_len(slot)
-            content_incref(content)
-            slot.content = content
-            asked = (state & ENTRY_PARKED) != 0
-            state &= ~cast(uint64_t, ENTRY_NOT_RESIDENT | ENTRY_PARKED)
-            count_cold(address(queue.entries), -1)
-            count_resident(address(queue.entries), content.body_len)
-            # Ready bytes go by the length that was known; should it have been wrong, they go by the body from here on.
-            at_store64(
-                address(queue.entries.released_bytes),
-                queue.entries.released_bytes + content.body_len - cast(uint64_t, body_len),
-            )
-        slot_unhold(slot, state)
+    if state == 0:
+        return False
+    state &= ~cast(uint64_t, ENTRY_LOADING)
+    if content != NULL and state & ENTRY_NOT_RESIDENT:
+        check(slot_content(slot) == NULL, b"residency I3 a cold entry has no content", position, state)
+        body_len = slot_body_len(slot)
+        content_incref(content)
+        slot.content = content
+        asked = (state & ENTRY_PARKED) != 0
+        state &= ~cast(uint64_t, ENTRY_NOT_RESIDENT | ENTRY_PARKED)
+        count_cold(address(queue.entries), -1)
+        count_resident(address(queue.entries), content.body_len)
+        # Ready bytes go by the length that was known; should it have been wrong, they go by the body from here on.
+        at_store64(
+            address(queue.entries.released_bytes),
+            queue.entries.released_bytes + content.body_len - cast(uint64_t, body_len),
+        )
+    slot_unhold(slot, state)
+    return asked
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _wake_parked(queue: pointer[queue_t], content: pointer[content_t]) -> void:
+    manager_changed(queue)
+    if queue.message_groups != NULL:
+        grouped_look_again(queue)
+    manager_available(queue, 0, content, True)
+    manager_wake_waiters(queue)
+
+
+def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t]) -> void:
+    is_shell: bint = False
+    asked: bint
+    spin_lock(address(queue.entries.lock))
+    asked = _put_content(queue, position, content, address(is_shell))
     spin_unlock(address(queue.entries.lock))
-    if content == NULL and slot == NULL:
+    if content == NULL and is_shell:
         shell_refused(queue, position)
     if asked:
-        manager_changed(queue)
-        if queue.message_groups != NULL:
-            grouped_look_again(queue)
-        manager_available(queue, 0, content, True)
-        manager_wake_waiters(queue)
+        _wake_parked(queue, content)
 
 
-def queue_next_cold(queue: pointer[queue_t], position: uint64_t, position_out: pointer[uint64_t], message_id: pointer[uint64_t]) -> bint:
+def queue_contents_loaded(
+    queue: pointer[queue_t], positions: pointer[uint64_t], contents: pointer[pointer[content_t]], count: uint32_t
+) -> void:
+    is_shell: bint = False
+    asked: uint64_t = 0
+    i: uint32_t = count
+    spin_lock(address(queue.entries.lock))
+    while i:
+        i -= 1
+        if _put_content(queue, positions[i], contents[i], address(is_shell)):
+            asked |= cast(uint64_t, 1) << i
+    spin_unlock(address(queue.entries.lock))
+    for i in range(count if asked else 0):
+        if asked >> i & 1:
+            _wake_parked(queue, contents[i])
+
+
+def queue_cold_run(
+    queue: pointer[queue_t], position: uint64_t, positions: pointer[uint64_t], message_ids: pointer[uint64_t], most: uint32_t
+) -> uint32_t:
     entry: found_t
     place: place_t
     state: uint64_t
-    cold: bint = False
+    message_id: uint64_t
+    count: uint32_t = 0
     if at_load64(address(queue.entries.cold_count)) == 0:
-        return False
+        return 0
     place.segment = NULL
     place.generation = 0
     at_add32(address(queue.pins), 1)
-    while not cold and list_scan(address(queue.entries), address(place), position, address(entry)):
+    while count < most and list_scan(address(queue.entries), address(place), position, address(entry)):
         position = entry.position
         state = slot_hold(entry.slot, False)  # its id may only be read while it can't go
-        if state:
-            cold = (state & ENTRY_NOT_RESIDENT) != 0
-            position_out[0] = position
-            message_id[0] = entry.slot.message_id
-            slot_unhold(entry.slot, state)
-            if not cold:
-                position += 1
+        if state == 0:
+            continue
+        message_id = entry.slot.message_id
+        slot_unhold(entry.slot, state)
+        if state & ENTRY_NOT_RESIDENT:
+            if message_id >> MESSAGE_STUB_BIT == 1:  # a shell comes alone
+                if count:
+                    break
+                most = 1
+            positions[count] = position
+            message_ids[count] = message_id
+            count += 1
+        position += 1
     at_sub32(address(queue.pins), 1)
-    return cold
+    return count
+
+
+def queue_next_cold(queue: pointer[queue_t], position: uint64_t, position_out: pointer[uint64_t], message_id: pointer[uint64_t]) -> bint:
+    return queue_cold_run(queue, position, position_out, message_id, 1) == 1
 
 
 def queue_cold_count(queue: pointer[queue_t]) -> uint64_t:

@@ -58,8 +58,12 @@ cdef struct cold_t:             # what is asked for of one queue; lives from the
     uint64_t count              # entries
     uint64_t learned            # the last one, when message groups or selectors know it now (queue/cold_headers.pxd); else 0
 
-cdef struct batch_t:            # read, not handed to the queue yet
-    uint64_t positions[STEP_ENTRIES]
+cdef struct batch_t:            # what one step works on
+    uint64_t cold[STEP_ENTRIES]         # entries that are to be read: positions, and
+    uint64_t message_ids[STEP_ENTRIES]
+    uint32_t cold_count
+    uint32_t next                       # the first of them that is not read yet
+    uint64_t positions[STEP_ENTRIES]    # entries that are read, and not handed to the queue yet
     content_t *contents[STEP_ENTRIES]
     uint32_t count
 

@@ -29,7 +29,8 @@ from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_put
 from cython.cimports.flintmq.queue.cold_headers import queue_header_read, queue_headers_read, queue_wants_headers
 from cython.cimports.flintmq.queue.paging import PAGE_CAME, PAGE_THERE, queue_page_in
 from cython.cimports.flintmq.queue.queue_core import (
-    queue_content_failed, queue_content_loaded, queue_decref, queue_incref, queue_is_deleted, queue_load_room, queue_next_cold,
+    queue_cold_run, queue_content_failed, queue_content_loaded, queue_contents_loaded, queue_decref, queue_incref, queue_is_deleted,
+    queue_load_room,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import MESSAGE_STUB_BIT, queue_t
 from cython.cimports.flintmq.scheduler.actor import (
@@ -300,11 +301,22 @@ def _page_in(queue: pointer[queue_t], position: uint64_t) -> c_int:
 @cfunc
 @nogil
 @exceptval(check=False)
+def _look(cold: pointer[cold_t], batch: pointer[batch_t]) -> bint:
+    """Whether there is an entry to read, from `cold.position` on: one look at the list finds those of a step."""
+    if batch.next == batch.cold_count:
+        batch.cold_count = queue_cold_run(cold.queue, cold.position, batch.cold, batch.message_ids, STEP_ENTRIES)
+        batch.next = 0
+    return batch.cold_count != 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _hand_over(queue: pointer[queue_t], batch: pointer[batch_t]) -> void:
     """From the last to the first (L5)."""
+    queue_contents_loaded(queue, batch.positions, batch.contents, batch.count)
     while batch.count:
         batch.count -= 1
-        queue_content_loaded(queue, batch.positions[batch.count], batch.contents[batch.count])
         content_decref(batch.contents[batch.count])
 
 
@@ -315,8 +327,8 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: pointer[loader_t] = cold.loader
     queue: pointer[queue_t] = cold.queue
-    position: uint64_t = 0
-    message_id: uint64_t = 0
+    position: uint64_t
+    message_id: uint64_t
     content: pointer[content_t]
     stopping: bint
     full: bint = False
@@ -324,19 +336,19 @@ def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], byt
     batch: batch_t
     result: c_int = SLICE_MORE
     batch.count = 0
+    batch.next = 0
+    batch.cold_count = 0
     while entries[0] < (HEADER_ENTRIES if full else STEP_ENTRIES) and bytes_[0] < STEP_BYTES:
         full = cold.count != 0 and cold.loaded >= cold.room
         stopping = at_load32(address(loader.stopping)) != 0
         if stopping and cold.count == 0:
             queue_content_loaded(queue, cold.position, NULL)  # it may have been asked for: L1
-        if (
-            stopping
-            or queue_is_deleted(queue)
-            or (full and not queue_wants_headers(queue))
-            or not queue_next_cold(queue, cold.position, address(position), address(message_id))
-        ):
+        if stopping or queue_is_deleted(queue) or (full and not queue_wants_headers(queue)) or not _look(cold, address(batch)):
             result = SLICE_END
             break
+        position = batch.cold[batch.next]
+        message_id = batch.message_ids[batch.next]
+        batch.next += 1
         if message_id >> MESSAGE_STUB_BIT == 1:
             cold.position = position
             result = _page_in(queue, position)
