@@ -25,13 +25,13 @@ from cython.cimports.flintmq.queue.paging import PAGE_CAME, queue_page_in, shell
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref, consumer_give_back_credit, consumer_has_credit, consumer_new, consumer_select, entry_sent, queue_add_consumer,
-    queue_add_held, queue_add_waiter, queue_cold_count, queue_consumer_count, queue_consumer_leaves, queue_content_failed,
-    queue_cold_run, queue_content_loaded, queue_contents_loaded, queue_decref, queue_deliver_single, queue_delivered_total, queue_dequeue, queue_drop_held, queue_enqueue,
-    queue_enqueue_immediate, queue_enqueued_total, queue_failed_count, queue_forget_logged, queue_hold_at, queue_housekeeping,
-    queue_mark_deleted, queue_new, queue_next_available, queue_next_cold, queue_next_expiry, queue_next_redelivered, queue_peek,
-    queue_priorities, queue_publish_held, queue_pull, queue_ready_bytes, queue_ready_count, queue_release, queue_remove_consumer,
-    queue_remove_waiter, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_notify_work_desired, queue_set_ports,
-    queue_set_tail, queue_tail, queue_take_expired, queue_take_head, queue_unacked_count,
+    queue_add_held, queue_add_waiter, queue_cold_count, queue_cold_run, queue_consumer_count, queue_consumer_leaves, queue_content_failed,
+    queue_content_loaded, queue_contents_loaded, queue_decref, queue_deliver_single, queue_delivered_total, queue_dequeue, queue_drop_held,
+    queue_enqueue, queue_enqueue_immediate, queue_enqueued_total, queue_failed_count, queue_forget_logged, queue_hold_at,
+    queue_housekeeping, queue_mark_deleted, queue_new, queue_next_available, queue_next_cold, queue_next_expiry, queue_next_redelivered,
+    queue_peek, queue_priorities, queue_publish_held, queue_pull, queue_ready_bytes, queue_ready_count, queue_release,
+    queue_remove_consumer, queue_remove_waiter, queue_resident_bytes, queue_restore_many, queue_set_durable, queue_set_notify_work_desired,
+    queue_set_ports, queue_set_tail, queue_tail, queue_take_expired, queue_take_head, queue_unacked_count,
 )  # fmt: skip
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES, CONSUMER_EXCLUSIVE, CONSUMER_NOT_INTERESTED, CONSUMER_NO_ACK, LEVEL_SHIFT, REASON_ACK, RESTORED_REDELIVERED,
