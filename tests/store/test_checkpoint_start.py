@@ -537,6 +537,32 @@ def test_one_is_due_when_the_log_has_grown() -> None:
     assert rig.store.checkpoints.figures["written"] == 1
 
 
+def test_checkpoints_take_a_tenth_of_the_time_at_most() -> None:
+    """One that took long since millions of entries are in memory is not followed at once, however fast the log grows."""
+    rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=10_000))
+    rig.store.restored()
+    core = queue_of(rig)
+    fill(core, 200)
+    rig.flush()
+    took = -rig.clock.monotonic_ns()
+    assert rig.store.checkpoints.write(lambda: rig.clock.advance(ms=7))
+    took += rig.clock.monotonic_ns()
+    assert took
+    land(rig)
+    number = 200
+    while rig.messages.tail - rig.store.checkpoints.begin < 110 * rig.store.checkpoints.size + 20_000:
+        fill(core, 50, number)
+        number += 50
+        rig.flush()
+        rig.store.maintain()
+    rig.clock.advance(ms=10 * took // 1_000_000 - 1)
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 1
+    rig.clock.advance(ms=1)
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 2
+
+
 def test_the_rest_of_the_log_is_read_while_the_broker_serves() -> None:
     """A byte that went bad below the checkpoint is named, and its container set aside."""
     rig, core = backlog()

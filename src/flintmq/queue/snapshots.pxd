@@ -3,6 +3,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.paging cimport shell_t
 from flintmq.queue.types cimport queue_t, restored_t
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void *place) noexcept nogil
+
 # The first segment of the level that ends behind index `index`, as it stands. A shell: `facts.run` is not 0, and nothing is written to `entries`.
 # Else: its logged entries (room for LARGE_SLOTS), whoever has them; `facts.live` of them. An entry that was acked just now is among them
 # while the log is told of it: who writes them down leaves those out whose message has ended in the log. `*tail`: the last index in use when it

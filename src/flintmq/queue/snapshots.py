@@ -12,7 +12,7 @@ S2  What is in no record of the log is in no snapshot. What a transaction's bloc
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.counts import count_cold
 from cython.cimports.flintmq.queue.entry_list import LARGE_SLOTS, list_append_bounded, list_append_shell, list_directory_find
@@ -25,6 +25,9 @@ from cython.cimports.flintmq.queue.types import (
 )  # fmt: skip
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
+
+# slots by which contents, of which the length of the body is wanted, are asked of the memory ahead
+AHEAD = declare(uint32_t, 16)
 
 
 @cfunc
@@ -39,6 +42,8 @@ def _write_down(segment: pointer[segment_t], entries: pointer[restored_t], facts
     i: uint32_t
     for i in range(segment.count):
         slot = segment.slots + i
+        if i + AHEAD < segment.count:
+            prefetch(slot[AHEAD].content)
         state = slot_hold(slot, True)
         ends = state == 0 and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED
         if ends:

@@ -1,5 +1,5 @@
 # Checkpoints of the durable store: what stands in the log, written into the index log while the broker works (docs/adr/0017).
-from libc.stdint cimport uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from flintmq.queue.control cimport QueueHandle
 from flintmq.queue.types cimport restored_t
 from flintmq.store.checkpoint_parts cimport parts_t
@@ -45,6 +45,7 @@ cdef class Checkpoints:
     cdef readonly uint64_t begin       # of the newest
     cdef readonly uint64_t size        # bytes of the newest, with the runs that were made for it
     cdef uint64_t again                # tails of message log and index log, added, from which the next try is made
+    cdef int64_t rest_until             # monotonic nanoseconds before which none begins
     cdef readonly uint64_t written     # figures
     cdef readonly uint64_t given_up
     cdef readonly uint64_t bytes

@@ -14,7 +14,6 @@ C4  The writer puts the index log on disk behind the message log: a checkpoint t
 from __future__ import annotations
 
 import logging
-import time
 
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, sizeof
 from cython import int as c_int
@@ -37,7 +36,7 @@ from cython.cimports.flintmq.store.log.log import DEAD_GRAIN, LSN_NEVER, log_beg
 from cython.cimports.flintmq.store.log.record import set32, set64
 from cython.cimports.flintmq.store.standing import STANDING_CELLS, listed_size, log_copy_moved, ml_copy_listed, ml_standing, piece_walk_t
 from cython.cimports.flintmq.store.vectors import vector_add_number, vector_free, vector_number, vector_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t, uint8_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t, uint8_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.unistd import usleep
@@ -48,6 +47,8 @@ log = logging.getLogger("flintmq.store")
 
 # bytes of the log for each byte of a checkpoint: checkpoints are a hundredth of all bytes written
 WRITTEN_PER_BYTE = 100
+# and the time between two, as often as the last one took: with millions of entries in memory each looks at all of them
+REST_PER_WORK = declare(int64_t, 10)
 # bytes of a part
 PART_BYTES = declare(uint32_t, 32 << 10)
 # microseconds of one wait for room in the index log, or for a segment that is on its way out of memory; waits, one after the other, behind
@@ -376,7 +377,7 @@ class Checkpoints:
         self.settle()
         if self._ended:
             self._forget_ended()
-        if self._is_due(self.interval, WRITTEN_PER_BYTE):
+        if self._is_due(self.interval, WRITTEN_PER_BYTE) and self.store.clock.monotonic_ns() >= self.rest_until:
             self.write()
 
     def finish(self) -> None:
@@ -473,7 +474,8 @@ class Checkpoints:
 
     def write(self, between: object = None) -> bool:
         """Writes one. between: is called between its steps (tests). False: it can't begin now, or was given up."""
-        started = time.monotonic()
+        began: int64_t = self.store.clock.monotonic_ns()
+        took: int64_t
         done = False
         if self.store.recovering or self.written_end or not self._begin():
             self.again = self._tails() + self.interval // SHARE
@@ -486,10 +488,12 @@ class Checkpoints:
             if not done:
                 self._give_up()
             self._free()
+        took = self.store.clock.monotonic_ns() - began
+        self.rest_until = began + took + REST_PER_WORK * took
         if done:
             self.written += 1
             self.bytes += self.size
-            log.debug("checkpoint at LSN %d: %d bytes, %.3f s", self.begin, self.size, time.monotonic() - started)
+            log.debug("checkpoint at LSN %d: %d bytes, %.3f s", self.begin, self.size, took / 1e9)
         return done
 
     def _begin(self) -> bint:
