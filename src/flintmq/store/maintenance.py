@@ -83,7 +83,7 @@ class Maintenance:
         self._limits = Limits()
         self._roomy = False
         self._held: tuple[int, int] | None = None  # the first container when publishers were first seen to wait for it, and that time
-        # what ended most recently: (time, tail, live bytes) of the message log, once each half of Limits.log_hold_ms
+        # (time, tail, live bytes) of the message log, once each half of Limits.log_hold_ms
         self._before = self._lately = (0, 0, 0)
         # log -> files of an empty log: as many as the operator asked for, if that is more than the bound
         self._least = {one.name: one.ahead + 1 for one in (*self._logs(), store.index.log)}
@@ -240,8 +240,8 @@ class Maintenance:
         self.store.hold_publishers(lsn)
 
     def _is_emptying(self) -> bool:
-        """Whether what lives in the message log became less, lately, by more than half of what was written: expiry or consumers fill it with
-        the ends of messages, and who publishes a little beside that would wait for all of them."""
+        """Whether the live bytes of the message log fell, lately, by more than half of the bytes that were written: expiry or consumers fill it
+        with the ends of messages, and who publishes a little beside that would wait for all of them."""
         messages = self.store.messages
         now = (self.store.clock.monotonic_ns(), messages.tail, messages.live_bytes)
         if now[0] - self._lately[0] >= self._limits.log_hold_ms * 500_000:
