@@ -240,8 +240,8 @@ class Maintenance:
         self.store.hold_publishers(lsn)
 
     def _is_emptying(self) -> bool:
-        """Whether the live bytes of the message log fell, lately, by more than half of the bytes that were written: expiry or consumers fill it
-        with the ends of messages, and who publishes a little beside that would wait for all of them."""
+        """Whether the live bytes of the message log fell, lately, by more than half of the bytes that were written: expiry or consumers
+        fill it with the ends of messages, and who publishes a little beside that would wait for all of them."""
         messages = self.store.messages
         now = (self.store.clock.monotonic_ns(), messages.tail, messages.live_bytes)
         if now[0] - self._lately[0] >= self._limits.log_hold_ms * 500_000:
