@@ -18,6 +18,8 @@ from flintmq.queue.control import QueueHandle
 from flintmq.queue.purge_slices import Sweep
 from flintmq.store import checkpoint
 from flintmq.store.checkpoint_proof import prove
+from flintmq.store.log import scan
+from flintmq.store.log.containers import MESSAGES
 from tests.drivers.index_driver import limit_unwritten
 from tests.drivers.run_driver import append_divided, before_sweep, decode_segments, divide, encode_segments, is_divided
 from tests.drivers.store_driver import DrivenStore
@@ -186,6 +188,23 @@ def test_what_nobody_touched_is_not_read() -> None:
     reads = rig.store.index.figures["reads"]
     assert core.ready_count() == 405 and rig.store.index.figures["reads"] == reads
     assert take_all(core) == bodies(405)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_reads_each_containers_header_once_and_says_how_many_come_back(clean: bool, monkeypatch: Any) -> None:
+    """Whether the entries stand in runs alone, or some of them in the log behind the checkpoint."""
+    rig, core = backlog()
+    write(rig)
+    fill(core, 3, 400)
+    rig.flush()
+    read = scan.read_header
+    headers: list[Any] = []
+    monkeypatch.setattr(scan, "read_header", lambda data: headers.append(read(data)) or headers[-1])
+    again(rig, clean)
+    sequences = [header.sequence for header in headers if header.log_id == MESSAGES]
+    assert sequences and sorted(sequences) == sorted(set(sequences))
+    report = rig.store.report
+    assert rig.store.from_checkpoint and (report.queues, report.entries, report.messages) == (1, 403, 403)
 
 
 def test_a_second_crash_before_the_next_checkpoint_finds_the_same() -> None:

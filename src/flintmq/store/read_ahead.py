@@ -9,6 +9,7 @@ The newest containers come first: the oldest may be dead ones that are only kept
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
     return threads
 
 
+def _containers(directory: Path) -> list[str]:
+    """Names, the newest first: a deep backlog has thousands, so they are no paths."""
+    return sorted((name for name in os.listdir(directory) if name.endswith(".flog")), reverse=True) if directory.is_dir() else []
+
+
 def _paths(directory: Path, most: int) -> list[str]:
     paths: list[str] = []
     room = most
@@ -42,11 +48,12 @@ def _paths(directory: Path, most: int) -> list[str]:
         for log in LOGS:
             if log == "messages" and any("/index/" in path for path in paths):
                 room = min(room, CHECKPOINTED)
-            for path in sorted((directory / log).glob("*.flog"), reverse=True):
-                room -= path.stat().st_size
+            for name in _containers(directory / log):
+                path = f"{directory}/{log}/{name}"
+                room -= os.stat(path).st_size
                 if room < 0:
                     return paths
-                paths.append(str(path))
+                paths.append(path)
     except OSError:
         pass
     return paths

@@ -770,6 +770,7 @@ class Recovery:
         queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
         lost: pointer[lost_t] = cast(pointer[lost_t], work.lost.data)
         report = self.report
+        queue_ids: set = set()
         i: uint64_t
         for i in range(work.lost.count):
             self._lose(lost[i].message_id, lost[i].queue_id, lost[i].position, lost[i].row)
@@ -778,10 +779,14 @@ class Recovery:
         report.dead = work.dead_count
         for i in range(work.queues.count):
             report.entries += queue[i].count
-            report.queues += 1 if queue[i].count else 0
+            if queue[i].count:
+                queue_ids.add(queue[i].id)
         if self.past is not None:
-            report.entries += self.past.standing()
-            report.messages += self.past.standing()
+            standing, of = self.past.standing()
+            report.entries += standing
+            report.messages += standing
+            queue_ids |= of
+        report.queues = len(queue_ids)
         report.prepared = sum(1 for tx in self.transactions.values() if tx.state == PREPARED)
         report.rolled_back = sum(1 for tx in self.transactions.values() if tx.was_open)
         report.records = messages.records

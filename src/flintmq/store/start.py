@@ -65,11 +65,12 @@ def read_store(
     if not whole:
         index_scan: Any = IndexScan  # compiled: its arguments are not seen by mypy
         index = index_scan(files, f"{directory}/index", store_uuid)
-        messages, _ = scans()
+        ends, _ = scans()
         if index.finder.whole:
-            messages.ends()
-        for past in index.candidates(messages):
+            ends.ends()
+        for past in index.candidates(ends):
             messages, transactions = scans()
+            messages.before = ends
             recovery = Recovery()
             try:
                 recovery.run(messages, transactions, set(known), high_water, past=past)

@@ -167,7 +167,8 @@ class LogScan:
         self.run(_ignore, NULL)
 
     def ends(self) -> None:
-        """Reads the last containers alone: fills in base, tail, hint, last_block, block_end, torn_at, clean. Earlier damage is not seen."""
+        """Reads the headers, and the last containers: fills in containers, base, tail, hint, last_block, block_end, torn_at, clean. Earlier
+        damage is not seen."""
         self._reset()
         self._headers()
         if self._names:
@@ -192,6 +193,11 @@ class LogScan:
 
     def _headers(self) -> None:
         """Reads the header of every container: names, sizes, store. Raises StoreError: see module."""
+        if self.before is not None:
+            self._names = self.before._names
+            self.containers, self.unusable = self.before.containers, self.before.unusable
+            self.container_size, self.store_uuid = self.before.container_size, self.before.store_uuid
+            return
         strange: str | None = None
         names: dict = {}
         for name in self.files.list_dir(self.directory):
