@@ -181,7 +181,7 @@ def test_publishers_do_not_wait_for_long() -> None:
 
 
 def test_publishers_do_not_wait_while_messages_end_by_themselves() -> None:
-    """The bound of the log comes down to its tail since messages end, and their ends are written: nobody's publishes. Later the bound holds."""
+    """The bound comes down to the tail since messages end, and their ends are written: nobody's publishes. Later it holds."""
     rig = Rig(size=8192, disk=TellingDisk(budget=1 << 40))
     held = rig.publish(1, body=b"held")
     for _ in range(600):
@@ -189,10 +189,8 @@ def test_publishers_do_not_wait_while_messages_end_by_themselves() -> None:
     rig.settle()
     rig.clock.advance(ms=Limits().log_hold_ms)
     rig.store.maintain()
-    acked = 0
-    for position in list(rig.model[2]):
+    for acked, position in enumerate(list(rig.model[2])):
         rig.ack(2, position)
-        acked += 1
         if acked % 25 == 0:
             rig.clock.advance(ms=20)
             rig.store.maintain()  # the writer stands still: no container comes back

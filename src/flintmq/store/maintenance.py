@@ -240,8 +240,8 @@ class Maintenance:
         self.store.hold_publishers(lsn)
 
     def _is_emptying(self) -> bool:
-        """Whether what lives in the message log became less, lately, by more than half of what was written: consumers, expiry or a purge fill
-        it with the ends of messages, and who publishes a little beside that would wait for all of them."""
+        """Whether what lives in the message log became less, lately, by more than half of the bytes written: expiry or consumers fill it
+        with the ends of messages, and who publishes a little beside that would wait for all of them."""
         messages = self.store.messages
         now = (self.store.clock.monotonic_ns(), messages.tail, messages.live_bytes)
         if now[0] - self._lately[0] >= self._limits.log_hold_ms * 500_000:
