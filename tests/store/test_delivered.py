@@ -224,7 +224,7 @@ def test_the_mark_survives_the_base() -> None:
     """The record of a mark is in a container that goes; the entries that it covers are copied, and flagged after a crash all the same."""
     rig = Rig(size=4096, queues=(1, 2))
     core, other = queue_of(rig, 1, 1), queue_of(rig, 2, 1)
-    publish(core, 40)
+    publish(core, 80)
     rig.flush()
     drain(Taker(core), rig, 10)
     rig.settle()
@@ -267,7 +267,7 @@ def test_a_mark_that_a_start_found_survives_the_base() -> None:
     one. Else every entry would be flagged."""
     rig = Rig(size=4096, queues=(1, 2), initial_containers=40)
     core, other = queue_of(rig, 1, 1), queue_of(rig, 2, 1)
-    publish(core, 40)
+    publish(core, 80)
     rig.flush()
     drain(Taker(core), rig, 10)
     marked = facts(core)["marked_at"]
