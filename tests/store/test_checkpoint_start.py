@@ -16,7 +16,7 @@ pytest.importorskip("tests.drivers.run_driver")
 from flintmq.config import Limits
 from flintmq.queue.control import QueueHandle
 from flintmq.queue.purge_slices import Sweep
-from flintmq.store import checkpoint
+from flintmq.store import checkpoint, log_store
 from flintmq.store.checkpoint_proof import prove
 from flintmq.store.log import scan
 from flintmq.store.log.containers import MESSAGES
@@ -207,20 +207,60 @@ def test_a_start_reads_each_containers_header_once_and_says_how_many_come_back(c
     assert rig.store.from_checkpoint and (report.queues, report.entries, report.messages) == (1, 403, 403)
 
 
-def test_a_second_crash_before_the_next_checkpoint_finds_the_same() -> None:
+def runs_in_containers(monkeypatch: Any) -> tuple[Rig, Any]:
+    """A paged backlog of 1,200 entries, whose runs fill some containers of the index log. Messages of another queue keep the
+    base of the message log where it is: they are too large to be copied forward."""
+    monkeypatch.setattr(log_store, "INDEX_CONTAINER", 4096)
+    rig = rig_of()
+    rig.store.restored()
+    core, other = queue_of(rig), queue_of(rig, 2)
+    for _ in range(12):
+        assert other.publish(b"", b"key", HEADER, bytes(15_000), PERSISTENT, 0)
+    fill(core, 1200)
+    page_out(rig)
+    rig.settle()
+    assert len(rig.files("index")) > 3
+    return rig, core
+
+
+def test_a_second_crash_before_the_next_checkpoint_finds_the_same(monkeypatch: Any) -> None:
     """The runs of the checkpoint stay, also those whose entries came back into memory and ended."""
-    rig, core = backlog()
+    rig, core = runs_in_containers(monkeypatch)
     write(rig)
     core = again(rig)
+    assert rig.store.from_checkpoint
+    rig.store.restore(queue_of(rig, 2))
     rig.store.restored()
-    for _ in range(150):
-        core.take_head(1)
-    page_out(rig)
-    rig.flush()
+    assert len(take_all(core)) == 1200
+    fill(core, 5)
     rig.settle()
     core = again(rig)
     assert rig.store.from_checkpoint
-    assert take_all(core) == bodies(400, 150)
+    assert take_all(core) == bodies(5)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_that_end_while_the_checkpoint_that_names_them_is_written_stay(first: bool, monkeypatch: Any) -> None:
+    """C3: before it is on disk and after that, although nothing in memory names them any more."""
+    rig, core = runs_in_containers(monkeypatch)
+    if not first:
+        write(rig)
+    steps = []
+
+    def between() -> None:
+        steps.append(len(steps))
+        if len(steps) == 2:  # the queue is written down
+            assert len(take_all(core)) == 1200
+            fill(core, 5)
+
+    assert rig.store.checkpoints.write(between)
+    for _ in range(2):
+        rig.settle()
+        rig.store.checkpoints.settle()
+    assert rig.store.checkpoints.in_force
+    core = again(rig)
+    assert rig.store.from_checkpoint and rig.store.report.records > 1000, "their ends are read behind its begin"
+    assert take_all(core) == bodies(5)
 
 
 def index_files(rig: Rig) -> list[str]:

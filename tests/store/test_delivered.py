@@ -224,7 +224,7 @@ def test_the_mark_survives_the_base() -> None:
     """The record of a mark is in a container that goes; the entries that it covers are copied, and flagged after a crash all the same."""
     rig = Rig(size=4096, queues=(1, 2))
     core, other = queue_of(rig, 1, 1), queue_of(rig, 2, 1)
-    publish(core, 40)
+    publish(core, 80)
     rig.flush()
     drain(Taker(core), rig, 10)
     rig.settle()
@@ -260,6 +260,46 @@ def test_the_mark_of_a_queue_that_is_not_back_survives_the_base() -> None:
     rig.settle()
     assert rig.messages.base > start
     assert flagged(restarted(rig)) == before
+
+
+def test_a_mark_that_a_start_found_survives_the_base() -> None:
+    """The queue is back and nothing raised its mark: the record is that of the life before, and the base does not pass it without a new
+    one. Else every entry would be flagged."""
+    rig = Rig(size=4096, queues=(1, 2), initial_containers=40)
+    core, other = queue_of(rig, 1, 1), queue_of(rig, 2, 1)
+    publish(core, 80)
+    rig.flush()
+    drain(Taker(core), rig, 10)
+    marked = facts(core)["marked_at"]
+    for _ in range(400):
+        publish(other)
+        other.take_head(1)
+    rig.flush()
+    core = restarted(rig)
+    before, end = flagged(core), rig.messages.tail
+    assert before[:10] == list(range(1, 11)) and len(before) <= 10 + 2 * STEP
+    while rig.messages.base <= marked:
+        rig.store.maintain()
+        rig.flush()
+    assert rig.messages.base <= end, "what was written of the mark in this life would be passed, too"
+    assert flagged(restarted(rig)) == before
+
+
+def test_a_crash_behind_a_clean_start_flags_deliveries_that_no_record_tells_of() -> None:
+    """Between two looks at the mark entries are granted together: those that the life before did not come to are delivered without a
+    record. The log of this life must not look cleanly stopped meanwhile."""
+    rig = Rig(size=65536)
+    core = queue_of(rig, 1, 1)
+    publish(core, 10)
+    rig.flush()
+    first = Taker(core)
+    assert drain(first, rig, 1) == [1] and first.give_back(1)
+    core = restarted(rig, clean=True)
+    assert flagged(core) == [1]
+    granted, tail, taker = facts(core)["granted"], rig.messages.tail, Taker(core)
+    assert [taker.take() for _ in range(granted)] == [(1, True), *[(position, False) for position in range(2, granted + 1)]]
+    assert granted > 1 and rig.messages.tail == tail
+    assert flagged(restarted(rig)) == list(range(1, granted + 1))
 
 
 # --- who waits, and who does not ------------------------------------------------------------------------------------------------
