@@ -596,6 +596,31 @@ def test_one_is_due_when_the_log_has_grown() -> None:
     assert rig.store.checkpoints.figures["written"] == 1
 
 
+def test_one_is_due_earlier_on_a_log_that_stands_still() -> None:
+    """A broker that rests comes back in a blink, whatever its last burst left behind the checkpoint."""
+    rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=100_000))
+    rig.store.restored()
+    core = queue_of(rig)
+    for first in range(0, 800, 50):
+        fill(core, 50, first)
+    rig.flush()
+    assert 25_000 < rig.messages.tail - 65536 < 100_000
+    for _ in range(3):  # what leaves memory moves the index log
+        rig.store.pager.once()
+        rig.settle()
+    rig.clock.advance(ms=1_999)
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 0
+    rig.clock.advance(ms=1)
+    rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 1
+    for _ in range(5):
+        rig.settle()
+        rig.clock.advance(ms=10_000)
+        rig.store.pager.once()
+    assert rig.store.checkpoints.figures["written"] == 1
+
+
 def test_checkpoints_take_a_tenth_of_the_time_at_most() -> None:
     """One that took long since millions of entries are in memory is not followed at once, however fast the log grows."""
     rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=10_000))

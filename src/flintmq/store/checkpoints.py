@@ -55,8 +55,10 @@ PART_BYTES = declare(uint32_t, 32 << 10)
 # which the checkpoint is given up
 WAIT_US = declare(uint32_t, 2000)
 WAITS_MAX = declare(uint32_t, 2500)
-# share of the interval that the log grows by before a try behind one that was given up; before the checkpoint of a clean stop
+# share of the interval that the log grows by before a try behind one that was given up; before the checkpoint of a clean stop, or of a log
+# that nobody writes to for so many nanoseconds
 SHARE = 4
+STILL_NS = declare(int64_t, 2_000_000_000)
 
 
 @cfunc
@@ -377,7 +379,12 @@ class Checkpoints:
         self.settle()
         if self._ended:
             self._forget_ended()
-        if self._is_due(self.interval, WRITTEN_PER_BYTE) and self.store.clock.monotonic_ns() >= self.rest_until:
+        now: int64_t = self.store.clock.monotonic_ns()
+        tails: object = self._tails()
+        if self.still is None or self.still[0] != tails:
+            self.still = (tails, now)
+        share: uint64_t = SHARE if now - self.still[1] >= STILL_NS else 1
+        if now >= self.rest_until and self._is_due(self.interval // share, WRITTEN_PER_BYTE // share):
             self.write()
 
     def finish(self) -> None:
