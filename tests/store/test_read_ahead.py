@@ -77,3 +77,17 @@ def test_with_an_index_log_little_of_the_messages_is_asked_for(tmp_path: Path, a
     index = make(tmp_path, "index", "0001.flog")
     run(tmp_path, 1 << 30)
     assert sorted(asked) == sorted(index + messages[2:])
+
+
+def test_the_header_of_each_container_is_asked_for(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those whose records a start does not read; one that can't be opened ends it in silence."""
+    headers: list[tuple[int, int]] = []
+    monkeypatch.setattr(module.os, "posix_fadvise", lambda descriptor, start, size, advice: headers.append((start, size)))
+    messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.flog", "0004.tmp")
+    make(tmp_path, "index", "0001.flog")
+    run(tmp_path, 1500)
+    assert headers == [(0, module.HEADER_SIZE)] * len(messages)
+    Path(messages[1]).unlink()
+    Path(messages[1]).symlink_to(tmp_path / "gone")
+    run(tmp_path, 1500)
+    assert len(headers) == len(messages) + 1

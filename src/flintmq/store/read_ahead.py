@@ -4,7 +4,8 @@ in: the store's directory. out: pages in the cache. A start reads its log from t
 restart of the machine that comes from the disk, which would else stand idle while modules are loaded and definitions are read. Nothing
 depends on it.
 
-The newest containers come first: the oldest may be dead ones that are only kept for readers of the past, which a start does not read.
+The newest containers come first: the oldest may be dead ones that are only kept for readers of the past, which a start does not read. Of
+each container it reads the header: of thousands, one after the other, that would take longer than all else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import threading
 from pathlib import Path
 
+from flintmq.store.log.containers import HEADER_SIZE
 from flintmq.store.log.file_port import read_into_cache
 
 # what a start reads, in its order; of each log the newest container first
@@ -31,9 +33,23 @@ def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
         threading.Thread(target=read_into_cache, args=(paths[number::READERS],), name="flintmq-read-ahead", daemon=True)
         for number in range(READERS)
     ]
+    threads.append(threading.Thread(target=_ask_for_headers, args=(directory,), name="flintmq-read-ahead", daemon=True))
     for thread in threads:
         thread.start()
     return threads
+
+
+def _ask_for_headers(directory: Path) -> None:
+    """Has the disk read the first bytes of the containers of the message log, as many at a time as it can."""
+    try:
+        for name in _containers(directory / "messages"):
+            descriptor = os.open(f"{directory}/messages/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, HEADER_SIZE, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+    except OSError:
+        return
 
 
 def _containers(directory: Path) -> list[str]:
