@@ -17,8 +17,7 @@ from flintmq.queue.housekeeping cimport (
 )
 from flintmq.queue.residency cimport (
     queue_add_waiter, queue_cold_count, queue_cold_run, queue_content_loaded, queue_contents_loaded, queue_load_room, queue_next_cold,
-    queue_remove_waiter,
-    queue_resident_bytes,
+    queue_remove_waiter, queue_resident_bytes,
 )
 from flintmq.queue.restoring cimport (
     queue_add_held, queue_borrow, queue_facts, queue_forget_logged, queue_hold_at,

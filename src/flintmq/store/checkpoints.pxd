@@ -45,8 +45,8 @@ cdef class Checkpoints:
     cdef readonly uint64_t begin       # of the newest
     cdef readonly uint64_t size        # bytes of the newest, with the runs that were made for it
     cdef uint64_t again                # tails of message log and index log, added, from which the next try is made
-    cdef int64_t rest_until             # monotonic nanoseconds before which none begins
-    cdef object still                   # tails as above, and since when they are that, monotonic nanoseconds
+    cdef int64_t rest_until            # monotonic nanoseconds before which none begins
+    cdef object still                  # tails as above, and since when they are that, monotonic nanoseconds
     cdef readonly uint64_t written     # figures
     cdef readonly uint64_t given_up
     cdef readonly uint64_t bytes

@@ -31,7 +31,7 @@ cdef class LogScan:
     cdef readonly uint64_t blocks             # figures: good blocks, records handed out, bytes of containers read
     cdef readonly uint64_t records
     cdef readonly uint64_t bytes_read
-    cdef public LogScan before                # set before `run`: another reading of this log, unchanged since; its headers are not read again
+    cdef public LogScan before                # set before `run`, which takes the headers of this other reading of the log, unchanged since
     # --- private
     cdef dict _names                          # sequence -> file name, of good and unusable containers
     cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base, flags)

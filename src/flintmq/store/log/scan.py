@@ -197,6 +197,7 @@ class LogScan:
             self._names = self.before._names
             self.containers, self.unusable = self.before.containers, self.before.unusable
             self.container_size, self.store_uuid = self.before.container_size, self.before.store_uuid
+            self.before = None
             return
         strange: str | None = None
         names: dict = {}
