@@ -407,7 +407,7 @@ def main() -> int:
             print(rows[-1], flush=True)
     if arguments.out:
         Path(arguments.out).write_text("\n".join(rows) + "\n")
-    print(f"{len(wanted) - missed} of {len(wanted)} caught")
+    print(f"{len(wanted) - missed} of {len(wanted)} {'are there' if arguments.list else 'caught'}")
     return 1 if missed else 0
 
 
