@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
-from flintmq.errors import NoRoomError
+from flintmq.errors import NoRoomError, StoreError
 from flintmq.store.log.space import Reserves, message_reserves, page_reserves
-from tests.store.rig import Rig, TellingDisk
+from tests.store.rig import STORE, Rig, TellingDisk
+from tests.twins.sim_disk import SimDisk
 
 SIZE = 8192
 RESERVES = Reserves(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, resume=12 * SIZE)
@@ -225,3 +229,17 @@ def test_nothing_is_prepared_while_the_disk_has_no_room_for_the_outcome() -> Non
     rig.store.prepare(tx)
     rig.settle()
     assert rig.store.in_doubt() == [b"xid"]
+
+
+@pytest.mark.parametrize("log", ["messages", "transactions"])
+def test_a_new_store_without_room_for_its_logs_does_not_begin(log: str) -> None:
+    """No message of a transaction is on disk while the log that would tell of its end has no place. With room the next start begins."""
+    disk = SimDisk(clock=None)
+    disk.fail("allocate", 1, errno.ENOSPC, True, path=f"/{log}/")
+    with pytest.raises(StoreError, match=f"first container in {STORE}/{log}: {os.strerror(errno.ENOSPC)}; 8,192 bytes"):
+        Rig(size=8192, disk=disk, initial_containers=1)
+    disk.heal()
+    rig = Rig(size=8192, disk=disk, initial_containers=1)
+    rig.publish(1, body=b"here")
+    rig.settle()
+    assert rig.entries() == rig.model

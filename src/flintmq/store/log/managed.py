@@ -97,11 +97,15 @@ class ManagedLog:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open_new(self, initial: int, epoch: int = 1) -> None:
-        """A log that has no container yet: makes `initial` of them (at least 2, as CLFS asks for)."""
+        """A log that has no container yet: makes `initial` of them (at least 2, as CLFS asks for). Raises: StoreError when there is no room
+        for the first: the other logs of the store must not be written while a log that they name things of is not there."""
         self.files.make_dir(self.directory)
         self.log.epoch = epoch
         self.ahead = max(2, initial)
         self.prepare(True)
+        if self.log.container_count == 0:
+            cause = os.strerror(errno.ENOSPC)
+            raise StoreError(f"can't make the first container in {self.directory}: {cause}; {self.log.container_size:,} bytes are needed")
 
     def open_later(self, ahead: int, epoch: int) -> None:
         """A log without a container: the first ones are made when something was appended, by `prepare`."""
