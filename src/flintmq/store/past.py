@@ -490,26 +490,6 @@ class Past:
         """Names of the runs, in no order. O(segments)."""
         return [past_segment(address(self.past), i).run for i in range(self.past.segments.count)]
 
-    def standing(self) -> tuple:
-        """Entries of the runs about which nothing else tells, at most so many come back; ids of the queues that have them. O(segments)."""
-        i: uint64_t
-        number: uint64_t
-        total: uint64_t = 0
-        before: uint64_t
-        owner: pointer[past_owner_t]
-        segment: pointer[past_segment_t]
-        queue_ids: set = set()
-        for number in range(self.past.owners.count):
-            owner = past_owner_at(address(self.past), number)
-            before = total
-            for i in range(owner.first, owner.first + owner.count):
-                segment = past_segment(address(self.past), i)
-                if not segment.taken and not segment.purged and segment.live > segment.ended_count:
-                    total += segment.live - segment.ended_count
-            if total > before:
-                queue_ids.add(owner.id)
-        return total, queue_ids
-
     # --- the message log
 
     def adopt_containers(self, log: pointer[log_t]) -> bint:

@@ -29,7 +29,7 @@ from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.past import (
     Past, past_entry, past_first, past_gone, past_owner_at, past_owner_t, past_place, past_segment, past_segment_t, past_where,
 )  # fmt: skip
-from cython.cimports.flintmq.store.recovery_past import past_flagged, past_judge, past_lowest, past_standing, past_stands
+from cython.cimports.flintmq.store.recovery_past import past_flagged, past_judge, past_left, past_lowest, past_standing, past_stands
 from cython.cimports.flintmq.store.recovery_read import work_complete, work_past, work_purged, work_record, work_transactions
 from cython.cimports.flintmq.store.recovery_work import (
     CONTENT_BELOW_BASE, CONTENT_DAMAGED, CONTENT_PRESENT, CONTENT_TORN, DEQUEUE_PLAIN, ENQUEUE_PLAIN, LEVEL_SHIFT, LOST_NO_PLACE,
@@ -770,7 +770,7 @@ class Recovery:
         queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
         lost: pointer[lost_t] = cast(pointer[lost_t], work.lost.data)
         report = self.report
-        queue_ids: set = set()
+        standing: uint64_t
         i: uint64_t
         for i in range(work.lost.count):
             self._lose(lost[i].message_id, lost[i].queue_id, lost[i].position, lost[i].row)
@@ -778,15 +778,10 @@ class Recovery:
         report.messages = self.live_count
         report.dead = work.dead_count
         for i in range(work.queues.count):
-            report.entries += queue[i].count
-            if queue[i].count:
-                queue_ids.add(queue[i].id)
-        if self.past is not None:
-            standing, of = self.past.standing()
-            report.entries += standing
+            standing = past_left(work, queue + i)
+            report.entries += queue[i].count + standing
             report.messages += standing
-            queue_ids |= of
-        report.queues = len(queue_ids)
+            report.queues += 1 if queue[i].count or standing else 0
         report.prepared = sum(1 for tx in self.transactions.values() if tx.state == PREPARED)
         report.rolled_back = sum(1 for tx in self.transactions.values() if tx.was_open)
         report.records = messages.records

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.past cimport past_segment_t
-from flintmq.store.recovery_work cimport work_t
+from flintmq.store.recovery_work cimport queue_info_t, work_t
 
 # Applies purges and deliveries to all segments. unclean: what the queue's mark covers counts as delivered before.
 # O(segments + their purges and ranges).
@@ -18,3 +18,5 @@ cdef bint past_stands(work_t *work, uint64_t queue_id, uint64_t position) noexce
 # Lowest index at which a run of this level may have an entry, 0: none; highest one that may be flagged as delivered before. O(segments).
 cdef uint64_t past_lowest(work_t *work, uint64_t queue_id, uint32_t level) noexcept nogil
 cdef uint64_t past_flagged(work_t *work, uint64_t queue_id, uint32_t level) noexcept nogil
+# Entries of the runs of a queue of the work about which nothing else tells: at most so many come back. O(its segments).
+cdef uint64_t past_left(work_t *work, queue_info_t *info) noexcept nogil
