@@ -126,7 +126,7 @@ def past_flagged(work: pointer[work_t], queue_id: uint64_t, level: uint32_t) -> 
 def past_left(work: pointer[work_t], info: pointer[queue_info_t]) -> uint64_t:
     owner: pointer[past_owner_t]
     segment: pointer[past_segment_t]
-    left: uint64_t = 0
+    count: uint64_t = 0
     i: uint64_t
     if info.past == 0:
         return 0
@@ -134,8 +134,8 @@ def past_left(work: pointer[work_t], info: pointer[queue_info_t]) -> uint64_t:
     for i in range(owner.first, owner.first + owner.count):
         segment = past_segment(work.past, i)
         if not segment.taken and not segment.purged and segment.live > segment.ended_count:
-            left += segment.live - segment.ended_count
-    return left
+            count += segment.live - segment.ended_count
+    return count
 
 
 def past_standing(
