@@ -47,8 +47,10 @@ log = logging.getLogger("flintmq.store")
 
 # bytes of the log for each byte of a checkpoint: checkpoints are a hundredth of all bytes written
 WRITTEN_PER_BYTE = 100
-# and the time between two, as often as the last one took: with millions of entries in memory each looks at all of them
+# The time between two, as often as the last one took: with millions of entries in memory each looks at all of them. In nanoseconds at most:
+# one that waited for the disk for long is no reason for a start to read all that came meanwhile.
 REST_PER_WORK = declare(int64_t, 10)
+REST_MAX_NS = declare(int64_t, 5_000_000_000)
 # bytes of a part
 PART_BYTES = declare(uint32_t, 32 << 10)
 # microseconds of one wait for room in the index log, or for a segment that is on its way out of memory; waits, one after the other, behind
@@ -496,7 +498,7 @@ class Checkpoints:
                 self._give_up()
             self._free()
         took = self.store.clock.monotonic_ns() - began
-        self.rest_until = began + took + REST_PER_WORK * took
+        self.rest_until = began + took + min(REST_PER_WORK * took, REST_MAX_NS)
         if done:
             self.written += 1
             self.bytes += self.size

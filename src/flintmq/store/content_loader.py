@@ -1,7 +1,7 @@
 """Cold reads out of the socket path (see content_loader.pxd).
 
-in: requests of parked deliveries and of read-aheads (queue, position). out: queue_content_loaded for that entry and for those behind it, up
-to the queue's hot window, so that a drain reads the log in runs.
+in: requests of parked deliveries and of read-aheads (queue, position). out: the contents of that entry and of those behind it, up to
+the queue's hot window, so that a drain reads the log in runs.
 
 L1  An entry that somebody is parked on is loaded, found unreadable, or given back unloaded when the loader stops: never forgotten.
 L2  Parked entries of a queue are served in the order of asking; the rest of a run gives way to them.

@@ -14,7 +14,6 @@ import os
 import threading
 from pathlib import Path
 
-from flintmq.store.log.containers import HEADER_SIZE
 from flintmq.store.log.file_port import read_into_cache
 
 # what a start reads, in its order; of each log the newest container first
@@ -23,6 +22,8 @@ LOGS = ("transactions", "index", "messages")
 CHECKPOINTED = 128 << 20
 # as many reads are under way at a time: one alone leaves a part of what a fast disk can do
 READERS = 2
+# bytes of a container in which its header is (the module that knows would have a dozen others loaded before the disk begins)
+HEADER_BYTES = 4096
 
 
 def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
@@ -45,7 +46,7 @@ def _ask_for_headers(directory: Path) -> None:
         for name in _containers(directory / "messages"):
             descriptor = os.open(f"{directory}/messages/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.posix_fadvise(descriptor, 0, HEADER_SIZE, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(descriptor, 0, HEADER_BYTES, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(descriptor)
     except OSError:
